@@ -1,0 +1,56 @@
+# Everything works on a fresh clone with nothing but Python >= 3.11 and make.
+#
+#   make demo     a real training step in two fresh processes, cold and warm
+#   make test     lint, types and the whole suite
+#   make soak     the long kill, fault and race runs
+#   make bench    every benchmark beside its peer
+#   make lock     pin the dependencies anew for the Python in use
+
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := $(wildcard constraints/py$(VERSION).txt)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+WORKERS ?= 2
+
+.PHONY: demo test lint types pytest soak bench lock clean
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+	$(PIP) -e '.[test]'
+	touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	$(BIN)/ejcache demo
+
+test: lint types pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+pytest: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not soak'
+
+soak: $(VENV)/.test
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak -n 0 --timeout 3600
+
+bench: $(VENV)/.test
+	$(BIN)/python -m bench
+
+lock: $(VENV)/.made
+	tools/lock.sh $(PYTHON)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
