@@ -1,0 +1,75 @@
+"""Sizes and ages as people write them: `10GB` is decimal, `10GiB` is binary, `90s 15m 36h 14d` are ages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ejcache.errors import SettingError
+
+__all__ = ["ACCEPTED_AGE", "ACCEPTED_SIZE", "format_age", "format_size", "parse_age", "parse_size"]
+
+ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
+ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
+
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtTpP]?)(i?)([bB]?)\s*")
+_AGE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*")
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_AGE_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = False) -> int:
+    """Bytes that `text` stands for; with `unlimited`, -1 stands for no limit.
+
+    Raises:
+        SettingError: `text` is not a size; the message names `setting`.
+    """
+    accepted = ACCEPTED_SIZE + (", or -1 for no limit" if unlimited else "")
+    if isinstance(text, bool):
+        raise SettingError(setting, text, accepted)
+    if isinstance(text, int | float):
+        if text != text or int(text) != text or text < (-1 if unlimited else 0):  # noqa: PLR0124 (NaN)
+            raise SettingError(setting, text, accepted)
+        return int(text)
+    if unlimited and text.strip() == "-1":
+        return -1
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise SettingError(setting, text, accepted)
+    number, prefix, binary, _ = match.groups()
+    if binary and not prefix:
+        raise SettingError(setting, text, accepted)
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** _POWERS[prefix.lower()]) if prefix or "." in number else int(number)
+
+
+def parse_age(text: str | float, *, setting: str = "age") -> float:
+    """Seconds that `text` stands for.
+
+    Raises:
+        SettingError: `text` is not an age; the message names `setting`.
+    """
+    match = _AGE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise SettingError(setting, text, ACCEPTED_AGE)
+    return float(match[1]) * _AGE_UNITS[match[2]]
+
+
+def format_size(size: int) -> str:
+    """`size` bytes as a person reads them, decimal as `10GB` is."""
+    if size < 0:
+        return "unlimited"
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def format_age(seconds: float) -> str:
+    """A duration as a person reads it, in its largest whole unit."""
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= 2 * length or (seconds >= length and unit != "d"):
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s" if seconds >= 10 or seconds == 0 else f"{seconds:.2g}s"

@@ -1,0 +1,170 @@
+"""The envelope: what it keeps, what it refuses, and that version 1 stays readable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import struct
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ejcache import entry
+from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
+
+DATA = Path(__file__).parent / "data" / "entry"
+
+HEADER = entry.Header(
+    key="jit_f-cpu-plain-0123",
+    name="jit_f",
+    compile_seconds=1.25,
+    created=1_700_000_000.5,
+    platform="cpu",
+    jax="0.12.0",
+    jaxlib="0.12.0",
+    components={"computation": "ab", "flags": "cd"},
+)
+
+
+def framed(fields: object, payload: bytes, *, magic: bytes = b"EJC1") -> bytes:
+    """An entry made by hand, so that what `encode` would never write can be read."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    body = magic + struct.pack(">I", len(text)) + text + payload
+    return body + hashlib.sha256(body).digest()
+
+
+@given(raw=st.binary(max_size=2000), level=st.sampled_from([0, 1, 3, 19]))
+def test_round_trip(raw, level):
+    """What goes in comes out, at every level."""
+    data = entry.encode(HEADER, raw, level=level)
+
+    found = entry.decode(data, key=HEADER.key)
+
+    assert found.raw == raw
+    assert found.header.raw_size == len(raw)
+    assert found.header.codec == ("zstd" if level else "none")
+    assert entry.verify(data) == found.header == entry.decode_header(data)
+
+
+@pytest.mark.parametrize("level", [0, 3])
+def test_every_flip_and_truncation_of_a_small_entry_is_detected(level, monkeypatch):
+    """No single flipped bit and no truncation gets as far as the decompressor."""
+    data = entry.encode(HEADER, b"an executable" * 9, level=level)
+
+    def decompressed(*_):
+        pytest.fail("damage reached the decompressor")
+
+    monkeypatch.setattr(entry, "_expand", decompressed)
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(EntryCorruptError):
+            entry.decode(bytes(damaged), key=HEADER.key)
+    for length in range(len(data)):
+        with pytest.raises(EntryCorruptError):
+            entry.decode(data[:length], key=HEADER.key)
+        with pytest.raises(EntryCorruptError):
+            entry.decode(data + data[:length] if length else data + b"\0", key=HEADER.key)
+
+
+def test_sampled_flips_and_truncations_of_a_large_entry_are_detected():
+    """2,000 flips and truncations of a 1 MB entry: every one is an `EntryCorruptError`."""
+    rng = random.Random(20)
+    data = entry.encode(HEADER, rng.randbytes(1_000_000))
+    for number in range(2000):
+        if number % 2:
+            damaged = bytearray(data)
+            bit = rng.randrange(len(data) * 8)
+            damaged[bit // 8] ^= 1 << bit % 8
+        else:
+            damaged = data[: rng.randrange(len(data))]
+        with pytest.raises(EntryCorruptError):
+            entry.decode(bytes(damaged), key=HEADER.key)
+
+
+def test_an_entry_of_another_key_is_refused():
+    """A damaged or hostile index that answers with somebody else's entry gets nowhere."""
+    data = entry.encode(HEADER, b"x")
+
+    with pytest.raises(EntryForeignError, match="jit_f-cpu-plain-0123"):
+        entry.decode(data, key="another")
+
+
+def test_a_later_version_is_told_from_damage():
+    """An intact entry of version 2 is left alone; one with a broken checksum is damage."""
+    later = framed({"key": "k"}, b"anything at all", magic=b"EJC2")
+
+    with pytest.raises(EntryVersionError):
+        entry.decode(later)
+    with pytest.raises(EntryCorruptError):
+        entry.decode(later[:-1] + bytes([later[-1] ^ 1]))
+
+
+def test_unknown_header_fields_are_kept():
+    """A field of a later version is no reason for a miss, and survives in `extra`."""
+    data = framed({"key": "k", "codec": "none", "payload_size": 1, "raw_size": 1, "zebra": {"a": 1}}, b"x")
+
+    assert entry.decode(data).header.extra == {"zebra": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload"),
+    [
+        pytest.param([], b"", id="not-an-object"),
+        pytest.param({"codec": "none", "payload_size": 0, "raw_size": 0}, b"", id="no-key"),
+        pytest.param({"key": 1, "codec": "none", "payload_size": 0, "raw_size": 0}, b"", id="key-not-text"),
+        pytest.param({"key": "k", "codec": "lzma", "payload_size": 0, "raw_size": 0}, b"", id="unknown-codec"),
+        pytest.param({"key": "k", "codec": "none", "payload_size": 2, "raw_size": 2}, b"x", id="sizes-do-not-add-up"),
+        pytest.param({"key": "k", "codec": "none", "payload_size": 1, "raw_size": 2}, b"x", id="raw-size-wrong"),
+        pytest.param({"key": "k", "codec": "none", "payload_size": 1, "raw_size": True}, b"x", id="size-is-a-bool"),
+        pytest.param({"key": "k", "codec": "zstd", "payload_size": 1, "raw_size": 1}, b"x", id="not-a-zstd-frame"),
+        pytest.param(
+            {"key": "k", "codec": "none", "payload_size": 1, "raw_size": 1, "components": {"a": 1}},
+            b"x",
+            id="components",
+        ),
+        pytest.param(
+            {"key": "k", "codec": "zstd", "payload_size": 0, "raw_size": entry.MAX_RAW_SIZE + 1},
+            b"",
+            id="absurd-raw-size",
+        ),
+    ],
+)
+def test_a_checksummed_lie_is_corrupt(fields, payload):
+    """A header that passes the checksum but makes no sense is damage too."""
+    with pytest.raises(EntryCorruptError):
+        entry.decode(framed(fields, payload))
+
+
+def test_a_decompression_bomb_is_refused():
+    """A frame that expands to more than the header says never gets the memory for it."""
+    bomb = zstandard.ZstdCompressor().compress(b"\0" * 50_000_000)
+    fields = {"key": "k", "codec": "zstd", "payload_size": len(bomb), "raw_size": 10}
+
+    with pytest.raises(EntryCorruptError, match="not as long"):
+        entry.decode(framed(fields, bomb))
+
+
+def test_extra_fields_cannot_shadow_named_ones():
+    """A caller's metadata cannot change what the header says of the payload."""
+    header = entry.Header(key="k", extra={"raw_size": 7})
+
+    with pytest.raises(ValueError, match="raw_size"):
+        entry.encode(header, b"x")
+
+
+def test_the_golden_files_are_read():
+    """Entries written by version 0.1.0 are read as they were (tests/data/entry; see its README to make one)."""
+    paths = sorted(DATA.glob("*.ejc"))
+    assert [path.stem for path in paths] == ["v1-empty", "v1-plain", "v1-stored", "v1-unknown-field"]
+    for path in paths:
+        expected = json.loads(path.with_suffix(".json").read_text())
+        found = entry.decode(path.read_bytes(), key=expected["key"])
+        assert hashlib.sha256(found.raw).hexdigest() == expected.pop("raw_sha256")
+        assert dict(found.header.extra) == expected.pop("extra")
+        for name, value in expected.items():
+            assert getattr(found.header, name) == value

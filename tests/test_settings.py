@@ -1,0 +1,146 @@
+"""Where a setting's value comes from, and what a bad one says."""
+
+from __future__ import annotations
+
+import pytest
+
+from ejcache import settings
+from ejcache.errors import SettingError
+from ejcache.settings import FlagValue, Origin, parse, resolve, setting_named
+
+
+class Flags:
+    """JAX's flags as a program left them."""
+
+    def __init__(self, **values: FlagValue) -> None:
+        self.values = values
+
+    def read(self, flag: str) -> FlagValue | None:
+        return self.values.get(flag)
+
+
+@pytest.fixture(autouse=True)
+def _no_command_line():
+    yield
+    settings.set_command_line({})
+
+
+def test_the_directory_comes_from_the_highest_layer_that_has_one():
+    """Call over command line over JAX_COMPILATION_CACHE_DIR over COMPILE_FUNC_DIR over the user's cache folder."""
+    env = {"HOME": "/home/u"}
+    assert resolve(environ=env)["cache_dir"].value == "/home/u/.cache/ejcache"
+    env["XDG_CACHE_HOME"] = "/xdg"
+    assert resolve(environ=env)["cache_dir"].value == "/xdg/ejcache"
+    env["COMPILE_FUNC_DIR"] = "gs://b/easydel"
+    assert resolve(environ=env)["cache_dir"].source == "COMPILE_FUNC_DIR"
+    env["JAX_COMPILATION_CACHE_DIR"] = "/jax"
+    assert resolve(environ=env)["cache_dir"].source == "JAX_COMPILATION_CACHE_DIR"
+    settings.set_command_line({"cache_dir": "/flag"})
+    assert resolve(environ=env)["cache_dir"].origin is Origin.COMMAND_LINE
+    called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
+    assert resolve(environ=env, flags=called)["cache_dir"].value == "/call"
+
+
+def test_jax_flag_that_was_only_read_from_the_environment_does_not_beat_the_command_line():
+    """JAX holds the environment's value; that is no call."""
+    settings.set_command_line({"cache_dir": "/flag"})
+    flags = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))
+
+    assert resolve(environ={"JAX_COMPILATION_CACHE_DIR": "/jax"}, flags=flags).cache_dir == "/flag"
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        ({"JAX_ENABLE_COMPILATION_CACHE": "false"}, "JAX_ENABLE_COMPILATION_CACHE is false"),
+        ({"JAX_COMPILATION_CACHE_MAX_SIZE": "0"}, "JAX_COMPILATION_CACHE_MAX_SIZE is 0"),
+    ],
+)
+def test_disabling_always_wins(env, reason):
+    """Whatever else is set, the two switches switch it off."""
+    resolved = resolve(environ={"JAX_COMPILATION_CACHE_DIR": "/jax", **env})
+
+    assert resolved.disabled_reason == reason
+
+
+def test_a_directory_called_none_switches_the_cache_off():
+    """`jax.config.update("jax_compilation_cache_dir", None)` means what it means in JAX."""
+    flags = Flags(jax_compilation_cache_dir=FlagValue(None, Origin.CALL))
+
+    assert "set no directory" in resolve(environ={"COMPILE_FUNC_DIR": "/x"}, flags=flags).disabled_reason
+
+
+@pytest.mark.parametrize("text", ["true", "YES", "ok", "1", "Easy"])
+def test_easydel_truth(text):
+    """EasyDeL's spellings of true, in any case."""
+    assert resolve(environ={"EASYDEL_RECOMPILE_FORCE": text}).recompile_force is True
+
+
+def test_allow_full_cache_stands_for_three_flags_unless_the_program_set_them():
+    """No floors and all of XLA's caches; a program that sets a floor itself means it."""
+    env = {"ALLOW_FULL_CACHE": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "5"}
+    full = resolve(environ=env)
+    assert (full.min_entry_size, full.min_compile_seconds, full.xla_caches) == (-1, 0.0, "all")
+
+    called = Flags(jax_persistent_cache_min_compile_time_secs=FlagValue(3.0, Origin.CALL))
+    assert resolve(environ=env, flags=called).min_compile_seconds == 3.0
+
+
+def test_a_bad_value_in_the_environment_is_reported_and_passed_over():
+    """A typing error in a job's environment must not fail the job."""
+    resolved = resolve(environ={"EJCACHE_READ_ONLY": "perhaps"})
+
+    assert resolved.read_only is False
+    assert [str(p) for p in resolved.problems] == [
+        "EJCACHE_READ_ONLY cannot be 'perhaps': accepted is true or false (also 1/0, yes/no, on/off)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_size", "ten"),
+        ("max_size", -2),
+        ("min_entry_size", "1.5"),
+        ("min_compile_seconds", "soon"),
+        ("cache_dir", 7),
+        ("xla_caches", "some"),
+        ("enabled", "maybe"),
+    ],
+)
+def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, value):
+    """One sentence, for every kind of setting."""
+    setting = setting_named(name)
+    with pytest.raises(SettingError) as caught:
+        parse(setting, value, source="ejcache.enable(x=…)")
+
+    assert "ejcache.enable(x=…)" in str(caught.value)
+    assert repr(value) in str(caught.value)
+    assert setting.accepted in str(caught.value)
+
+
+def test_an_unknown_setting_lists_those_there_are():
+    """The message helps to find the right name."""
+    with pytest.raises(SettingError, match="max_size"):
+        setting_named("maximum_size")
+
+
+def test_a_jax_flag_is_known_by_its_own_name_too():
+    """With and without the prefix."""
+    assert setting_named("jax_compilation_cache_max_size") is setting_named("compilation_cache_max_size")
+
+
+def test_every_setting_is_documented():
+    """`ejcache config` has something to say about each."""
+    assert all(setting.doc and setting.accepted for setting in settings.SETTINGS)
+
+
+def test_home_is_found_without_a_passwd_entry(monkeypatch):
+    """A container's uid without a name, and no HOME: a directory of its own under the temporary one."""
+
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(settings.Path, "home", unknown)
+
+    assert "ejcache-" in resolve(environ={}).cache_dir
