@@ -1,0 +1,1 @@
+"""What makes two compilations the same: named components, canonical forms, one digest."""

@@ -1,0 +1,199 @@
+"""The normal form of compiler flags: two lists of flags that mean the same to the compiler become equal.
+
+What is not known is kept: an unknown flag, a word that is no flag, and a known flag in a spelling whose meaning is
+not certain all stay verbatim, in their order. `canonical_table` says what is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Final
+
+from ejcache.keys.canonical_table import KINDS, Kind
+
+__all__ = ["ContentDigest", "OverrideValue", "canonical_flags", "canonical_overrides", "split_flags", "split_words"]
+
+ContentDigest = Callable[[str], str | None]
+"""Digest of what lies at a path, or None where it cannot be read."""
+
+OverrideValue = str | bool | int | float
+
+_SPACE: Final = " \t\r\n"
+_TRUE: Final = frozenset({"true", "True", "TRUE", "1"})
+_FALSE: Final = frozenset({"false", "False", "FALSE", "0"})
+# Abseil's own flags, which bring in further flags or excuse unknown ones: order matters wherever they stand.
+_META: Final = frozenset({"flagfile", "fromenv", "tryfromenv", "undefok"})
+
+
+@lru_cache(maxsize=64)
+def split_flags(text: str) -> tuple[str, ...]:
+    """The tokens of flags text, read as XLA reads `XLA_FLAGS`.
+
+    Tokens are separated by white space. A value in quotes may contain white space; the quotes are removed, and in
+    double quotes a backslash keeps the next character. XLA reads no further than the first word that does not start
+    with a dash; those words are kept here (as they stand), because other readers may take them.
+
+    Source: `ParseArgvFromString` in xla/parse_flags_from_env.cc.
+    """
+    tokens: list[str] = []
+    at, end = 0, len(text)
+    while True:
+        while at < end and text[at] in _SPACE:
+            at += 1
+        if at == end:
+            return tuple(tokens)
+        start = at
+        if text[at] == "-":
+            while at < end and text[at].isascii() and (text[at].isalnum() or text[at] in "-_"):
+                at += 1
+            if text[at : at + 1] == "=" and text[at + 1 : at + 2] in ("'", '"'):
+                quote, name = text[at + 1], text[start : at + 1]
+                at += 2
+                value: list[str] = []
+                while at < end and text[at] != quote:
+                    if quote == '"' and text[at] == "\\" and at + 1 < end:
+                        at += 1
+                    value.append(text[at])
+                    at += 1
+                at = min(at + 1, end)
+                tokens.append(name + "".join(value))
+                continue
+        while at < end and text[at] not in _SPACE:
+            at += 1
+        tokens.append(text[start:at])
+
+
+@lru_cache(maxsize=64)
+def split_words(text: str) -> tuple[str, ...]:
+    """The tokens of flags text whose reader is not known (libtpu's): split at white space, unless it has quotes.
+
+    Whether such a reader honours quotes is unknown, so text with quotes or backslashes stays in one piece.
+    """
+    return (text,) if any(mark in text for mark in "'\"\\") else tuple(text.split())
+
+
+def canonical_flags(tokens: Iterable[str], *, content: ContentDigest | None = None) -> tuple[str, ...]:
+    """The normal form of flag tokens of one source, idempotent.
+
+    Known flags come first, by name, one token for each effective value; then the unknown ones, verbatim and in order.
+    A word that is no flag stays where it stands, with the flags before and after it on their sides. Dropped are dump
+    targets, logging, and where caches lie. Tokens of different sources (a variable, argv) are not to be mixed: which
+    source wins is the compiler's affair.
+
+    Args:
+        tokens: as `split_flags` gives them, or argv.
+        content: digest of the file (or directory) that a flag names. With it such a file counts by its name and
+            content, without it (or where it answers None) by its path.
+    """
+    given = list(tokens)
+    if any(_loose_name(token) in _META for token in given):
+        return tuple(given)
+    # A known flag once written in a way whose meaning depends on the parser (`--noxla_x`, `-xla_x`, a value in the
+    # next word) keeps all its tokens verbatim: which of two spellings wins is not certain.
+    following = [*given, "-"][1:]
+    doubtful = {
+        name
+        for token, after in zip(given, following, strict=True)
+        if (name := _doubtful_name(token, after)) is not None
+    }
+    normal: list[str] = []
+    segment: list[str] = []
+    for token in given:
+        if token.startswith("-"):
+            segment.append(token)
+            continue
+        # XLA stops reading at a word that is no flag, libtpu may take it as the value of the flag before it: nothing
+        # moves across it.
+        normal += [*_canonical_segment(segment, doubtful, content), token]
+        segment = []
+    return (*normal, *_canonical_segment(segment, doubtful, content))
+
+
+def canonical_overrides(
+    overrides: Iterable[tuple[str, OverrideValue]], *, content: ContentDigest | None = None
+) -> tuple[str, ...]:
+    """The normal form of `CompileOptions.env_option_overrides`, where flags appear a second time.
+
+    XLA applies them one after the other to the same fields. Overrides of scalar flags are independent and the last
+    one wins; dropped are those that `canonical_flags` drops; all others stay in order. The type of a value counts.
+    """
+    known: dict[str, str] = {}
+    ordered: list[str] = []
+    for name, value in overrides:
+        kind = KINDS.get(name.lstrip("-"))
+        if kind is Kind.DROPPED:
+            continue
+        text = _content_of(str(value), content) if kind is Kind.FILE else str(value)
+        entry = f"{name.lstrip('-')}={type(value).__name__}:{text}"
+        if kind in (Kind.BOOLEAN, Kind.SCALAR, Kind.FILE):
+            known[name.lstrip("-")] = entry
+        else:
+            ordered.append(entry)
+    return (*(known[name] for name in sorted(known)), *ordered)
+
+
+def _loose_name(token: str) -> str | None:
+    """The name a lenient parser could take `token` for."""
+    if not token.startswith("-"):
+        return None
+    return token.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def _doubtful_name(token: str, after: str) -> str | None:
+    """The known flag that `token` names in a spelling whose meaning depends on the parser, or None."""
+    name = _loose_name(token)
+    if name is None:
+        return None
+    if name.startswith("no") and name[2:] in KINDS and name not in KINDS:
+        return name[2:]
+    kind = KINDS.get(name)
+    if kind is None:
+        return None
+    bare = token == f"--{name}" and kind in (Kind.BOOLEAN, Kind.DROPPED) and after.startswith("-")
+    return None if bare or token.startswith(f"--{name}=") else name
+
+
+def _canonical_segment(tokens: list[str], doubtful: set[str], content: ContentDigest | None) -> list[str]:
+    known: dict[str, list[str]] = {}
+    unknown: list[str] = []
+    for token in tokens:
+        name, separator, value = token.removeprefix("--").partition("=")
+        kind = KINDS.get(name) if token.startswith("--") else None
+        if kind is None or name in doubtful:
+            unknown.append(token)
+        elif kind is not Kind.DROPPED:
+            known.setdefault(name, []).append(value if separator else "true")
+    effective: list[str] = []
+    for name in sorted(known):
+        effective.extend(f"--{name}={value}" for value in _effective(KINDS[name], known[name], content))
+    return [*effective, *unknown]
+
+
+def _effective(kind: Kind, values: list[str], content: ContentDigest | None) -> list[str]:
+    match kind:
+        case Kind.BOOLEAN:
+            last = values[-1]
+            return ["true" if last in _TRUE else "false" if last in _FALSE else last]
+        case Kind.FILE:
+            return [_content_of(values[-1], content)]
+        case Kind.SET:
+            return sorted({part for value in values for part in value.split(",")})
+        case Kind.MAP:
+            merged = {part.partition("=")[0]: part for value in values for part in value.split(",")}
+            return [merged[name] for name in sorted(merged)]
+        case Kind.LIST:
+            return values
+        case Kind.FILES:
+            return [_content_of(value, content) for value in values]
+        case _:
+            return values[-1:]
+
+
+def _content_of(path: str, content: ContentDigest | None) -> str:
+    if content is None or not path:
+        return path
+    digest = content(path)
+    # The name stays: XLA tells text from binary by the suffix, and finds a module's PTX by the file's name.
+    return path if digest is None else f"{PurePath(path).name}@{digest}"

@@ -1,0 +1,178 @@
+"""The environment variables that decide what a compiler makes, in normal form; the environment is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ejcache.keys.canonical_flags import ContentDigest, canonical_flags, split_flags, split_words
+
+__all__ = ["FlagsFile", "compile_variables", "neuron_variables"]
+
+FlagsFile = Mapping[str, str]
+"""Text of the files of flags that variables name instead of flags, by path."""
+
+_GPU_PLATFORMS: Final = frozenset({"gpu", "cuda", "rocm"})
+
+# Read by cuBLAS, cuDNN and Triton while XLA compiles and autotunes; each changes the code or the algorithm chosen.
+_GPU_VARIABLES: Final = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "CUDA_FORCE_PTX_JIT",
+    "DISABLE_LLVM_OPT",
+    "DISABLE_PTXAS_OPT",
+    "NVIDIA_TF32_OVERRIDE",
+    "TF_CUDNN_DETERMINISTIC",
+    "TF_DETERMINISTIC_OPS",
+)
+# Where Triton lies and what it prints.
+_TRITON_IGNORED: Final = (
+    "TRITON_ALWAYS_COMPILE",
+    "TRITON_CACHE_",
+    "TRITON_DUMP_",
+    "TRITON_ENABLE_LLVM_DEBUG",
+    "TRITON_ENABLE_PYTHON_STACKTRACE",
+    "TRITON_HOME",
+    "TRITON_KERNEL_DUMP",
+    "TRITON_LLVM_DEBUG_ONLY",
+    "TRITON_PARTITION_SCHEDULING_",
+    "TRITON_PRINT_AUTOTUNING",
+    "TRITON_REPRODUCER_PATH",
+)
+# Run time, one process or its place among the others, and where things are written.
+_NEURON_IGNORED: Final = (
+    "NEURON_COMPILE_CACHE_URL",
+    "NEURON_DUMP_",
+    "NEURON_FORCE_PJRT_PLUGIN_REGISTRATION",
+    "NEURON_FRAMEWORK_DEBUG",
+    "NEURON_LOG_",
+    "NEURON_NUM_RECENT_MODELS_TO_KEEP",
+    "NEURON_PARALLEL_COMPILE_",
+    "NEURON_PJRT_PROCESS",
+    "NEURON_PROFILE",
+    "NEURON_RT_",
+)
+# neuronx-cc options of which one occurrence decides (argparse, last one); all take a value unless noted.
+_NEURON_SCALAR: Final = frozenset(
+    {
+        "--auto-cast",
+        "--auto-cast-type",
+        "--distribution-strategy",
+        "--logical-nc-config",
+        "--model-type",
+        "--optlevel",
+        "--target",
+    }
+)
+_NEURON_SHORT: Final = {"-O": "--optlevel", "-lnc": "--logical-nc-config", "--lnc": "--logical-nc-config"}
+_NEURON_SWITCHES: Final = frozenset(
+    {
+        "--enable-experimental-O1",
+        "--enable-fast-context-switch",
+        "--enable-fast-loading-neuron-binaries",
+        "--enable-mixed-precision-accumulation",
+        "--enable-saturate-infinity",
+    }
+)
+# Where the compiler keeps its cache and writes its log, and how much it says.
+_NEURON_DROPPED: Final = frozenset(
+    {"--cache_dir", "--cache-dir", "--dump", "--logfile", "--logfile-verbose", "--verbose"}
+)
+_NEURON_DROPPED_SWITCHES: Final = frozenset({"--retry_failed_compilation"})
+_NEURON_LONG: Final = _NEURON_SCALAR | _NEURON_SWITCHES | _NEURON_DROPPED | _NEURON_DROPPED_SWITCHES
+
+
+def compile_variables(
+    platform: str,
+    environ: Mapping[str, str],
+    *,
+    flags_files: FlagsFile | None = None,
+    content: ContentDigest | None = None,
+) -> dict[str, str]:
+    """Variables of `environ` that decide what the compiler of `platform` makes, in normal form; unset ones are absent.
+
+    Args:
+        platform: PJRT platform (`cpu`, `cuda`, `rocm`, `tpu`, `neuron`, a plug-in's).
+        environ: the environment when the compiler read it.
+        flags_files: text of the file that `XLA_FLAGS` names where it does not start with a dash; without it such a
+            value counts as it stands.
+        content: as in `canonical_flags`.
+    """
+    variables: dict[str, str] = {}
+    xla_flags = environ.get("XLA_FLAGS", "")
+    if not xla_flags.lstrip(" \t\r\n").startswith("-") and flags_files:
+        xla_flags = flags_files.get(xla_flags, xla_flags)
+    if tokens := canonical_flags(split_flags(xla_flags), content=content):
+        variables["XLA_FLAGS"] = _lines(tokens)
+    name = platform.lower()
+    if name not in ("cpu", *_GPU_PLATFORMS):
+        # Only libtpu reads it, but a plug-in of another name may be libtpu in disguise.
+        tokens = canonical_flags(split_words(environ.get("LIBTPU_INIT_ARGS", "")), content=content)
+        if tokens:
+            variables["LIBTPU_INIT_ARGS"] = _lines(tokens)
+    if name in _GPU_PLATFORMS:
+        variables.update({known: environ[known] for known in _GPU_VARIABLES if environ.get(known)})
+        variables.update(
+            {
+                known: value
+                for known, value in environ.items()
+                if known.startswith("TRITON_") and value and not known.startswith(_TRITON_IGNORED)
+            }
+        )
+    variables.update(neuron_variables(platform, environ))
+    return dict(sorted(variables.items()))
+
+
+def neuron_variables(platform: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """`NEURON_*` variables that decide what neuronx-cc makes, in normal form; none on another platform.
+
+    `NEURON_CC_FLAGS` is put in normal form, run-time and per-process variables are left out, every other `NEURON_*`
+    variable counts as it stands (an unknown one may matter).
+    """
+    if platform.lower() != "neuron":
+        return {}
+    variables = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith("NEURON_") and value and name != "NEURON_CC_FLAGS" and not name.startswith(_NEURON_IGNORED)
+    }
+    if tokens := _canonical_neuron_flags(environ.get("NEURON_CC_FLAGS", "")):
+        variables["NEURON_CC_FLAGS"] = _lines(tokens)
+    return dict(sorted(variables.items()))
+
+
+def _lines(tokens: tuple[str, ...]) -> str:
+    # A token may hold spaces (a quoted value), so the separator is one that no variable's token holds.
+    return "\n".join(tokens)
+
+
+def _canonical_neuron_flags(text: str) -> tuple[str, ...]:
+    """neuronx-cc options: the known ones by name, then the unknown ones, verbatim and in order."""
+    if any(mark in text for mark in "'\"\\"):
+        return (text,)
+    words = text.split()
+    known: dict[str, str] = {}
+    unknown: list[str] = []
+    at = 0
+    while at < len(words):
+        name, separator, value = words[at].partition("=")
+        at += 1
+        if name[:2] == "-O" and not separator and name[2:].isdigit():
+            name, separator, value = "--optlevel", "=", name[2:]
+        name = _NEURON_SHORT.get(name, name)
+        takes_value = name in _NEURON_SCALAR or name in _NEURON_DROPPED
+        if takes_value and not separator and at < len(words) and not words[at].startswith("-"):
+            separator, value = "=", words[at]
+            at += 1
+        if (name in _NEURON_DROPPED and separator) or name in _NEURON_DROPPED_SWITCHES:
+            continue
+        if takes_value and separator:
+            known[name] = f"{name}={value}"
+        elif name in _NEURON_SWITCHES and not separator:
+            known[name] = name
+        elif any(full.startswith(name) and full != name for full in _NEURON_LONG):
+            # argparse takes the beginning of an option for the option, so the order of all of them may matter.
+            return tuple(words)
+        else:
+            unknown.append(f"{name}{separator}{value}")
+    return (*(known[name] for name in sorted(known)), *unknown)

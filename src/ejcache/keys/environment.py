@@ -1,0 +1,200 @@
+"""What compiles: native libraries by content, and the CPU that host code is made for.
+
+Versions are not enough: a jaxlib built at home, or put in place of another one, has the version of its sources
+(jax#18750), and served entries to the one it replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["canonical_cpuinfo", "content_digest", "cpu_features", "library_digest", "native_files"]
+
+_SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
+_VERSIONED: Final = re.compile(r"\.so(\.\d+)+$")
+_RACY_SECONDS: Final = 3.0
+"""A file changed this recently may change again without a new time stamp."""
+
+# Of this process: identity of a file → digest of its content.
+_digests: dict[str, str] = {}
+
+
+def native_files(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The native libraries (and device bitcode) under `directory`, sorted; none if there is no such directory."""
+    return tuple(
+        sorted(
+            path
+            for path in Path(directory).rglob("*")
+            if (path.suffix in _SUFFIXES or _VERSIONED.search(path.name)) and path.is_file()
+        )
+    )
+
+
+def library_digest(paths: Iterable[str | os.PathLike[str]], *, memo: str | os.PathLike[str] | None = None) -> str:
+    """Digest (hex) of files by name and content; where they lie and in which order they are given does not count.
+
+    Args:
+        paths: files; their directories are not part of the digest.
+        memo: a file on a local disk that remembers digests by path, device, inode, size and times of change, so that
+            300 MB of libraries are read once and not at every start. It is only an optimisation: a memo that is
+            damaged, missing or cannot be written is ignored. Processes may share it; the last writer wins.
+
+    Raises:
+        OSError: a library cannot be read.
+    """
+    files = [Path(path) for path in paths]
+    identities = {path: _identity(path) for path in files}
+    if memo is not None and any(identity not in _digests for identity in identities.values()):
+        for identity, digest in _read_memo(Path(memo)).items():
+            _digests.setdefault(identity, digest)
+    fresh: dict[str, str] = {}
+    for path, identity in identities.items():
+        if identity not in _digests:
+            _digests[identity] = _digest_file(path)
+            settled = time.time() - path.stat().st_mtime > _RACY_SECONDS
+            if settled and _identity(path) == identity:
+                fresh[identity] = _digests[identity]
+    if memo is not None and fresh:
+        _write_memo(Path(memo), fresh)
+    lines = sorted(f"{path.name} {_digests[identities[path]]}" for path in set(files))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def content_digest(path: str) -> str | None:
+    """Digest (hex) of a file, or of the files directly in a directory by name; None if it cannot be read.
+
+    For the files that flags name (`canonical_flags(content=…)`).
+    """
+    place = Path(path)
+    try:
+        if not place.is_dir():
+            return _digest_file(place)
+        lines = [f"{entry.name} {_digest_file(entry)}" for entry in sorted(place.iterdir()) if entry.is_file()]
+    except OSError:
+        return None
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@cache
+def cpu_features() -> str:
+    """The CPU of this host as code generators see it: architecture, model and instruction sets, one line of text.
+
+    From `/proc/cpuinfo` on Linux and `sysctl` on macOS; where neither answers, what Python knows.
+    """
+    machine = platform.machine().lower()
+    if platform.system() == "Darwin":
+        names = ("machdep.cpu.brand_string", "machdep.cpu.features", "machdep.cpu.leaf7_features", "hw.optional")
+        with suppress(OSError, subprocess.SubprocessError):
+            asked = subprocess.run(["sysctl", *names], capture_output=True, text=True, timeout=10, check=False)
+            if lines := sorted(asked.stdout.splitlines()):
+                return f"{machine} {'; '.join(lines)}"
+    with suppress(OSError):
+        if described := canonical_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")):
+            return f"{machine} {described}"
+    return f"{machine} {platform.processor()}"
+
+
+# What Linux lists among the flags although no instruction comes with it: how the kernel and the hypervisor run the
+# CPU. It changes with a kernel update or a microcode, and between virtual machines of one kind.
+_NO_INSTRUCTIONS: Final = re.compile(
+    r"""
+    hypervisor | tsc_\w+ | \w+_tsc | rep_good | nopl | xtopology | cpuid | \w*perf\w* | arch_\w+ | md_clear | pti
+    | flush_l1d | l1tf | retpoline\w* | ibrs\w* | ibpb\w* | stibp\w* | ssbd | virt_ssbd | amd_\w+ | spec_\w+ | srso\w*
+    | x?2?apic | arat | pln | pts | dtherm | hwp\w* | ida | epb | acpi | tm2? | pbe | vmx | svm | \w*vmload | vnmi
+    | ept\w* | vpid | tpr_shadow | flexpriority | npt | nrip_save | tsc_scale | vmcb_clean | flushbyasid | decodeassists
+    | pausefilter | pfthreshold | avic | vgif | overflow_recov | succor | smca | mce | mca | mtrr | pat | pge | pse\w*
+    | pcid | invpcid_single | cat_l[23] | cdp_l[23] | cqm\w* | rdt_a | mba | osvw | topoext | skinit | wdt | tce | bpext
+    | ibs | extapic | cr8_legacy | cmp_legacy | ht | monitor | dtes64 | ds_cpl | ds | est | xtpr | pdcm | dca | sdbg
+    | smep | smap | umip | la57 | bus_lock_detect | split_lock_detect | tsxldtrk_kernel | xsaveerptr | user_shstk
+    """,
+    re.VERBOSE,
+)
+# x86 and ARM names of what tells one model from another, and of the list of instruction sets.
+_MODEL_FIELDS: Final = frozenset(
+    {
+        "vendor_id",
+        "cpu family",
+        "model",
+        "CPU implementer",
+        "CPU architecture",
+        "CPU variant",
+        "CPU part",
+        "isa",
+        "uarch",
+    }
+)
+_FLAG_FIELDS: Final = frozenset({"flags", "Features"})
+
+
+def canonical_cpuinfo(text: str) -> str:
+    """Model and instruction sets in the text of `/proc/cpuinfo`, the same for any number of cores and any clock."""
+    models: set[str] = set()
+    instructions: set[str] = set()
+    for line in text.splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name in _MODEL_FIELDS:
+            models.add(f"{name} {value}")
+        elif name in _FLAG_FIELDS:
+            instructions.update(flag for flag in value.split() if not _NO_INSTRUCTIONS.fullmatch(flag))
+    return "; ".join([*sorted(models), " ".join(sorted(instructions))]) if models or instructions else ""
+
+
+def _identity(path: Path) -> str:
+    status = path.stat()
+    # The time of change catches what keeps size and modification time, such as `cp --preserve` over the file.
+    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return f"{path.resolve()}:{':'.join(map(str, numbers))}"
+
+
+def _place(identity: str) -> str:
+    return identity.rsplit(":", 5)[0]
+
+
+def _digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_memo(path: Path) -> dict[str, str]:
+    try:
+        content = json.loads(path.read_bytes())
+        libraries = content["libraries"] if content["format"] == 1 else {}
+        return {
+            identity: digest
+            for identity, digest in libraries.items()
+            if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest)
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _write_memo(path: Path, fresh: dict[str, str]) -> None:
+    places = {_place(identity) for identity in fresh}
+    kept = {known: digest for known, digest in _read_memo(path).items() if _place(known) not in places}
+    text = json.dumps({"format": 1, "libraries": {**kept, **fresh}}, indent=1, sort_keys=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError:
+        return

@@ -1,0 +1,186 @@
+"""A key: named components, each hashed alone, then together, and the text that people read in listings.
+
+    text    := name "-" platform "-" variant "-" logical "-" environment
+    name    := the module's name, of [A-Za-z0-9_.], at most 96 characters
+    platform:= PJRT platform, of [a-z0-9_]
+    variant := "plain" | "profiling" | "pgle"
+    logical := 40 hex digits: the program, its options and its devices
+    environment := 24 hex digits: what compiles it (versions, native libraries, namespace)
+
+The variants of a program differ in `variant` alone. Entries that another version of the tool chain wrote differ
+in `environment` alone, which is what `ejcache prune --old-versions` goes by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "ENVIRONMENT_COMPONENTS",
+    "PGLE",
+    "PLAIN",
+    "PROFILING",
+    "CacheKey",
+    "KeyParts",
+    "is_profile_key",
+    "is_side_key",
+    "listed_name",
+    "module_text_key",
+    "parse_key",
+    "profile_key",
+    "profiled_program",
+    "siblings_to_go_first",
+]
+
+PLAIN: Final = "plain"
+"""Compiled as asked, without a profile."""
+PROFILING: Final = "profiling"
+"""Compiled to be profiled: plain, but without command buffers, which JAX's profiler cannot look into."""
+PGLE: Final = "pgle"
+"""Compiled with a profile that PGLE collected."""
+
+ENVIRONMENT_COMPONENTS: Final = frozenset({"format", "namespace", "jaxlib", "platform_version", "native_libraries"})
+"""Components that say which tool chain compiles; all others say what is compiled, how, and for what.
+
+Flags and the host's CPU are not among them: entries of another host or another job's flags are not an old version.
+"""
+
+_MODULE_TEXT: Final = "module_text-"
+_PROFILE: Final = "pgle_profile-"
+_LOGICAL_DIGITS: Final = 40
+_ENVIRONMENT_DIGITS: Final = 24
+_TEXT: Final = re.compile(
+    rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE})"
+    rf"-(?P<logical>[0-9a-f]{{{_LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyParts:
+    """What a key's text says."""
+
+    name: str
+    platform: str
+    variant: str
+    logical: str
+    environment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheKey:
+    """The identity of one compilation.
+
+    Attributes:
+        name: the module's name.
+        platform: PJRT platform.
+        variant: `PLAIN`, `PROFILING` or `PGLE`.
+        components: digest (hex) of each named component.
+        details: a readable value of the components that are small, for the explanation of a miss.
+        signature: the program's arguments and results, likewise.
+        size: bytes of the program's canonical form.
+    """
+
+    name: str
+    platform: str
+    variant: str = PLAIN
+    components: Mapping[str, str]
+    details: Mapping[str, str] = field(default_factory=dict, compare=False)
+    signature: str = field(default="", compare=False)
+    size: int = field(default=0, compare=False)
+
+    @property
+    def logical(self) -> str:
+        """Digest of what is compiled; the variants of a program share it."""
+        return _digest(self._group(environment=False), _LOGICAL_DIGITS)
+
+    def of_variant(self, variant: str) -> CacheKey:
+        """The key of another variant of this program."""
+        return replace(self, variant=variant)
+
+    @property
+    def environment(self) -> str:
+        """Digest of what compiles it."""
+        return _digest(self._group(environment=True), _ENVIRONMENT_DIGITS)
+
+    @property
+    def text(self) -> str:
+        """The key that a store is asked for."""
+        name = listed_name(self.name)
+        platform = re.sub(r"[^a-z0-9_]", "_", self.platform.lower()) or "_"
+        return f"{name}-{platform}-{self.variant}-{self.logical}-{self.environment}"
+
+    def _group(self, *, environment: bool) -> dict[str, str]:
+        group = {n: d for n, d in self.components.items() if (n in ENVIRONMENT_COMPONENTS) == environment}
+        # The readable text shortens and replaces characters, so the true names count here.
+        return group if environment else {**group, "name": self.name, "platform": self.platform}
+
+
+def listed_name(name: str) -> str:
+    """A module's name as the text of its key has it."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", name)[:96] or "_"
+
+
+def module_text_key(digest: str) -> str:
+    """Where the text of a module is kept, beside the entries and content-addressed; no hit ever reads it."""
+    return f"{_MODULE_TEXT}{digest}"
+
+
+def profile_key(key: CacheKey) -> str:
+    """Where the profile of a program is kept for every tool chain that may compile the program anew.
+
+    The namespace counts, because it disowns what was stored before; versions do not.
+    """
+    salt = {"namespace": key.components.get("namespace", "")}
+    return f"{_PROFILE}{key.logical}-{_digest(salt, _ENVIRONMENT_DIGITS)}"
+
+
+def is_side_key(key: str) -> bool:
+    """Whether `key` is of a side object, which serves entries and is none itself."""
+    return key.startswith((_MODULE_TEXT, _PROFILE))
+
+
+def is_profile_key(key: str) -> bool:
+    """Whether `key` is of a kept profile."""
+    return key.startswith(_PROFILE)
+
+
+def profiled_program(key: str) -> str:
+    """The logical key of the program whose profile is kept under `key`; empty if that is no profile's."""
+    return key.removeprefix(_PROFILE).partition("-")[0] if is_profile_key(key) else ""
+
+
+def siblings_to_go_first(key: str) -> tuple[str, ...]:
+    """The keys of entries that are to be evicted before the one of `key`.
+
+    An optimised executable serves whoever would use the program's others, and took profiling to make.
+    """
+    if f"-{PGLE}-" not in key:
+        return ()
+    parts = parse_key(key)
+    if parts is None or parts.variant != PGLE:
+        return ()
+    before, after = f"{parts.name}-{parts.platform}-", f"-{parts.logical}-{parts.environment}"
+    return tuple(f"{before}{variant}{after}" for variant in (PROFILING, PLAIN))
+
+
+def parse_key(text: str) -> KeyParts | None:
+    """What the text of a key says, or None if it is not the text of a `CacheKey` (a caller's own key, say)."""
+    match = _TEXT.fullmatch(text)
+    return KeyParts(**match.groupdict()) if match else None
+
+
+def _digest(group: Mapping[str, str], digits: int) -> str:
+    hasher = hashlib.sha256()
+    for name in sorted(group):
+        for part in (name, group[name]):
+            encoded = part.encode()
+            # Lengths keep ("ab", "c") and ("a", "bc") apart.
+            hasher.update(len(encoded).to_bytes(8, "big"))
+            hasher.update(encoded)
+    return hasher.hexdigest()[:digits]

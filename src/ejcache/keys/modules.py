@@ -1,0 +1,89 @@
+"""What is canonical about a module's private functions and kernel payloads, on plain values.
+
+A private function can be reached through references from its own module alone, so its name is no more than a label:
+JAX numbers it by what else was lowered (`@clip_0`, `@clip_1`) and emits it once or twice depending on what was traced
+before. Its identity here is its content: its own bytes, in which every reference to another private function is that
+function's identity.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["base_name", "content_name", "function_order", "module_digest", "strip_mosaic_config"]
+
+_NUMBERED: Final = re.compile(r"(.+?)_\d+")
+
+
+def base_name(symbol: str) -> str:
+    """The name that a private symbol had before it was numbered: `clip` of `clip_1`."""
+    match = _NUMBERED.fullmatch(symbol)
+    return match[1] if match else symbol
+
+
+def content_name(symbol: str, content: bytes) -> str:
+    """The name of a private function by its content, the same for every function of equal base name and bytes.
+
+    Args:
+        symbol: the function's name.
+        content: its bytes, with its own name as `base_name(symbol)` and those it refers to by their content names.
+    """
+    return f"{base_name(symbol)}.{hashlib.sha256(content).hexdigest()}"
+
+
+def module_digest(content: bytes, *, form: str) -> str:
+    """Digest (hex) of a module's bytes; `form` keeps those of different canonical forms apart."""
+    hasher = hashlib.sha256(f"ejcache module, {form}\n".encode())
+    hasher.update(content)
+    return hasher.hexdigest()
+
+
+def function_order(references: Mapping[str, Iterable[str]]) -> list[str] | None:
+    """The functions of `references` (function → those it refers to), each after all it refers to; None on a cycle."""
+    order: list[str] = []
+    done: dict[str, bool] = {}  # False while the function's own references are being placed
+    for root in references:
+        stack = [(root, iter(references[root]))] if root not in done else []
+        done.setdefault(root, False)
+        while stack:
+            name, following = stack[-1]
+            for callee in following:
+                if callee not in done:
+                    done[callee] = False
+                    stack.append((callee, iter(references.get(callee, ()))))
+                    break
+                if not done[callee]:
+                    return None
+            else:
+                stack.pop()
+                done[name] = True
+                if name in references:
+                    order.append(name)
+    return order
+
+
+def strip_mosaic_config(config: str, strip: Callable[[bytes], bytes | None]) -> str:
+    """The `backend_config` of a `tpu_custom_call` without debug locations; unchanged where it is not understood.
+
+    Args:
+        config: JSON text; `custom_call_config.body` is a kernel in base64, `custom_call_config.debug_locations` holds
+            its locations where JAX has taken them out of it (0.11 and newer).
+        strip: a kernel without its debug locations, or None if it cannot be read.
+    """
+    try:
+        parsed: Any = json.loads(config)
+        call = parsed["custom_call_config"]
+        body = base64.b64decode(call["body"], validate=True)
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        return config
+    if call.pop("debug_locations", None) is None and (stripped := strip(body)) is not None:
+        call["body"] = base64.b64encode(stripped).decode()
+    return json.dumps(parsed, separators=(",", ":"), sort_keys=True)

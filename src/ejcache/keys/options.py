@@ -1,0 +1,111 @@
+"""Serialised compile options and topologies, without what does not change the executable.
+
+The flags of `XLA_FLAGS` appear a second time in the options, as fields of `DebugOptions`. The numbers below were read
+off jaxlib 0.10.2 and 0.12.0.1 by setting each flag and comparing the bytes; `tests/test_keys_options.py` sets them
+all and compares again.
+
+    CompileOptionsProto: 3 executable_build_options, 7 env_option_overrides
+    ExecutableBuildOptionsProto: 3 debug_options
+    PjRtTopologyDescriptionProto: 1 fingerprint, 9 platform_specific_topology (Any: 2 value)
+    CpuTopologyProto: 1 cpu_devices
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ejcache.keys.wire import Field, edit, join, split
+
+__all__ = ["canonical_options", "canonical_topology"]
+
+_DEBUG_OPTIONS: Final = (3, 3)
+_ENV_OPTION_OVERRIDES: Final = 7
+
+_DROPPED: Final = frozenset(
+    {
+        61,  # xla_gpu_cuda_data_dir
+        102,  # xla_force_host_platform_device_count; the devices are a component of their own
+        *range(109, 117),  # xla_dump_to, …_hlo_module_re, …_hlo_pass_re, …_as_text, …_proto, …_dot, …_url, …_html
+        118,  # xla_dump_hlo_snapshots
+        131,  # xla_dump_include_timestamp
+        132,  # xla_dump_max_hlo_modules
+        144,  # xla_dump_module_metadata
+        149,  # xla_dump_fusion_visualization
+        151,  # xla_dump_compress_protos
+        153,  # xla_dump_disable_metadata
+        154,  # xla_dump_hlo_pipeline_re
+        164,  # xla_dump_hlo_as_long_text
+        182,  # xla_dump_latency_hiding_schedule
+        185,  # xla_dump_enable_mlir_pretty_form
+        222,  # xla_gpu_dump_autotune_results_to
+        290,  # xla_dump_large_constants
+        292,  # xla_gpu_dump_autotune_logs_to
+        306,  # xla_gpu_kernel_cache_file
+        310,  # xla_gpu_per_fusion_autotune_cache_dir
+        381,  # xla_dump_full_hlo_config
+        407,  # xla_gpu_experimental_autotuner_cache_dir (jaxlib 0.10)
+        433,  # xla_dump_emitter_re
+        436,  # xla_enable_scoped_logging_timers
+        447,  # xla_hlo_print_inline_stack_frames
+        454,  # xla_gpu_print_compilation_stats
+        466,  # xla_dump_buffer_assignment_analysis
+        495,  # xla_dump_compact_gte
+        498,  # xla_dump_hlo_as_riegeli
+        502,  # xla_dump_hlo_to_subfolder
+    }
+)
+"""Where dumps and caches go, and what is logged."""
+
+_SETS: Final = frozenset(
+    {
+        30,  # xla_disable_hlo_passes
+        124,  # xla_enable_hlo_passes_only
+    }
+)
+"""Repeated names of which each counts, in any order and however often."""
+
+_MAPS: Final = frozenset(
+    {
+        357,  # xla_gpu_analytical_latency_estimator_options
+        474,  # xla_gpu_experimental_cost_model_gemm_tiling_options
+        500,  # xla_backend_extra_options
+    }
+)
+"""Maps, which protobuf writes in an order of its own."""
+
+
+def canonical_options(serialized: bytes) -> bytes:
+    """The options that count, in a fixed order.
+
+    Args:
+        serialized: a `CompileOptionsProto`. Its overrides are left out: they are a component of their own.
+
+    Raises:
+        ValueError: it is no such message.
+    """
+    rest = join(field for field in split(serialized) if field.number != _ENV_OPTION_OVERRIDES)
+    return edit(rest, _DEBUG_OPTIONS, _canonical_debug_options)
+
+
+def canonical_topology(serialized: bytes) -> bytes:
+    """The machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
+
+    Every process of a CPU job names its own devices in its topology, so that no rank had another's key.
+
+    Args:
+        serialized: a `PjRtTopologyDescriptionProto`.
+
+    Raises:
+        ValueError: it is no such message.
+    """
+    rest = join(field for field in split(serialized) if field.number != 1)
+    return edit(rest, (9, 2), lambda fields: [field for field in fields if field.number != 1])
+
+
+def _canonical_debug_options(fields: list[Field]) -> list[Field]:
+    kept = [field for field in fields if field.number not in _DROPPED]
+    unordered = _SETS | _MAPS
+    sets = {field for field in kept if field.number in _SETS}
+    maps = [field for field in kept if field.number in _MAPS]
+    ordered = [field for field in kept if field.number not in unordered]
+    return [*ordered, *sorted([*sets, *maps], key=lambda field: (field.number, field.value))]
