@@ -1,0 +1,196 @@
+"""Shared entries on a file system: what links, renames and dead mounts do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+
+from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.shared import SharedStore
+from ejcache.stores.shared_files import FileBucket
+from ejcache.stores.shared_layout import entry_name
+from ejcache.stores.shared_retry import RetryPolicy
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    return FileBucket(tmp_path / "shared", policy=RetryPolicy(deadline=2))
+
+
+def temporaries(bucket):
+    return sorted(path.name for path in (bucket.path / "v1/tmp").iterdir())
+
+
+def test_the_layout_on_disk(bucket):
+    """An entry is the file of its name, and nothing else is left behind."""
+    store = SharedStore(bucket)
+    store.put("key", b"value")
+    store.replace("key", b"other")
+    store.put("key", b"refused")
+    assert (bucket.path / entry_name("key")).read_bytes() == b"other"
+    assert temporaries(bucket) == []
+    assert sorted(path.name for path in bucket.path.iterdir()) == ["v1"]
+
+
+def test_a_reader_makes_nothing(tmp_path):
+    """Looking into a directory that is not there finds nothing and makes nothing."""
+    store = SharedStore(FileBucket(tmp_path / "shared"))
+    assert store.get("k") is None
+    assert list(store.entries()) == []
+    assert store.counters() == {}
+    assert store.delete("k") is False
+    store.close()
+    assert not (tmp_path / "shared").exists()
+
+
+def test_a_link_whose_answer_was_lost(bucket, monkeypatch):
+    """A link that NFS made, and then reports as existing because it asked twice, is our own."""
+    link = os.link
+
+    def link_twice(*args, **kwargs):
+        link(*args, **kwargs)
+        link(*args, **kwargs)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    assert bucket.create("k", b"mine") is True
+    assert bucket.create("k", b"other") is False
+    assert bucket.read("k").data == b"mine"
+    assert temporaries(bucket) == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_no_hard_links(bucket, monkeypatch, code):
+    """Where there are no links, an entry is created by a rename, and one that stands is left."""
+
+    def refuse(*args, **kwargs):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert bucket.create("k", b"mine") is True
+    assert bucket.create("k", b"other") is False
+    assert bucket.read("k").data == b"mine"
+
+
+def test_a_stale_handle_is_tried_again(bucket, monkeypatch):
+    """A file that another host replaced under the reader is read again."""
+    bucket.create("k", b"value")
+    read, failures = os.read, iter([OSError(errno.ESTALE, "Stale file handle")])
+
+    def stale(*args):
+        for failure in failures:
+            raise failure
+        return read(*args)
+
+    monkeypatch.setattr(os, "read", stale)
+    assert bucket.read("k").data == b"value"
+
+
+def test_a_full_disk(bucket, monkeypatch):
+    """A write that fails leaves no entry and no temporary file, and says what failed."""
+    bucket.create("other", b"x")
+
+    def full(fd, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreUnavailableError, match="No space left"):
+        bucket.create("k", b"value")
+    monkeypatch.undo()
+    assert bucket.read("k") is None
+    assert temporaries(bucket) == []
+
+
+def test_a_hanging_mount(tmp_path):
+    """A call that hangs is left at the deadline, the store says it is busy, and other calls go on."""
+    bucket = FileBucket(tmp_path, policy=RetryPolicy(deadline=0.4))
+    store = SharedStore(bucket)
+    store.put("fine", b"x")
+    place = bucket.path / entry_name("hangs")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(place)  # opening it waits for a writer
+    with pytest.raises(StoreBusyError, match=r"gave no answer.*within 0\.4 s"):
+        store.get("hangs")
+    assert store.get("fine") == b"x"
+    # Let the threads that were left behind go.
+    while True:
+        try:
+            os.close(os.open(place, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            break
+
+
+def test_a_read_only_mount(bucket, monkeypatch):
+    """A file system that refuses writes makes the store read-only, and reads go on."""
+    bucket.create("k", b"value")
+    real = os.open
+
+    def refuse(path, flags, *args, **kwargs):
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreReadOnlyError, match="Read-only file system"):
+        bucket.create("l", b"x")
+    assert bucket.read("k").data == b"value"
+
+
+def test_a_file_in_place_of_the_directory(tmp_path):
+    """A path that is a file is unavailable to write to, and left alone."""
+    (tmp_path / "file").write_bytes(b"mine")
+    bucket = FileBucket(tmp_path / "file", policy=RetryPolicy(deadline=2))
+    assert bucket.read("k") is None
+    with pytest.raises(StoreUnavailableError):
+        bucket.create("k", b"x")
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+def test_deleting_a_version_spares_its_successor(bucket, monkeypatch):
+    """An object that was replaced a moment before its old version is deleted is put back."""
+    version = bucket.write("k", b"old")
+    from ejcache.stores import shared_files
+
+    look = shared_files._version_at
+    replaced = threading.Event()
+
+    def look_then_replace(place):
+        found = look(place)
+        if not replaced.is_set():
+            replaced.set()
+            bucket.write("k", b"new")
+        return found
+
+    monkeypatch.setattr(shared_files, "_version_at", look_then_replace)
+    assert bucket.delete("k", version=version) is False
+    assert bucket.read("k").data == b"new"
+    assert temporaries(bucket) == []
+
+
+def test_large_files_come_in_parts(bucket):
+    """A file larger than a part is read in parts, and is whole."""
+    bucket.part_size = 1000
+    data = bytes(range(256)) * 10
+    bucket.create("k", data)
+    assert bucket.read("k").data == data
+    assert bucket.read("k", length=1500).data == data[:1500]
+
+
+def test_a_killed_writer(tmp_path, run_python):
+    """A process killed between writing and publishing leaves no entry, and what it leaves is named after it."""
+    program = """
+        import os, sys
+        from ejcache.stores.shared_files import FileBucket
+
+        os.link = lambda *_: os._exit(9)
+        FileBucket(sys.argv[1]).create("v1/entries/k", b"value" * 1000)
+    """
+    finished = run_python(program, str(tmp_path / "shared"), check=False)
+    assert finished.returncode == 9
+    bucket = FileBucket(tmp_path / "shared")
+    assert list(bucket.walk("v1/entries/")) == []
+    (left,) = bucket.walk("v1/tmp/")
+    assert len(left.name.rsplit("-", 2)[-1]) == 32
+    assert bucket.create("v1/entries/k", b"other") is True
