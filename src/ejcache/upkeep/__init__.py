@@ -1,0 +1,1 @@
+"""Looking after a store: what to evict (`plan`), doing so (`execute`), and checking every entry (`audit`)."""

@@ -1,0 +1,222 @@
+"""Recency on storage that keeps none: each process writes what it used, and upkeep folds that together.
+
+    v1/used/<day>/<host>-<pid>-<uuid>-<n>      a journal: written once, by one process, never changed
+    v1/used/snapshot                           everything that was folded so far
+
+A bucket has no access time and takes about one write a second to an object. So a use costs nothing when it happens,
+a process writes at most one small object a minute, and a process that is killed loses its last minute. Folding is
+taking the later of two times, so that a journal that is folded twice, by two processes or after a crash, does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ejcache.errors import EntryCorruptError, EntryVersionError, StoreBusyError, StoreError, StoreReadOnlyError
+from ejcache.stores.objects import ABSENT
+from ejcache.stores.shared_layout import process_name
+from ejcache.upkeep.journal_format import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from ejcache.stores.objects import ConditionalObjects
+    from ejcache.stores.shared_bucket import BlobInfo
+
+__all__ = ["SNAPSHOT", "USED", "Folded", "JournalWriter", "fold", "read_used"]
+
+log = logging.getLogger("ejcache")
+
+USED: Final = "v1/used/"
+SNAPSHOT: Final = "v1/used/snapshot"
+
+_MAX_PENDING: Final = 200_000
+_THREADS: Final = 8
+_TRIES: Final = 5
+_NEW_SECONDS: Final = 86_400.0
+"""A use of an entry that a listing does not have is kept for so long: the entry may be younger than the listing."""
+
+
+class JournalWriter:
+    """Writes what this process used, one object at a time. Safe for threads; a forked child writes its own.
+
+    Args:
+        objects: where journals are kept.
+        drain: what was used since it was last called, and when; `SharedStore.drain_used` is such.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        objects: ConditionalObjects,
+        drain: Callable[[], dict[str, float]],
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._objects = objects
+        self._drain = drain
+        self._now = now
+        self._refused = False
+        self._after_fork()
+
+    def _after_fork(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._name = process_name()
+        self._written = 0
+        self._pending: dict[str, float] = {}
+
+    def write(self) -> bool:
+        """Write what was used since the last time, if anything was; False if that failed and is tried again next time.
+
+        To be called every minute and when the program ends. Never raises a `StoreError`.
+        """
+        if self._pid != os.getpid():
+            self._after_fork()
+        with self._lock:
+            for key, used in self._drain().items():
+                self._pending[key] = max(used, self._pending.get(key, 0.0))
+            while len(self._pending) > _MAX_PENDING:
+                del self._pending[next(iter(self._pending))]
+            if not self._pending or self._refused:
+                return True
+            day = time.strftime("%Y-%m-%d", time.gmtime(self._now()))
+            name = f"{USED}{day}/{self._name}-{self._written}"
+            try:
+                self._objects.write(name, encode(self._pending), version=ABSENT)
+            except StoreReadOnlyError as exc:
+                log.debug("what is used is not written down: %s", exc)
+                self._refused = True
+                return True
+            except StoreError as exc:
+                log.debug("a journal of uses was not written: %s", exc)
+                return False
+            self._written += 1
+            self._pending = {}
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What folding came to.
+
+    Attributes:
+        used: keys, and when each was last used, in seconds since the epoch.
+        journals: how many were folded, and are gone.
+        damaged: how many could not be read as what they are; they are gone, too.
+        left: how many could not be read now, or are of a later version; they stay.
+        written: whether the snapshot was written.
+    """
+
+    used: dict[str, float]
+    journals: int = 0
+    damaged: int = 0
+    left: int = 0
+    written: bool = False
+
+
+def fold(
+    objects: ConditionalObjects,
+    *,
+    infos: Iterable[BlobInfo] | None = None,
+    keys: Collection[str] | None = None,
+    now: float | None = None,
+) -> Folded:
+    """Fold all journals into the snapshot, and remove them.
+
+    The snapshot is written first, under the condition that nobody else has written it, and the journals are removed
+    after it: whoever dies in between leaves journals that are folded again.
+
+    Args:
+        objects: where they are kept.
+        infos: a listing of `USED`, if there is one already.
+        keys: the entries that there are; what is known of others is forgotten, unless it is new.
+        now: seconds since the epoch; uses in the future, by a clock that is wrong, count as now.
+
+    Raises:
+        StoreError: the storage failed; nothing is lost.
+        StoreBusyError: others kept folding.
+    """
+    now = time.time() if now is None else now
+    for _ in range(_TRIES):
+        snapshot, version, readable = _read_snapshot(objects)
+        listed = [info for info in (objects.walk(USED) if infos is None else infos) if info.name != SNAPSHOT]
+        found = _read_all(objects, listed)
+        used = _merged([snapshot, *(journal for journal in found.values() if journal is not None)], now)
+        if keys is not None:
+            used = {key: at for key, at in used.items() if key in keys or now - at < _NEW_SECONDS}
+        left = len(listed) - len(found)
+        damaged = sum(journal is None for journal in found.values())
+        if not readable:
+            return Folded(used, left=len(listed))
+        if objects.write(SNAPSHOT, encode(used, compress=True), version=version) is not None:
+            for _name in objects.delete_many([(info.name, info.version) for info in listed if info.name in found]):
+                pass
+            return Folded(used, journals=len(found) - damaged, damaged=damaged, left=left, written=True)
+        infos = None  # somebody else has folded some of these
+    raise StoreBusyError("others kept folding the journals of uses")
+
+
+def read_used(objects: ConditionalObjects, *, infos: Iterable[BlobInfo] | None = None) -> dict[str, float]:
+    """When each entry was last used, by the snapshot and all journals; nothing is changed.
+
+    Args:
+        objects: where they are kept.
+        infos: a listing of `USED`, if there is one already.
+
+    Raises:
+        StoreError: the storage failed.
+    """
+    snapshot, _, _ = _read_snapshot(objects)
+    listed = [info for info in (objects.walk(USED) if infos is None else infos) if info.name != SNAPSHOT]
+    journals = _read_all(objects, listed).values()
+    return _merged([snapshot, *(journal for journal in journals if journal is not None)], time.time())
+
+
+def _read_snapshot(objects: ConditionalObjects) -> tuple[dict[str, float], str, bool]:
+    """The uses, the version, and whether the snapshot may be overwritten."""
+    blob = objects.read(SNAPSHOT)
+    if blob is None:
+        return {}, ABSENT, True
+    try:
+        return decode(blob.data), blob.version, True
+    except EntryVersionError:
+        return {}, blob.version, False
+    except EntryCorruptError as exc:
+        log.warning("ejcache: what was known of the last uses is damaged and begins anew: %s", exc)
+        return {}, blob.version, True
+
+
+def _read_all(objects: ConditionalObjects, infos: list[BlobInfo]) -> dict[str, dict[str, float] | None]:
+    """The uses in each journal by name, None for a damaged one; those that cannot be read now are left out."""
+
+    def read(info: BlobInfo) -> tuple[str, dict[str, float] | None] | None:
+        with contextlib.suppress(StoreError, EntryVersionError):
+            blob = objects.read(info.name)
+            if blob is not None:
+                try:
+                    return info.name, decode(blob.data)
+                except EntryCorruptError:
+                    return info.name, None
+        return None
+
+    if len(infos) < _THREADS:
+        return dict(filter(None, map(read, infos)))
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="ejcache-journals") as pool:
+        return dict(filter(None, pool.map(read, infos)))
+
+
+def _merged(many: Iterable[dict[str, float]], now: float) -> dict[str, float]:
+    merged: dict[str, float] = {}
+    for used in many:
+        for key, at in used.items():
+            if merged.get(key, 0.0) < at:
+                merged[key] = min(at, now)
+    return merged

@@ -1,0 +1,363 @@
+"""Recency on shared storage: the format, the journals of processes, and what they are folded into."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from ejcache.errors import (
+    EntryCorruptError,
+    EntryVersionError,
+    StoreBusyError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from ejcache.stores.breaker import CircuitBreaker
+from ejcache.stores.guarded import GuardedObjects
+from ejcache.stores.objects import MemoryObjects
+from ejcache.stores.shared_files import FileBucket
+from ejcache.testing.basics import ODD_KEYS
+from ejcache.testing.processes import in_fork
+from ejcache.upkeep.journal_format import decode, encode
+from ejcache.upkeep.journals import SNAPSHOT, USED, JournalWriter, fold, read_used
+
+GOLDEN = Path(__file__).parent / "data" / "used"
+USES = {"jit_f-0123": 1_700_000_000.0, "漢字 and spaces": 1_700_000_060.0, "\u2028line": 0.0}
+NOW = 1_700_000_000.0
+
+
+# -- the format ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["journal-v1", "snapshot-v1"])
+def test_golden_files(name):
+    """Files that version 1 has written are read for ever."""
+    assert decode((GOLDEN / name).read_bytes()) == USES
+
+
+def test_writes_what_version_1_wrote():
+    """The same uses are the same bytes; only compressed ones may depend on the compressor."""
+    assert encode(USES) == (GOLDEN / "journal-v1").read_bytes()
+
+
+@given(st.dictionaries(st.sampled_from(ODD_KEYS), st.integers(0, 2**40)), st.booleans())
+def test_round_trip(used, compress):
+    """Every key that a store takes comes back, with its whole seconds."""
+    assert decode(encode(used, compress=compress)) == used
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_no_damage_goes_unseen(compress):
+    """A truncated or flipped file is refused, wherever it is damaged."""
+    data = encode(USES, compress=compress)
+    for length in range(len(data)):
+        with pytest.raises((EntryCorruptError, EntryVersionError)):
+            decode(data[:length])
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(EntryCorruptError, EntryVersionError):
+            assert decode(bytes(damaged)) == USES  # a letter of a field that nobody reads
+
+
+def changed(**fields):
+    header, _, body = encode(USES).partition(b"\n")
+    return json.dumps(json.loads(header) | fields).encode() + b"\n" + body
+
+
+def test_later_versions():
+    """A later version is told from damage; fields that this version does not know are no matter."""
+    with pytest.raises(EntryVersionError):
+        decode(changed(version=2))
+    assert decode(changed(later="field")) == USES
+
+
+def with_body(body, **fields):
+    header = {"format": "ejcache-used", "version": 1, "codec": "plain", "crc32": zlib.crc32(body), "count": 1} | fields
+    return json.dumps(header).encode() + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        changed(codec="zstd"),
+        changed(count=4),
+        changed(format="other"),
+        b"[]\n",
+        b"\n",
+        b"{" * 10_000,
+        b"[" * 4_000 + b"\n",
+        with_body(b"12\tk"),
+        with_body(b"x\tk\n"),
+        with_body(b"12\t\n"),
+        with_body(b"12 k\n"),
+        with_body(b"12\t\xff\n"),
+        with_body(b"12\ta\tb\n"),
+        with_body(zlib.compress(b"12\tk\n")[:-1], codec="zlib"),
+    ],
+    ids=range(14),
+)
+def test_what_nobody_wrote(data):
+    """Intact by its checksum or not, what is no list of uses is refused as such."""
+    with pytest.raises(EntryCorruptError):
+        decode(data)
+
+
+# -- journals --------------------------------------------------------------------------------------------------------
+
+
+class Uses:
+    """What a store would hand to a journal."""
+
+    def __init__(self):
+        self.used = {}
+
+    def drain(self):
+        used, self.used = self.used, {}
+        return used
+
+
+@pytest.fixture(params=["memory", "files"])
+def objects(request, tmp_path):
+    return MemoryObjects() if request.param == "memory" else FileBucket(tmp_path / "shared")
+
+
+@pytest.fixture
+def uses():
+    return Uses()
+
+
+@pytest.fixture
+def writer(objects, uses):
+    return JournalWriter(objects, uses.drain, now=lambda: NOW)
+
+
+def names(objects):
+    return sorted(info.name for info in objects.walk(USED))
+
+
+def journal(objects, used, *, name="host-1-0"):
+    objects.write(f"{USED}2023-11-14/{name}", encode(used))
+
+
+def test_one_object_per_writing(objects, uses, writer):
+    """What was used is one new object, under the day and a name of this process; nothing used is none."""
+    assert writer.write() is True
+    assert names(objects) == []
+    uses.used = {"a": 5.0, "b": 6.0}
+    assert writer.write() is True
+    uses.used = {"a": 7.0}
+    assert writer.write() is True
+    first, second = names(objects)
+    assert first.startswith(f"{USED}2023-11-14/")
+    assert f"-{os.getpid()}-" in first
+    assert (first[-2:], second[-2:]) == ("-0", "-1")
+    assert decode(objects.read(first).data) == {"a": 5.0, "b": 6.0}
+    assert decode(objects.read(second).data) == {"a": 7.0}
+
+
+def test_failed_writing_is_made_up_for(uses):
+    """What could not be written is written with the next journal, each key with its last use."""
+    objects = MemoryObjects()
+    writer = JournalWriter(objects, uses.drain)
+    write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
+    uses.used = {"a": 5.0, "b": 9.0}
+    assert writer.write() is False
+    objects.write = write
+    uses.used = {"a": 7.0, "b": 8.0}
+    assert writer.write() is True
+    (name,) = names(objects)
+    assert decode(objects.read(name).data) == {"a": 7.0, "b": 9.0}
+
+
+def raiser(error):
+    def fail(*args, **kwargs):
+        raise error
+
+    return fail
+
+
+def test_forbidden_writing_is_given_up(uses):
+    """Without permission to write no journal is tried again."""
+    objects = MemoryObjects()
+    writer = JournalWriter(objects, uses.drain)
+    write, objects.write = objects.write, raiser(StoreReadOnlyError("forbidden"))
+    uses.used = {"a": 5.0}
+    assert writer.write() is True
+    objects.write = write
+    assert writer.write() is True
+    assert names(objects) == []
+
+
+def test_storage_that_is_left_alone(uses):
+    """While the breaker is open nothing is written, and nothing is lost."""
+    objects, breaker = MemoryObjects(), CircuitBreaker()
+    writer = JournalWriter(GuardedObjects(objects, breaker), uses.drain)
+    uses.used = {"a": 5.0}
+    breaker.fail(seconds=100)
+    assert writer.write() is False
+    breaker.succeed()
+    assert writer.write() is True
+    assert len(names(objects)) == 1
+
+
+def test_what_waits_is_bounded(uses, monkeypatch):
+    """What waits for storage to come back is bounded; the oldest is given up."""
+    monkeypatch.setattr("ejcache.upkeep.journals._MAX_PENDING", 3)
+    objects, breaker = MemoryObjects(), CircuitBreaker()
+    writer = JournalWriter(GuardedObjects(objects, breaker), uses.drain)
+    breaker.fail(seconds=100)
+    for n in range(5):
+        uses.used = {f"k{n}": 5.0}
+        writer.write()
+    breaker.succeed()
+    writer.write()
+    assert sorted(read_used(objects)) == ["k2", "k3", "k4"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_fork_writes_its_own(tmp_path, uses):
+    """A forked child writes under a name of its own, and not what its parent has yet to write."""
+    objects, breaker = FileBucket(tmp_path / "shared"), CircuitBreaker()
+    writer = JournalWriter(GuardedObjects(objects, breaker), uses.drain)
+    breaker.fail(seconds=100)
+    uses.used = {"parent": 5.0}
+    writer.write()
+    breaker.succeed()
+
+    def child():
+        uses.used = {"child": 6.0}
+        return writer.write()
+
+    assert in_fork(child) is True
+    (name,) = names(objects)
+    assert decode(objects.read(name).data) == {"child": 6.0}
+    assert writer.write() is True
+    assert read_used(objects) == {"parent": 5.0, "child": 6.0}
+    assert len(names(objects)) == 2
+
+
+# -- folding ---------------------------------------------------------------------------------------------------------
+
+
+def test_fold(objects):
+    """Journals become one snapshot with each key's last use, and are gone; once more changes nothing."""
+    for n in range(20):
+        journal(objects, {"shared": 100.0 + n, f"own-{n}": 50.0}, name=f"host-{n}-0")
+    folded = fold(objects, now=NOW)
+    expected = {"shared": 119.0} | {f"own-{n}": 50.0 for n in range(20)}
+    assert (folded.used, folded.journals, folded.damaged, folded.written) == (expected, 20, 0, True)
+    assert names(objects) == [SNAPSHOT]
+    assert fold(objects, now=NOW).used == read_used(objects) == expected
+    journal(objects, {"shared": 60.0, "new": 200.0})
+    assert fold(objects, now=NOW).used == expected | {"new": 200.0}
+
+
+def test_nothing_to_fold(objects):
+    """Folding nothing writes a snapshot all the same: it tells others that somebody has looked."""
+    assert fold(objects, now=NOW).used == {}
+    before = objects.read(SNAPSHOT).version
+    fold(objects, now=NOW)
+    assert objects.read(SNAPSHOT).version != before
+
+
+def test_wrong_clocks(objects):
+    """A use in the future, by a clock that is wrong, counts as now."""
+    journal(objects, {"k": NOW + 10_000})
+    assert fold(objects, now=NOW).used == {"k": NOW}
+
+
+def test_forgotten_entries(objects):
+    """What is known of entries that are gone is forgotten, unless the use is so new that the entry may be."""
+    journal(objects, {"there": 5.0, "gone": 5.0, "new": NOW - 60})
+    assert fold(objects, keys={"there"}, now=NOW).used == {"there": 5.0, "new": NOW - 60}
+
+
+def test_damaged_journals(objects):
+    """A damaged journal is removed and counted; one of a later version is left for those who can read it."""
+    journal(objects, {"k": 5.0})
+    objects.write(f"{USED}2023-11-14/damaged", b"garbage")
+    objects.write(f"{USED}2023-11-14/later", changed(version=2))
+    folded = fold(objects, now=NOW)
+    assert (folded.used, folded.journals, folded.damaged, folded.left) == ({"k": 5.0}, 1, 1, 1)
+    assert names(objects) == [f"{USED}2023-11-14/later", SNAPSHOT]
+
+
+def test_damaged_snapshot(objects):
+    """A damaged snapshot begins anew; one of a later version is neither read nor overwritten."""
+    objects.write(SNAPSHOT, b"garbage")
+    journal(objects, {"k": 5.0})
+    assert fold(objects, now=NOW).used == {"k": 5.0}
+    objects.write(SNAPSHOT, changed(version=2))
+    journal(objects, {"l": 6.0})
+    folded = fold(objects, now=NOW)
+    assert (folded.used, folded.written, folded.left) == ({"l": 6.0}, False, 1)
+    assert objects.read(SNAPSHOT).data == changed(version=2)
+    assert len(names(objects)) == 2
+
+
+def test_two_fold_at_once():
+    """Of two that fold at the same moment neither loses what the other has folded, nor a new journal."""
+    objects = MemoryObjects()
+    journal(objects, {"a": 5.0}, name="one")
+    write = objects.write
+
+    def late(name, data, *, version=None):
+        if name == SNAPSHOT:
+            objects.write = write
+            fold(objects, now=NOW)
+            journal(objects, {"b": 6.0}, name="two")
+        return write(name, data, version=version)
+
+    objects.write = late
+    assert fold(objects, now=NOW).used == {"a": 5.0, "b": 6.0}
+    assert read_used(objects) == {"a": 5.0, "b": 6.0}
+    assert names(objects) == [SNAPSHOT]
+
+
+def test_killed_while_folding():
+    """Journals that were folded by somebody who died before removing them are folded again, to the same."""
+    objects = MemoryObjects()
+    journal(objects, {"k": 5.0})
+    objects.delete_many, delete_many = raiser(KeyboardInterrupt()), objects.delete_many
+    with pytest.raises(KeyboardInterrupt):
+        fold(objects, now=NOW)
+    objects.delete_many = delete_many
+    assert fold(objects, now=NOW).used == {"k": 5.0}
+    assert names(objects) == [SNAPSHOT]
+
+
+def test_others_keep_folding():
+    """Who never gets to write the snapshot gives up with an error, and has lost nothing."""
+    objects = MemoryObjects()
+    journal(objects, {"k": 5.0})
+    objects.write = lambda *args, **options: None
+    with pytest.raises(StoreBusyError):
+        fold(objects, now=NOW)
+    assert len(names(objects)) == 1
+
+
+def test_journal_that_cannot_be_read_now():
+    """A journal that the storage will not give now stays for the next time."""
+    objects = MemoryObjects()
+    journal(objects, {"a": 5.0}, name="good")
+    journal(objects, {"b": 6.0}, name="hidden")
+    read = objects.read
+
+    def failing(name, **options):
+        if name.endswith("hidden"):
+            raise StoreUnavailableError("reset")
+        return read(name, **options)
+
+    objects.read = failing
+    folded = fold(objects, now=NOW)
+    assert (folded.used, folded.left) == ({"a": 5.0}, 1)
+    objects.read = read
+    assert fold(objects, now=NOW).used == {"a": 5.0, "b": 6.0}

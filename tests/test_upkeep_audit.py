@@ -1,0 +1,163 @@
+"""Carrying out plans, and the audit of entries."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ejcache import entry
+from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.base import EntryInfo
+from ejcache.stores.local import LocalStore
+from ejcache.stores.memory import MemoryStore
+from ejcache.upkeep.audit import Problem, audit, audit_structure
+from ejcache.upkeep.execute import execute
+from ejcache.upkeep.plan import Deletion, Reason
+
+
+def put(store, key, raw=b"payload"):
+    data = entry.encode(entry.Header(key=key, compile_seconds=1.5), raw)
+    assert store.put(key, data)
+    return data
+
+
+def deletion(key, size=1):
+    return Deletion(EntryInfo(key, size, 0.0, 0.0), Reason.MAX_SIZE)
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request, tmp_path):
+    """Both stores that there are."""
+    with MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "cache") as opened:
+        yield opened
+
+
+class Refusing(MemoryStore):
+    """A store whose disk refuses one key."""
+
+    def delete(self, key):
+        if key == "b":
+            raise StoreUnavailableError("the disk says no")
+        return super().delete(key)
+
+    def peek(self, key, *, length=None):
+        if key == "b":
+            raise StoreUnavailableError("the disk says no")
+        return super().peek(key, length=length)
+
+
+def test_execute_removes_in_order(store):
+    """What is there goes, what is gone already is no failure, and each step is told."""
+    put(store, "a")
+    put(store, "c")
+    steps = []
+    outcome = execute(store, [deletion("a", 3), deletion("b")], advance=lambda: steps.append(1))
+    assert [d.entry.key for d in outcome.removed] == ["a"]
+    assert [d.entry.key for d in outcome.gone] == ["b"]
+    assert (outcome.freed, outcome.failed, len(steps)) == (3, [], 2)
+    assert [e.key for e in store.entries()] == ["c"]
+
+
+def test_execute_goes_on_after_a_failure():
+    """One entry that cannot be removed keeps none of the others."""
+    store = Refusing()
+    for key in "abc":
+        put(store, key)
+    outcome = execute(store, [deletion(key) for key in "abc"])
+    assert [(d.entry.key, why) for d, why in outcome.failed] == [("b", "the disk says no")]
+    assert [e.key for e in store.entries()] == ["b"]
+
+
+def test_execute_on_a_read_only_store_stops():
+    """Nothing can be removed from a read-only store, which is said once and not once for each entry."""
+    with pytest.raises(StoreReadOnlyError):
+        execute(MemoryStore(read_only=True), [deletion("a")])
+
+
+def test_a_clean_store_is_clean(store):
+    """Intact entries give no finding, and their use is not noted."""
+    size = len(put(store, "a")) + len(put(store, "b"))
+    before = {e.key: e.last_used for e in store.entries()}
+    seen = audit(store, list(store.entries()))
+    assert (seen.entries, seen.size, seen.findings, seen.clean) == (2, size, [], True)
+    assert {e.key: e.last_used for e in store.entries()} == before
+    assert audit_structure(store).findings == []
+
+
+def test_damage_is_found_and_left_alone_unless_fixed(store):
+    """A flipped, a truncated and a foreign entry are told apart; only a fix takes them out of use."""
+    good = put(store, "good")
+    flipped = bytearray(entry.encode(entry.Header(key="flipped"), b"x" * 100))
+    flipped[-50] ^= 1
+    store.put("flipped", bytes(flipped))
+    store.put("truncated", good[:-1])
+    store.put("foreign", good)
+    found = {f.key: (f.problem, f.repaired) for f in audit(store, list(store.entries())).findings}
+    assert found == {
+        "flipped": (Problem.CORRUPT, False),
+        "truncated": (Problem.CORRUPT, False),
+        "foreign": (Problem.FOREIGN, False),
+    }
+    assert len(list(store.entries())) == 4
+    fixed = audit(store, list(store.entries()), fix=True)
+    assert [f.repaired for f in fixed.findings] == [True] * 3
+    assert fixed.clean
+    assert [e.key for e in store.entries()] == ["good"]
+
+
+def test_an_unknown_version_is_no_damage(store):
+    """An intact entry of a later format is counted and stays, fixed or not."""
+    import hashlib
+
+    body = b"EJC9" + put(store, "a")[4:-32]
+    store.put("later", body + hashlib.sha256(body).digest())
+    seen = audit(store, list(store.entries()), fix=True)
+    assert (seen.unknown_versions, seen.findings) == (1, [])
+    assert store.contains("later")
+
+
+def test_what_went_meanwhile_is_no_finding(store):
+    """An entry that was evicted between the listing and the reading is nobody's fault."""
+    put(store, "a")
+    listed = list(store.entries())
+    store.delete("a")
+    assert audit(store, listed).findings == []
+
+
+def test_an_unreadable_entry_is_a_finding_that_stays():
+    """What the storage refuses to give is reported, and not counted as repaired."""
+    store = Refusing()
+    put(store, "a")
+    put(store, "b")
+    seen = audit(store, list(store.entries()), fix=True)
+    assert [(f.key, f.problem, f.repaired) for f in seen.findings] == [("b", Problem.UNREADABLE, False)]
+    assert not seen.clean
+
+
+def test_an_entry_replaced_by_another_process_stays(tmp_path):
+    """A fix does not remove the good entry that somebody put in a damaged one's place after it was read."""
+
+    class Overtaken(MemoryStore):
+        def quarantine(self, key, data):
+            self.replace(key, entry.encode(entry.Header(key=key), b"good"))
+            return super().quarantine(key, data)
+
+    store = Overtaken()
+    store.put("a", b"damaged")
+    seen = audit(store, list(store.entries()), fix=True)
+    assert [f.repaired for f in seen.findings] == [True]
+    assert audit(store, list(store.entries())).findings == []
+
+
+def test_lost_files_of_a_local_store(tmp_path):
+    """An index that names a file which is gone is a structural finding, mended by a fix."""
+    with LocalStore(tmp_path / "cache") as store:
+        put(store, "a", os.urandom(100_000))
+        for path in (tmp_path / "cache").rglob("*.val"):
+            path.unlink()
+        found = audit_structure(store)
+        assert [(f.problem, f.repaired) for f in found.findings] == [(Problem.STRUCTURE, False)]
+        fixed = audit_structure(store, fix=True)
+        assert [f.repaired for f in fixed.findings] == [True]
+        assert audit_structure(store).findings == []
