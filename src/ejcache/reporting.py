@@ -1,0 +1,153 @@
+"""The report at exit: one line for a person, or JSON for a machine, of what the caches of this process did.
+
+`jaxside` calls `include` for each cache that an activation opens; nothing is printed by a process that enabled none.
+
+Where the report goes (`EJCACHE_REPORT`, `ejcache run --report`): `off`, `line` (also `1`) for a line on stderr, `json`
+for JSON on stderr, or the path of a JSON file, in which `{pid}` stands for the process. The file is replaced
+atomically.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ejcache._version import __version__
+from ejcache.statistics import Miss, Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Reported", "absolute_destination", "describe_session", "include", "report_line"]
+
+log = logging.getLogger("ejcache")
+
+_OFF: Final = frozenset({"", "0", "off", "false", "no", "none"})
+_LINE: Final = frozenset({"1", "line", "on", "true", "yes"})
+_JSON: Final = frozenset({"json"})
+
+
+class Reported(Protocol):
+    """A cache, as far as a report goes."""
+
+    url: str
+
+    def stats(self) -> Stats:
+        """What this process counted on it."""
+
+
+@dataclass(slots=True)
+class _Session:
+    pid: int
+    destination: str = "off"
+    caches: list[Reported] = field(default_factory=list)
+
+
+_session: _Session | None = None
+
+
+def include(cache: Reported, *, destination: str | None) -> None:
+    """Count `cache` in the report of this process.
+
+    Args:
+        cache: kept until exit, because a program may open several one after the other.
+        destination: where the report goes; the latest call's word counts.
+
+    A forked child reports nothing of its own: its parent does.
+    """
+    global _session
+    if _session is None:
+        _session = _Session(os.getpid())
+        atexit.register(_report)
+    _session.destination = absolute_destination(destination) or "off"
+    if cache not in _session.caches:
+        _session.caches.append(cache)
+
+
+def absolute_destination(destination: str | None) -> str | None:
+    """`destination`, and if it is a path, wherever the program will go meanwhile."""
+    if destination is None or destination.lower() in _OFF | _LINE | _JSON:
+        return destination
+    return str(Path(destination).expanduser().absolute())
+
+
+def describe_session(caches: Iterable[Reported]) -> dict[str, object]:
+    """The report as stable snake_case fields: the sum over `caches`, as `Stats.to_dict` has it, and whose it is."""
+    caches = list(caches)
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "urls": list(dict.fromkeys(cache.url for cache in caches)),
+        **_total(caches).to_dict(),
+    }
+
+
+def report_line(stats: Stats, urls: Iterable[str]) -> str:
+    """The report as one line for a person."""
+    parts = [
+        _count(stats.hits, "hit", "hits"),
+        _count(stats.misses, "miss", "misses") + _reasons(stats.misses_by_reason, unless=frozenset({Miss.ABSENT})),
+        f"{stats.stores} stored",
+    ]
+    if stats.skipped:
+        parts.append(f"{sum(stats.skipped.values())} not stored" + _reasons(stats.skipped))
+    if stats.errors:
+        parts.append(_count(stats.errors, "error", "errors"))
+    parts.append(f"{stats.seconds_saved:.1f} s saved")
+    return f"ejcache: {', '.join(parts)} ({', '.join(urls)})"
+
+
+def _report() -> None:
+    session = _session
+    # A child that was forked runs its parent's exit handlers too.
+    if session is None or session.pid != os.getpid() or session.destination.lower() in _OFF:
+        return
+    fields = describe_session(session.caches)
+    destination = session.destination
+    try:
+        if destination.lower() in _LINE:
+            urls = dict.fromkeys(cache.url for cache in session.caches)
+            print(report_line(_total(session.caches), urls), file=sys.stderr)  # noqa: T201 (that is what it is for)
+        elif destination.lower() in _JSON:
+            print(json.dumps(fields), file=sys.stderr)  # noqa: T201
+        else:
+            _write(Path(destination.replace("{pid}", str(os.getpid()))), json.dumps(fields, indent=2) + "\n")
+    except (OSError, ValueError) as exc:
+        # stderr may be closed by now (ValueError), a path may be nonsense; neither may change the exit status.
+        log.warning("the report of this process could not be written to %s: %s", destination, exc)
+
+
+def _total(caches: Iterable[Reported]) -> Stats:
+    amounts: dict[str, float] = {}
+    for cache in caches:
+        for name, amount in cache.stats().amounts.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    return Stats.of(amounts)
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _reasons(by_reason: Mapping[str, int], *, unless: frozenset[str] = frozenset()) -> str:
+    if set(by_reason) <= unless:
+        return ""
+    return f" ({', '.join(f'{amount} {reason}' for reason, amount in by_reason.items())})"

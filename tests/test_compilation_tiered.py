@@ -1,0 +1,109 @@
+"""A compilation cache over tiers: what it counts of them, what it waits for, and damage that one tier heals."""
+
+from __future__ import annotations
+
+import pytest
+
+from ejcache import entry
+from ejcache.compilation import CompilationCache
+from ejcache.errors import StoreUnavailableError
+from ejcache.stores.breaker import breaker_for, forget_breakers
+from ejcache.stores.memory import MemoryStore
+from ejcache.stores.tiered import TieredStore
+from ejcache.testing import FaultStore
+
+
+@pytest.fixture(autouse=True)
+def _closed_breakers():
+    forget_breakers()
+    yield
+    forget_breakers()
+
+
+@pytest.fixture
+def tiers():
+    return MemoryStore(), FaultStore(MemoryStore())
+
+
+@pytest.fixture
+def cache(tiers):
+    cache = CompilationCache(
+        "memory://", open_store=lambda: TieredStore(*tiers, verify=lambda key, data: entry.verify(data, key=key))
+    )
+    yield cache
+    cache.close()
+
+
+def test_waits_for_uploads(cache, tiers):
+    """A flush with a time waits for uploads, one without does not."""
+    gate = tiers[1].block("put")
+    assert cache.put("k", b"value") is True
+    assert gate.reached.wait(60)
+    cache.flush()
+    assert tiers[1].inner.contains("k") is False
+    gate.opened.set()
+    assert cache.flush(60) is True
+    assert tiers[1].inner.contains("k") is True
+
+
+def test_says_what_is_left(cache, tiers):
+    """A flush says when something could not be uploaded in its time."""
+    cache.put("first", b"value")
+    assert cache.flush(60) is True
+    breaker_for(tiers[1].url).fail(seconds=100)
+    cache.put("k", b"value")
+    assert cache.flush(60) is False
+
+
+def test_tiers_are_counted(cache, tiers):
+    """What each tier was asked shows in the statistics, of this process and of all, uploads at the end included."""
+    cache.put("k", b"value")
+    cache.get("k")
+    cache.get("absent")
+    counted = cache.stats().to_dict()["tiers"]
+    assert counted["local"]["hits"] == counted["local"]["misses"] == counted["shared"]["misses"] == 1
+    cache.close()
+    assert tiers[1].counters()["local_hits"] == tiers[1].counters()["shared_uploads"] == 1
+    assert cache.stats(whole_store=True).tiers["local"]["hits"] == 1
+
+
+def test_without_tiers():
+    """A cache of one store has no tiers to show, and nothing to wait for."""
+    cache = CompilationCache("memory://", open_store=MemoryStore)
+    cache.put("k", b"value")
+    assert cache.flush(60) is True
+    assert cache.stats().to_dict()["tiers"] == {}
+
+
+def test_damage_of_the_local_tier_is_no_miss(cache, tiers):
+    """An entry that is damaged in the local tier alone is counted, taken out, and given from the shared tier."""
+    cache.put("k", b"value")
+    assert cache.flush(60) is True
+    good = tiers[0].peek("k")
+    tiers[0].replace("k", good[:-1] + bytes([good[-1] ^ 1]))
+    assert cache.get("k") == b"value"
+    stats = cache.stats()
+    assert (stats.hits, stats.misses, stats.corrupt) == (1, 0, 1)
+    assert stats.tiers["local"]["corrupt"] == 1
+    assert tiers[0].peek("k") == good
+
+
+def test_damage_of_both_tiers_is_a_miss(cache, tiers):
+    """An entry that is damaged in both tiers is a counted miss, gone from both, and can be stored again."""
+    for tier in tiers:
+        tier.put("k", b"garbage")
+    assert cache.get("k") is None
+    stats = cache.stats()
+    assert stats.misses_by_reason == {"corrupt": 1}
+    assert [tier.contains("k") for tier in tiers] == [False, False]
+    assert cache.put("k", b"value") is True
+    assert cache.get("k") == b"value"
+
+
+def test_shared_tier_in_trouble_is_a_miss(cache, tiers):
+    """When the shared tier fails a lookup is a miss that says so, and what is compiled is kept by the local tier."""
+    tiers[1].fail("get", StoreUnavailableError("gone"), times=None)
+    assert cache.get("k") is None
+    assert cache.stats().misses_by_reason == {"error": 1}
+    assert cache.put("k", b"value") is True
+    assert cache.get("k") == b"value"

@@ -1,0 +1,76 @@
+"""The report at exit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ejcache.reporting import report_line
+from ejcache.statistics import Miss, Skip, Tally
+
+
+def test_the_line():
+    """Hits, misses and why, what was stored and what not and why, and the time saved."""
+    tally = Tally()
+    tally.add(hits=12, seconds_saved=41.25, stores=2)
+    tally.miss(Miss.ABSENT)
+    assert report_line(tally.stats(), ["/c"]) == "ejcache: 12 hits, 1 miss, 2 stored, 41.2 s saved (/c)"
+    tally.miss(Miss.CORRUPT)
+    tally.skip(Skip.QUICK)
+    tally.add(errors=1)
+    assert report_line(tally.stats(), ["/c", "/d"]) == (
+        "ejcache: 12 hits, 2 misses (1 absent, 1 corrupt), 2 stored, 1 not stored (1 quick), 1 error, "
+        "41.2 s saved (/c, /d)"
+    )
+
+
+PROGRAM = """
+import os, sys
+from ejcache import reporting
+from ejcache.statistics import Tally
+class Cache:
+    def __init__(self, url): self.url, self.tally = url, Tally()
+    def stats(self): return self.tally.stats()
+for url in ("/a", "/b"):
+    cache = Cache(url)
+    cache.tally.add(hits=2)
+    reporting.include(cache, destination="off")
+    reporting.include(cache, destination=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("destination", ["1", "line", "TRUE"])
+def test_a_line_at_exit(run_python, destination):
+    """The sum over all caches of the process, once."""
+    done = run_python(PROGRAM, destination)
+    assert done.stderr == "ejcache: 4 hits, 0 misses, 0 stored, 0.0 s saved (/a, /b)\n"
+
+
+@pytest.mark.parametrize("destination", ["off", "0", "", "no"])
+def test_no_report(run_python, destination):
+    """Switched off, nothing is said and nothing is written."""
+    assert run_python(PROGRAM, destination).stderr == ""
+
+
+def test_json_at_exit(run_python, tmp_path):
+    """On stderr or in a file that is replaced whole."""
+    assert json.loads(run_python(PROGRAM, "json").stderr)["hits"] == 4
+    (tmp_path / "report.json").write_text("old")
+    run_python(PROGRAM, "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["urls"] == ["/a", "/b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "report.json"]
+
+
+def test_a_report_that_cannot_be_written(run_python):
+    """A path that is none changes no exit status, and is said."""
+    done = run_python(PROGRAM, "nowhere/report.json")
+    assert done.returncode == 0
+    assert "nowhere/report.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_forked_child_reports_nothing(run_python):
+    """The parent answers for what it counted, the child adds no second report."""
+    done = run_python(PROGRAM + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n", "line")
+    assert len(done.stderr.splitlines()) == 1
