@@ -1,0 +1,227 @@
+"""Pairs of compilations, and the keys that ejcache and JAX give them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from helpers import ROOT, variables_to_clear
+
+sys.path.insert(0, str(ROOT / "tools"))
+from pod import run_pod
+
+PROBE = Path(__file__).resolve().parent / "key_probe.py"
+DEVICES = "--xla_force_host_platform_device_count=8"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and how JAX is asked to compile it. `{tmp}` in a text is the scratch directory of the measurement."""
+
+    program: str = "step"
+    arguments: tuple[tuple[str, Any], ...] = ()
+    edits: tuple[tuple[str, str], ...] = ()
+    place: str = "{tmp}/checkout"
+    changes: tuple[str, ...] = ()
+    compiler_options: tuple[tuple[str, Any], ...] = ()
+    how: Literal["lower", "call", "ejit"] = "lower"
+
+
+@dataclass(frozen=True)
+class Process:
+    """The process that it happens in.
+
+    Attributes:
+        env: variables; None removes one.
+        flags: `XLA_FLAGS`, behind the eight devices that every process has.
+        argv, cwd, python: of the process; one with a `python` of its own is started anew, all others are forks of one
+            that has imported JAX.
+        config: flags of JAX's, set by a call.
+        settings, url: of `ejcache.enable`.
+        history: what was lowered before.
+        assigned: module, name, and what it becomes: None, or a function that gives a text.
+        files, path: files that lie there with that content; directories in front of `sys.path`.
+        jaxlib: a directory with a copy of jaxlib; with one library changed if it is called `patched`.
+        platform: what the back end calls itself.
+        rank: the place in a pod of two processes with two devices each; None for no pod.
+    """
+
+    env: tuple[tuple[str, str | None], ...] = ()
+    flags: str = ""
+    argv: tuple[str, ...] = ("train.py",)
+    cwd: str = ""
+    python: tuple[str, ...] = ()
+    config: tuple[tuple[str, Any], ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
+    url: str = "{tmp}/cache"
+    history: tuple[Case, ...] = ()
+    assigned: tuple[tuple[str, str, str | None], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    path: tuple[str, ...] = ()
+    jaxlib: str = ""
+    platform: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    case: Case = Case()
+    process: Process = Process()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two compilations that are the same or are not.
+
+    `known` is why two compilations of one program have two keys all the same: nobody has shown that they may share.
+    """
+
+    title: str
+    same: bool
+    one: Side
+    other: Side
+    known: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of a pair."""
+
+    pair: Pair
+    ours: bool
+    theirs: bool
+    apart: tuple[str, ...] = field(default=())
+    """The components that differ."""
+    untouched: bool = True
+
+
+def side(program: str = "step", /, *, process: Process | None = None, **options: Any) -> Side:
+    """A side whose keywords are a case's fields; all others are arguments of the program's maker."""
+    fields = {name: options.pop(name) for name in list(options) if name in Case.__dataclass_fields__}
+    arguments = tuple(sorted(options.items()))
+    return Side(Case(program, arguments=arguments, **fields), process or Process())
+
+
+def measure(pairs: list[Pair]) -> list[Measured]:
+    """Make the keys of all sides, each process once, and compare them."""
+    groups: dict[Process, list[Case]] = {}
+    for pair in pairs:
+        for one in (pair.one, pair.other):
+            cases = groups.setdefault(one.process, [])
+            if one.case not in cases:
+                cases.append(one.case)
+    with tempfile.TemporaryDirectory(prefix="keys-") as scratch:
+        found = _run(groups, Path(scratch))
+    measured = []
+    for pair in pairs:
+        one, other = (found[one.process, one.case] for one in (pair.one, pair.other))
+        apart = sorted(
+            name
+            for name in {*one["components"], *other["components"]}
+            if one["components"].get(name) != other["components"].get(name)
+        )
+        # What a key's text says besides its components.
+        texts = [keys["ours"].split("-")[:3] for keys in (one, other)]
+        apart += [
+            name for name, *values in zip(("name", "platform", "variant"), *texts, strict=True) if len({*values}) > 1
+        ]
+        measured.append(
+            Measured(
+                pair,
+                ours=one["ours"] == other["ours"],
+                theirs=one["theirs"] == other["theirs"],
+                apart=tuple(apart),
+                untouched=one["untouched"] and other["untouched"],
+            )
+        )
+    return measured
+
+
+def _run(groups: dict[Process, list[Case]], scratch: Path) -> dict[tuple[Process, Case], dict[str, Any]]:
+    found = _Found()
+    forked = {process: cases for process, cases in groups.items() if not process.python and process.rank is None}
+    lines = [json.dumps(_order(process, cases, scratch)) for process, cases in forked.items()]
+    answers = _communicate([], "SERVER", "\n".join([*lines, ""]), scratch)
+    for (process, cases), answer in zip(forked.items(), answers, strict=True):
+        found.add(process, cases, answer)
+    for process, cases in groups.items():
+        if process.python:
+            order = _order(process, cases, scratch)
+            [answer] = _communicate(
+                list(process.python), "ALONE", json.dumps(order), scratch, env=order["process"]["env"]
+            )
+            found.add(process, cases, answer)
+    ranks = {process: cases for process, cases in groups.items() if process.rank is not None}
+    for bare in {replace(process, rank=0) for process in ranks}:
+        pod = [replace(bare, rank=rank) for rank in (0, 1)]
+        # Both have to take part in whatever one does.
+        cases = list(dict.fromkeys(case for process in pod for case in ranks.get(process, ())))
+        orders = json.dumps([_order(process, cases, scratch) for process in pod])
+        ended = run_pod(PROBE, processes=2, devices=2, env=lambda rank, orders=orders: {"KEY_ORDERS": orders})
+        for process, rank in zip(pod, ended, strict=True):
+            assert rank.returncode == 0, rank.stderr
+            [line] = [line for line in rank.stdout.splitlines() if line.startswith("KEYS ")]
+            found.add(process, cases, json.loads(line.removeprefix("KEYS ")))
+    assert not found.failures, "\n\n".join(found.failures)
+    return found.keys
+
+
+class _Found:
+    """What the processes answered."""
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[Process, Case], dict[str, Any]] = {}
+        self.failures: list[str] = []
+
+    def add(self, process: Process, cases: list[Case], answer: list[dict[str, Any]] | str) -> None:
+        if isinstance(answer, str):
+            self.failures.append(f"{process}\n{answer}")
+        else:
+            self.keys.update({(process, case): keys for case, keys in zip(cases, answer, strict=True)})
+
+
+def _order(process: Process, cases: list[Case], scratch: Path) -> dict[str, Any]:
+    described = asdict(process)
+    for name in ("config", "settings"):
+        described[name] = dict(described[name])
+    described["history"] = [_case(case) for case in process.history]
+    described["env"] = dict(described["env"])
+    if process.rank is None:
+        described["env"].setdefault("XLA_FLAGS", f"{DEVICES} {process.flags}".strip())
+    text = json.dumps({"process": described, "cases": [_case(case) for case in cases]})
+    order: dict[str, Any] = json.loads(text.replace("{tmp}", str(scratch)))
+    if process.cwd:
+        Path(order["process"]["cwd"]).mkdir(parents=True, exist_ok=True)
+    return order
+
+
+def _case(case: Case) -> dict[str, Any]:
+    described = asdict(case)
+    for name in ("arguments", "compiler_options"):
+        described[name] = dict(described[name])
+    return described
+
+
+def _communicate(
+    python: list[str], mode: str, orders: str, scratch: Path, env: dict[str, str | None] | None = None
+) -> list[Any]:
+    environment = {name: value for name, value in os.environ.items() if name not in variables_to_clear(os.environ)}
+    environment |= {"JAX_PLATFORMS": "cpu", "HOME": str(scratch / "home")}
+    environment |= {name: value for name, value in (env or {}).items() if value is not None}
+    done = subprocess.run(
+        [sys.executable, *python, str(PROBE), mode],
+        input=orders,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]

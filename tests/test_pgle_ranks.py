@@ -1,0 +1,134 @@
+"""PGLE in a program that spans processes: all ranks use the same variant and the same profile."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+
+import pytest
+from helpers import ROOT
+
+from ejcache.jaxside import pgle
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pod import run_pod
+
+PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import ejcache
+from pgle_helpers import RUNS, made_up_profile, watch
+from ejcache.keys.key import PGLE, is_profile_key, is_side_key
+
+rank = jax.process_index()
+jax.config.update("jax_pgle_profiling_runs", RUNS)
+jax.config.update("jax_enable_pgle", True)
+sharding = NamedSharding(Mesh(np.array(jax.devices()), "x"), P("x"))
+x = jax.make_array_from_callback((4,), sharding, lambda i: np.arange(4.0, dtype=np.float32)[i])
+
+def start(name):
+    jax.clear_caches()
+    def step(x):
+        return (x * 2.0).sum()
+    jitted = jax.jit(step)
+    with watch(cost=1.0 + rank) as seen:
+        for _ in range(RUNS + 2):
+            assert float(jitted(x)) == 12.0
+    ours = [profile == made_up_profile(1.0) for profile in seen.profiles]
+    print(json.dumps([name, seen.compiled, seen.profiled, ours]))
+
+def delete(*, optimised, profile):
+    with ejcache.open_store(ejcache.active().url) as store:
+        for info in list(store.entries()):
+            if (optimised and not is_side_key(info.key) and f"-{PGLE}-" in info.key) or (
+                profile and is_profile_key(info.key)
+            ):
+                store.delete(info.key)
+
+start("nothing")
+start("all have it")
+if rank == 1:
+    delete(optimised=True, profile=True)
+start("one lacks it")
+delete(optimised=True, profile=False)
+start("all have the profile")
+delete(optimised=True, profile=rank == 0)
+start("one lacks the profile")
+"""
+
+
+def test_ranks_use_the_same_variant(tmp_path):
+    """Whatever each of them sees in its own cache."""
+    ranks = run_pod(PROGRAM, str(ROOT / "tests"), cache=lambda rank: str(tmp_path / str(rank)))
+
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
+    optimise = [["first pass", "profile"], 2, [True]]
+    profile_again = [["profile"], 2, [True]]
+    for rank in ranks:
+        assert [json.loads(line) for line in rank.stdout.splitlines() if line.startswith('["')] == [
+            ["nothing", *optimise],
+            ["all have it", [], 0, []],
+            ["one lacks it", *profile_again],
+            ["all have the profile", ["profile"], 0, [True]],
+            ["one lacks the profile", *profile_again],
+        ]
+
+
+class Board:
+    """What `_exchange` needs of JAX's client: notes that are written once, and waits that end."""
+
+    def __init__(self):
+        self._notes = {}
+        self._there = threading.Condition()
+
+    def key_value_set_bytes(self, name, note):
+        with self._there:
+            if name in self._notes:
+                raise RuntimeError("ALREADY_EXISTS")
+            self._notes[name] = note
+            self._there.notify_all()
+
+    def blocking_key_value_get_bytes(self, name, milliseconds):
+        with self._there:
+            if not self._there.wait_for(lambda: name in self._notes, milliseconds / 1000):
+                raise RuntimeError("DEADLINE_EXCEEDED")
+            return self._notes[name]
+
+
+def test_a_rank_that_gives_a_profile_up_speaks_for_all(monkeypatch):
+    """The first rank comes too late, and compiles without one as the others do."""
+    monkeypatch.setattr(pgle, "_SECONDS", 0.01)
+    board = Board()
+
+    assert pgle._exchange(board, "note", None) == b""
+    assert pgle._exchange(board, "note", b"profile") == b""
+    assert pgle._exchange(board, "note", None) == b""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sent_profile_is_everybodys(first):
+    """In either order of arrival."""
+    board, got = Board(), []
+    waiting = threading.Thread(target=lambda: got.append(pgle._exchange(board, "note", None)))
+    if not first:
+        waiting.start()
+    got.append(pgle._exchange(board, "note", b"profile"))
+    if first:
+        waiting.start()
+    waiting.join()
+    assert got == [b"profile", b"profile"]
+
+
+def test_without_the_service_there_is_no_profile():
+    """And no error in the program."""
+
+    class Gone:
+        def __getattr__(self, name):
+            raise RuntimeError("UNAVAILABLE")
+
+    assert pgle._exchange(Gone(), "note", b"profile") == b""
+    assert pgle._exchange(Gone(), "note", None) == b""

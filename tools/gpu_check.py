@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""Everything of ejcache that only an NVIDIA GPU can show, one line for each: PASS or FAIL, and what was seen.
+
+    python tools/gpu_check.py [--only WORD] [--keep DIR]
+
+Wants JAX 0.11 or later with CUDA, and a minute or two. Exit status 1 if a line failed, 2 if there is no GPU.
+
+`--rehearse` runs the same lines on a CPU, with made-up profiles and autotuning results, to try the script itself: it
+says nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TOOLS = Path(__file__).resolve().parent
+RUNS = 3
+
+
+# -- in a process of its own -------------------------------------------------------------------------------------------
+
+
+def child(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Compile and call one program; what JAX did."""
+    import jax
+    import numpy as np
+
+    if wanted.get("platform_only"):
+        import ejcache  # that it is there
+        from ejcache.jaxside import seam
+
+        device = jax.devices()[0]
+        return {
+            "platform": device.platform,
+            "kind": device.device_kind,
+            "jax": jax.__version__,
+            "version": device.client.platform_version.replace("\n", " "),
+            "mismatches": seam.mismatches(),
+        }
+    from jax._src import compiler, profiler
+
+    import ejcache
+
+    rehearse = wanted["rehearse"]
+    seen: dict[str, Any] = {"compiled": [], "profiled": [], "paths": ["", ""]}
+    compile_here, real = compiler.backend_compile_and_load, profiler._profiler  # noqa: SLF001
+
+    def compiled(backend: Any, module: Any, devices: Any, options: Any, *rest: Any) -> Any:
+        build = options.executable_build_options
+        first_pass = ("xla_gpu_enable_command_buffer", "") in list(options.env_option_overrides)
+        debug = build.debug_options
+        paths = [debug.xla_gpu_per_fusion_autotune_cache_dir, debug.xla_gpu_kernel_cache_file]
+        name = module.operation.attributes["sym_name"].value
+        if name == "jit_step":
+            seen["compiled"].append("profile" if build.fdo_profile else "first pass" if first_pass else "plain")
+            seen["paths"] = paths
+            seen["before"] = len(list(Path(paths[0]).glob("*"))) if paths[0] and Path(paths[0]).is_dir() else 0
+        if rehearse and paths[0]:
+            Path(paths[0]).mkdir(exist_ok=True)
+            Path(paths[0], f"{name}.textproto").write_text("a result")
+        return compile_here(backend, module, devices, options, *rest)
+
+    class Profiler:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def get_fdo_profile(self, space: Any) -> bytes:
+            profile: bytes = real.get_fdo_profile(space)
+            if rehearse:
+                profile = bytes.fromhex("0a0e0a0361646411000000000000f03f")
+            seen["profiled"].append(len(profile))
+            return profile
+
+    compiler.backend_compile_and_load, profiler._profiler = compiled, Profiler()  # noqa: SLF001
+    if rehearse:
+        from ejcache.jaxside import xla_caches
+
+        vars(xla_caches)["_PLATFORMS"] = frozenset({"cpu"})
+    jax.config.update("jax_pgle_profiling_runs", RUNS)
+    jax.config.update("jax_enable_pgle", wanted.get("pgle", False))
+    jax.config.update("jax_compilation_cache_expect_pgle", wanted.get("expect", False))
+    cache = ejcache.enable(
+        wanted["url"], min_compile_seconds=0, xla_caches=wanted.get("xla_caches", "none"), **wanted.get("settings", {})
+    )
+    size = wanted.get("size", 512)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal((size, size), dtype=np.float32) / size**0.5 for _ in range(2))
+
+    def step(x: Any, w: Any) -> Any:
+        for _ in range(3):
+            x = jax.nn.gelu(x @ w) + x.mean(axis=1, keepdims=True)
+        return x
+
+    jitted = jax.jit(step)
+    with jax.default_matmul_precision("highest"):
+        for _ in range(wanted.get("calls", 1)):
+            value = np.asarray(jitted(x, w))
+    seen["sum"] = float(np.abs(value).sum())
+    seen["finite"] = bool(np.isfinite(value).all())
+    cache.flush()
+    seen["stats"] = cache.stats().to_dict()
+    return seen
+
+
+# -- the lines ---------------------------------------------------------------------------------------------------------
+
+
+class Check:
+    """A place for each line's caches, and processes to run there."""
+
+    def __init__(self, root: Path, *, rehearse: bool) -> None:
+        self.root = root
+        self.rehearse = rehearse
+
+    def start(self, **wanted: Any) -> subprocess.Popen[str]:
+        environment = {**os.environ, **wanted.pop("env", {}), "EJCACHE_LOCAL_DIR": str(self.root / "disk")}
+        environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        if self.rehearse:
+            environment["JAX_PLATFORMS"] = "cpu"
+        asked = json.dumps({"rehearse": self.rehearse, **wanted})
+        command = [sys.executable, __file__, "--child", asked]
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def end(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, err = process.communicate(timeout=300)
+        last = out.strip().splitlines()[-1:] or [""]
+        if process.returncode or not last[0].startswith("{"):
+            raise AssertionError(f"a process ended with {process.returncode}: {err.strip()[-600:]}")
+        found: dict[str, Any] = json.loads(last[0])
+        return found
+
+    def run(self, **wanted: Any) -> dict[str, Any]:
+        return self.end(self.start(**wanted))
+
+    def url(self, name: str) -> str:
+        return str(self.root / name)
+
+    def entries(self, url: str) -> dict[str, list[str]]:
+        """The keys of the program's entries, by variant; the rest under its kind."""
+        import ejcache
+        from ejcache.keys.key import is_profile_key, parse_key
+
+        found: dict[str, list[str]] = {}
+        with ejcache.open_store(url) as store:
+            for info in store.entries():
+                parts = parse_key(info.key)
+                if is_profile_key(info.key) or (parts is not None and parts.name == "jit_step"):
+                    found.setdefault(parts.variant if parts else "profiles", []).append(info.key)
+        return found
+
+
+def stored_and_loaded(check: Check) -> str:
+    """What one process compiled, the next one loads, and computes the same."""
+    first, second = (check.run(url=check.url("plain")) for _ in range(2))
+    assert first["compiled"] == ["plain"], first
+    assert second["compiled"] == [], second
+    assert second["stats"]["hits"] >= 1, second
+    assert abs(first["sum"] - second["sum"]) <= 1e-3 * abs(first["sum"]), (first["sum"], second["sum"])
+    return f"{first['stats']['stores']} stored, {second['stats']['hits']} loaded"
+
+
+def damage_is_a_miss(check: Check) -> str:
+    """A flipped bit never reaches the driver."""
+    import ejcache
+
+    url = check.url("damage")
+    check.run(url=url)
+    (key,) = check.entries(url)["plain"]
+    with ejcache.open_store(url) as store:
+        data = bytearray(store.peek(key) or b"")
+        data[len(data) // 2] ^= 1
+        store.replace(key, bytes(data))
+    seen = check.run(url=url)
+    assert seen["compiled"] == ["plain"], seen
+    assert seen["stats"]["corrupt"] == 1, seen
+    assert check.run(url=url)["compiled"] == []
+    return "counted, compiled anew, healed"
+
+
+def profiles_are_collected(check: Check) -> str:
+    """PGLE profiles the program, compiles it once more, and both variants are of one program."""
+    seen = check.run(url=check.url("pgle"), pgle=True, calls=RUNS + 2)
+    assert seen["compiled"] == ["first pass", "profile"], seen
+    assert len(seen["profiled"]) == RUNS, seen
+    assert min(seen["profiled"]) > 0, f"empty profiles: {seen['profiled']}"
+    found = check.entries(check.url("pgle"))
+    assert sorted(found) == ["pgle", "profiles", "profiling"], found
+    programs = {re.split("-", key)[3] for variant in ("pgle", "profiling") for key in found[variant]}
+    assert len(programs) == 1, found
+    return f"profiles of {seen['profiled']} bytes"
+
+
+def optimised_is_loaded(check: Check) -> str:
+    """The next process neither profiles nor compiles."""
+    seen = check.run(url=check.url("pgle"), pgle=True, calls=RUNS + 2)
+    assert (seen["compiled"], seen["profiled"]) == ([], []), seen
+    return f"{seen['stats']['hits']} loaded"
+
+
+def optimised_is_expected(check: Check) -> str:
+    """With PGLE off it is loaded where it is expected, and not where it is not."""
+    seen = check.run(url=check.url("pgle"), expect=True, calls=2)
+    assert (seen["compiled"], seen["profiled"]) == ([], []), seen
+    other = check.run(url=check.url("pgle"), calls=2)
+    assert other["compiled"] == ["plain"], other
+    return "as documented"
+
+
+def profile_is_reused(check: Check) -> str:
+    """Without the optimised entry: one compilation, no profiling."""
+    import ejcache
+
+    url = check.url("pgle")
+    with ejcache.open_store(url) as store:
+        for key in check.entries(url)["pgle"]:
+            assert store.delete(key)
+    seen = check.run(url=url, pgle=True, calls=RUNS + 2)
+    assert (seen["compiled"], seen["profiled"]) == (["profile"], []), seen
+    again = check.run(url=url, pgle=True, calls=RUNS + 2)
+    assert (again["compiled"], again["profiled"]) == ([], []), again
+    return "1 compilation, 0 runs profiled"
+
+
+def xla_results(check: Check, url: str, **wanted: Any) -> str:
+    first = check.run(url=url, xla_caches="all", **wanted)
+    assert first["compiled"] == ["plain"], first
+    directory = first["paths"][0]
+    assert directory, "XLA was given no directory"
+    assert not Path(directory).exists(), f"{directory} was left behind"
+    second = check.run(url=url, xla_caches="all", settings={"namespace": "another"}, size=520, **wanted)
+    third = check.run(url=url, xla_caches="all", size=520, **wanted)
+    assert second["before"] == 0, "another namespace shares XLA's results"
+    assert third["before"] > 0, "nothing that the first process found reached the third"
+    return f"{third['before']} results reached another process"
+
+
+def xla_caches_in_a_directory(check: Check) -> str:
+    """XLA autotunes into a private directory, and the next process has the results before it compiles."""
+    return xla_results(check, check.url("xla"))
+
+
+def xla_caches_in_a_bucket(check: Check) -> str:
+    """A gs:// URL does not abort XLA, and results go through it."""
+    sys.path.insert(0, str(TOOLS))
+    from gcs_server import GcsServerProcess
+
+    with GcsServerProcess() as server:
+        return xla_results(check, "gs://bucket/gpu", env={"STORAGE_EMULATOR_HOST": server.url})
+
+
+def processes_at_once(check: Check) -> str:
+    """Four processes with one cache and XLA's caches: none fails (sharing a directory, XLA does)."""
+    url = check.url("at-once")
+    processes = [check.start(url=url, xla_caches="all", size=400 + 8 * n) for n in range(4)]
+    ended = [check.end(process) for process in processes]
+    assert all(each["finite"] for each in ended), ended
+    assert len({each["paths"][0] for each in ended}) == 4, "directories were shared"
+    assert len(check.entries(url)["plain"]) == 4
+    return "4 ended well"
+
+
+def directory_is_no_part_of_the_key(check: Check) -> str:
+    """With XLA's autotuning cache on or off, a program has one key."""
+    names = "xla_gpu_per_fusion_autotune_cache_dir"
+    url = check.url("key")
+    check.run(url=url, xla_caches=names)
+    seen = check.run(url=url, xla_caches="none")
+    assert seen["compiled"] == [], seen
+    return "loaded with the caches off"
+
+
+LINES: list[Callable[[Check], str]] = [
+    stored_and_loaded,
+    damage_is_a_miss,
+    profiles_are_collected,
+    optimised_is_loaded,
+    optimised_is_expected,
+    profile_is_reused,
+    xla_caches_in_a_directory,
+    xla_caches_in_a_bucket,
+    processes_at_once,
+    directory_is_no_part_of_the_key,
+]
+
+
+@contextlib.contextmanager
+def place(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as directory:
+        yield Path(directory)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="WORD", default="", help="only lines whose name has this in it")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="leave the caches in this directory")
+    parser.add_argument("--rehearse", action="store_true", help="on a CPU, with made-up results")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child is not None:
+        print(json.dumps(child(json.loads(options.child))))
+        return 0
+    failed = 0
+    with place(options.keep) as root:
+        check = Check(root, rehearse=options.rehearse)
+        about = check.run(platform_only=True)
+        print(f"{about['kind']} ({about['platform']}), JAX {about['jax']}, {about['version']}")
+        if about["platform"] not in {"cuda", "gpu"} and not options.rehearse:
+            print("there is no NVIDIA GPU here: nothing was checked")
+            return 2
+        if about["mismatches"]:
+            print(f"FAIL this JAX is not built as expected: {about['mismatches']}")
+            return 1
+        for line in LINES:
+            if options.only not in line.__name__:
+                continue
+            try:
+                result, said = "PASS", line(check)
+            except Exception as exc:
+                failed += 1
+                result, said = "FAIL", f"{type(exc).__name__}: {exc}"
+            print(f"{result} {line.__name__.replace('_', ' ')}: {said}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

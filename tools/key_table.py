@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Measure the pairs of tests/key_pairs.py with the installed JAX, and write docs/key_pairs.md.
+
+    python tools/key_table.py [--check]
+
+With `--check` nothing is written, and the exit status is 1 if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "key_pairs.md"
+
+HEAD = """\
+# Which programs have one key
+
+This page is made by `python tools/key_table.py` with JAX {jax} and jaxlib {jaxlib}; the pairs are those of
+`tests/key_pairs.py`, and `tests/test_key_pairs.py` measures them with every JAX that is tested.
+
+JAX is asked to compile both programs of a pair, each in the process that the pair describes. What JAX hands to its
+cache gets two keys there: ejcache's, and that of JAX's own cache. A GPU, a TPU, Neuron and a plug-in are the CPU under
+that name, which is what the keys go by.
+
+| | pairs | ejcache | JAX |
+|---|---:|---:|---:|
+| the same program, the same key | {same} | {same_ours} | {same_theirs} |
+| different programs, different keys | {different} | {different_ours} | {different_theirs} |
+"""
+
+SAME = """
+## The same program
+
+| pair | ejcache | JAX |
+|---|---|---|
+"""
+
+DIFFERENT = """
+## Different programs
+
+The last column names the components of ejcache's key that differ.
+
+| pair | ejcache | JAX | told apart by |
+|---|---|---|---|
+"""
+
+KNOWN = """
+## The same program, and two keys all the same
+
+Nobody has shown that these may share an executable, or that it is worth the risk. They are counted, and not among the
+pairs above.
+
+| pair | ejcache | JAX | why |
+|---|---|---|---|
+"""
+
+
+def page(measured: Sequence[Any]) -> str:
+    """The page, from what `key_measuring.measure` found."""
+    import jax
+    import jaxlib.version
+
+    same = [one for one in measured if one.pair.same and not one.pair.known]
+    known = [one for one in measured if one.pair.known]
+    different = [one for one in measured if not one.pair.same]
+    head = HEAD.format(
+        jax=jax.__version__,
+        jaxlib=jaxlib.version.__version__,
+        same=len(same),
+        same_ours=sum(one.ours for one in same),
+        same_theirs=sum(one.theirs for one in same),
+        different=len(different),
+        different_ours=sum(not one.ours for one in different),
+        different_theirs=sum(not one.theirs for one in different),
+    )
+
+    def row(one: Any, *further: str) -> str:
+        cells = [one.pair.title, *(_word(one.pair.same, key) for key in (one.ours, one.theirs)), *further]
+        return f"| {' | '.join(cells)} |\n"
+
+    return "".join(
+        [
+            head,
+            SAME,
+            *(row(one) for one in same),
+            DIFFERENT,
+            *(row(one, ", ".join(f"`{name}`" for name in one.apart)) for one in different),
+            KNOWN,
+            *(row(one, one.pair.known) for one in known),
+        ]
+    )
+
+
+def _word(same: bool, one_key: bool) -> str:
+    text = "same" if one_key else "different"
+    return text if same == one_key else f"**{text}**"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args(argv)
+    sys.path.insert(0, str(ROOT / "tests"))
+    measuring, pairs = importlib.import_module("key_measuring"), importlib.import_module("key_pairs")
+    text = page(measuring.measure(pairs.PAIRS))
+    if options.check:
+        return int(not PAGE.exists() or PAGE.read_text() != text)
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
