@@ -1,0 +1,171 @@
+"""What a call is, in words that are the same in every process: the part of a record's key that the call decides.
+
+Values are told apart by what they mean. Data types have names, functions are known by their code and by what they
+close over and never by file, line or address, and what cannot be described is said to be opaque: such a call is never
+looked up and never stored, because two of them would share one configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import math
+import types
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ejcache.autotune.plain import canonical_json, dtype_name
+
+__all__ = ["Describer", "array_text"]
+
+_DEPTH: Final = 30
+
+
+def array_text(value: Any) -> str | None:
+    """`float32[8,128]` for anything with a shape and a dtype; None for anything else."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if dtype is None or not isinstance(shape, tuple) or isinstance(value, type):
+        return None
+    return f"{getattr(dtype, 'name', None) or dtype}[{','.join(str(size) for size in shape)}]"
+
+
+class Describer:
+    """Describes values, and remembers what it could not describe.
+
+    Attributes:
+        opaque: a line for each value that has no description.
+        vague: a line for each value of which ejkernel's call keys keep too little.
+    """
+
+    def __init__(self) -> None:
+        self.opaque: list[str] = []
+        self.vague: list[str] = []
+
+    def describe(self, value: Any, *, name: str = "a value", depth: int = 0) -> Any:
+        """`value` as a plain JSON value.
+
+        Args:
+            value: anything.
+            name: what to call it in `opaque` and `vague`.
+            depth: how deep in another value it was found.
+        """
+        if depth > _DEPTH:
+            return self._give_up(value, name)
+        if value is None or (isinstance(value, bool | str) and not isinstance(value, enum.Enum)):
+            return value
+        if isinstance(value, enum.Enum):
+            return f"{type(value).__qualname__}.{value.name}"
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": str(value)}
+        if isinstance(value, complex):
+            return {"complex": str(value)}
+        if (text := array_text(value)) is not None:
+            return text
+        if (text := dtype_name(value)) is not None:
+            if callable(value):
+                self.vague.append(f"{name} is the data type {text}")
+            return {"dtype": text}
+        if isinstance(value, list | tuple) and not hasattr(value, "_asdict"):
+            return [self.describe(item, name=f"{name}[{i}]", depth=depth + 1) for i, item in enumerate(value)]
+        if isinstance(value, set | frozenset):
+            return sorted((self.describe(item, name=name, depth=depth + 1) for item in value), key=canonical_json)
+        if isinstance(value, Mapping):
+            return self._fields(dict(value), name, depth)
+        if isinstance(value, Namespace | types.SimpleNamespace):
+            return self._fields(vars(value), name, depth)
+        if hasattr(value, "_asdict"):
+            return self._fields(value._asdict(), name, depth)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            return {"is": type(value).__qualname__} | self._fields(fields, name, depth)
+        if hasattr(value, "model_dump") and not isinstance(value, type):
+            return {"is": type(value).__qualname__} | self._fields(value.model_dump(), name, depth)
+        if hasattr(value, "axis_names") and hasattr(value, "shape"):
+            return self._mesh(value)
+        if type(value).__name__ in {"PartitionSpec", "NamedSharding", "SingleDeviceSharding", "AxisType"}:
+            return str(value)
+        if isinstance(value, type):
+            return {"class": f"{value.__module__}.{value.__qualname__}"}
+        if callable(value):
+            self.vague.append(f"{name} is the function {getattr(value, '__qualname__', type(value).__qualname__)}")
+            return self._callable(value, name, depth)
+        if hasattr(value, "__dict__") and not any("__repr__" in kind.__dict__ for kind in type(value).__mro__[:-1]):
+            return {"is": type(value).__qualname__} | self._fields(vars(value), name, depth)
+        text = repr(value)
+        if " at 0x" in text:
+            return self._give_up(value, name)
+        return {"is": type(value).__qualname__, "text": text}
+
+    def _give_up(self, value: Any, name: str) -> Any:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        self.opaque.append(f"{name} is of type {kind}, which has no description")
+        self.vague.append(f"{name} is of type {kind}")
+        return {"opaque": kind}
+
+    def _fields(self, fields: Mapping[Any, Any], name: str, depth: int) -> dict[str, Any]:
+        return {str(key): self.describe(item, name=f"{name}.{key}", depth=depth + 1) for key, item in fields.items()}
+
+    def _mesh(self, mesh: Any) -> Any:
+        shape = mesh.shape
+        sizes = shape.items() if isinstance(shape, Mapping) else zip(mesh.axis_names, shape, strict=False)
+        return {"mesh": {str(axis): int(size) for axis, size in sizes}}
+
+    def _callable(self, value: Any, name: str, depth: int) -> Any:
+        if isinstance(value, functools.partial):
+            return {
+                "partial": self.describe(value.func, name=name, depth=depth + 1),
+                "arguments": self.describe([*value.args, dict(value.keywords)], name=name, depth=depth + 1),
+            }
+        if isinstance(value, types.MethodType):
+            owner = self.describe(value.__self__, name=name, depth=depth + 1)
+            return {"method": self._callable(value.__func__, name, depth + 1), "of": owner}
+        if isinstance(value, types.FunctionType):
+            return {"function": value.__qualname__, "code": self._code(value, name, depth)}
+        if isinstance(value, types.BuiltinFunctionType):
+            return {"function": f"{value.__module__}.{value.__qualname__}"}
+        # jit, custom_jvp and the like: what they wrap is what they do, as far as a configuration is concerned.
+        for attribute in ("__wrapped__", "fun", "func"):
+            inner = getattr(value, attribute, None)
+            if callable(inner) and inner is not value:
+                return {"is": type(value).__qualname__, "of": self.describe(inner, name=name, depth=depth + 1)}
+        state = getattr(value, "__dict__", None)
+        if state is not None and (state or type(value).__call__ is not None):
+            described = self._fields(state, name, depth)
+            call = type(value).__dict__.get("__call__")
+            code = self._code(call, name, depth) if isinstance(call, types.FunctionType) else ""
+            if code or described:
+                return {"is": f"{type(value).__module__}.{type(value).__qualname__}", "code": code} | described
+        return self._give_up(value, name)
+
+    def _code(self, function: types.FunctionType, name: str, depth: int) -> str:
+        closed: dict[str, Any] = {}
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            try:
+                held = cell.cell_contents
+            except ValueError:
+                held = None
+            if held is function:
+                continue
+            closed[variable] = self.describe(held, name=f"{name}'s {variable}", depth=depth + 1)
+        for variable in function.__code__.co_names:
+            held = function.__globals__.get(variable)
+            if isinstance(held, bool | int | float | str):
+                closed[f"global {variable}"] = self.describe(held, name=variable, depth=depth + 1)
+        defaults = self.describe(
+            [list(function.__defaults__ or ()), function.__kwdefaults__ or {}],
+            name=f"{name}'s defaults",
+            depth=depth + 1,
+        )
+        text = canonical_json([_code_text(function.__code__), closed, defaults])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _code_text(code: types.CodeType) -> str:
+    """What the code does, without where it is written."""
+    constants = [_code_text(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
+    return repr((code.co_name, code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars))

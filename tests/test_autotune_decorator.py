@@ -1,0 +1,494 @@
+"""`@autotuned`: the whole loop for a user's own function, eagerly and under JAX's transformations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+import ejcache
+from ejcache.autotune import (
+    AutotuneStore,
+    ConfigurationMissingError,
+    Policy,
+    Source,
+    Tuner,
+    autotuned,
+    forward_only,
+    overlay,
+    policy_override,
+    require,
+)
+from ejcache.autotune.choice import Chooser
+from ejcache.autotune.defaults import chooser_for
+from ejcache.errors import UsageError
+
+QUICK = Tuner(sample_seconds=0.0005, confirm=False)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store of the test's own."""
+    return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
+
+
+def slow_or_quick(store, **options):
+    """An operation whose default takes some fifty times as long as its other configuration."""
+
+    @autotuned(configs=[{"steps": 1000}, {"steps": 4}], name="walk", store=store, tuner=QUICK, **options)
+    def walk(x, *, steps):
+        return jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+
+    return walk
+
+
+X = np.eye(64, dtype=np.float32)
+XS = np.stack([X, 2 * X])
+
+
+def sources(store):
+    return [event.source.value for event in chooser_for(store).events if event.name == "chosen"]
+
+
+def test_first_call_tunes_and_the_next_process_finds(store, tmp_path):
+    """The fastest configuration is chosen, published, and found by another process without measuring."""
+    walk = slow_or_quick(store)
+    walk(X)
+    assert walk.choose(X).configuration == {"steps": 4}
+    record = store.find(walk.key(X)).record
+    assert record.default == {"steps": 1000}
+    assert record.measurement["gain"] > 0.5
+    assert [c.configuration["steps"] for c in record.candidates] == [4, 1000]
+
+    other = AutotuneStore(str(tmp_path / "store"))
+    again = slow_or_quick(other)
+    assert again.choose(X).source is Source.TUNED
+    assert chooser_for(other).counters["tuning"] == 0
+
+
+def test_the_callers_program_gets_nothing_added(store):
+    """Tuning inside a trace measures execution, and the traced program is the chosen configuration's alone."""
+    walk = slow_or_quick(store)
+    traced = jax.make_jaxpr(walk)(X)
+    assert store.find(walk.key(X)).record.configuration == {"steps": 4}
+    alone = jax.make_jaxpr(lambda x: walk.function(x, steps=4))(X)
+    assert str(traced) == str(alone)
+
+
+@pytest.mark.parametrize(
+    ("transform", "x"),
+    [
+        (jax.jit, X),
+        (lambda f: jax.grad(lambda x: f(x).sum()), X),
+        (lambda f: jax.jit(jax.grad(lambda x: f(x).sum())), X),
+        (jax.vmap, XS),
+        (lambda f: jax.jit(jax.vmap(f)), XS),
+        (jax.checkpoint, X),
+    ],
+    ids=["jit", "grad", "jit grad", "vmap", "jit vmap", "checkpoint"],
+)
+def test_under_transformations(store, transform, x):
+    """Under every transformation the configuration is measured, chosen, and the values are right."""
+    walk = slow_or_quick(store)
+    got = transform(walk)(x)
+    expected = transform(functools.partial(walk.function, steps=4))(x)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert sources(store) == ["tuned"]
+
+
+def test_under_shard_map(store):
+    """In a mapped function the configuration is the one for a shard."""
+    walk = slow_or_quick(store)
+    mesh = jax.make_mesh((1,), ("d",))
+    spec = jax.sharding.PartitionSpec()
+    mapped = jax.jit(jax.shard_map(walk, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+    np.testing.assert_allclose(mapped(X), walk.function(X, steps=4), rtol=1e-6)
+    assert sources(store) == ["tuned"]
+
+
+def test_pallas_kernel(store):
+    """A Pallas kernel with block sizes as its configurations, in interpret mode."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Blocks:
+        rows: int
+
+    @autotuned(configs=[Blocks(8), Blocks(64)], name="double", store=store, tuner=QUICK)
+    def double(x, *, config):
+        spec = pl.BlockSpec((config.rows, x.shape[1]), lambda i: (i, 0))
+
+        def kernel(source, target):
+            target[...] = source[...] * 2
+
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+            grid=(x.shape[0] // config.rows,),
+            in_specs=[spec],
+            out_specs=spec,
+            interpret=True,
+        )(x)
+
+    x = jnp.arange(64.0 * 128).reshape(64, 128)
+    np.testing.assert_array_equal(jax.jit(double)(x), x * 2)
+    choice = double.choose(x)
+    assert choice.source is Source.TUNED
+    assert isinstance(choice.configuration, Blocks)
+
+
+def test_keys_name_what_matters(store):
+    """Shapes, data types and values are in the key; the spelling of the call is not."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store)
+    def op(x, scale=1.0, *, mode="a", n):
+        return x
+
+    base = op.key(X)
+    assert op.key(x=X, scale=1.0, mode="a") == base
+    assert op.key(jax.ShapeDtypeStruct(X.shape, X.dtype)) == base
+    others = [op.key(X[:8]), op.key(X.astype(np.float16)), op.key(X, 2.0), op.key(X, mode="b")]
+    assert len({k.digest for k in [base, *others]}) == 5
+    assert base.call["arguments"] == {"x": "float32[64,64]", "scale": 1.0, "mode": "a"}
+
+
+def test_functions_and_data_types_are_told_apart(store):
+    """Closures by what they close over, data types by name, and neither by file or line."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store)
+    def op(x, f, dtype=None, *, n):
+        return x
+
+    def window(size):
+        return lambda i, j: abs(i - j) < size
+
+    assert op.key(X, window(2)) == op.key(X, window(2))
+    assert op.key(X, window(2)) != op.key(X, window(3))
+    assert op.key(X, jax.jit(window(2))) != op.key(X, jax.jit(window(3)))
+    assert op.key(X, None, jnp.float32) != op.key(X, None, jnp.bfloat16)
+    source = "def f(i):\n    return i + 1\n"
+    one, two = {}, {}
+    exec(compile(source, "/a.py", "exec"), one)
+    exec(compile("\n\n" + source, "/b.py", "exec"), two)
+    assert op.key(X, one["f"]) == op.key(X, two["f"])
+
+
+def test_what_cannot_be_described_is_not_stored(store):
+    """A value with no description makes a call that is tuned for this process alone."""
+
+    class Opaque:
+        __slots__ = ()
+
+    walk = autotuned(configs=[{"n": 1}, {"n": 2}], name="op", store=store, tuner=QUICK)(lambda x, o, *, n: x * n)
+    walk(X, Opaque())
+    assert list(store.records()) == []
+    assert chooser_for(store).counters["opaque"] == 1
+
+
+def test_key_function(store):
+    """The author decides what makes two calls the same."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store, key=lambda x, n=None: {"rows": x.shape[0] // 32})
+    def op(x, *, n):
+        return x
+
+    assert op.key(X[:40]) == op.key(X[:50])
+    assert op.key(X[:20]) != op.key(X[:50])
+
+
+def test_an_override_is_used_and_never_stored(store):
+    """A configuration that the call gives is used as it is, and leaves nothing behind."""
+    walk = slow_or_quick(store)
+    np.testing.assert_allclose(walk(X, steps=1), jnp.tanh(X @ X), rtol=1e-6)
+    assert list(store.records()) == []
+    assert sources(store) == []
+
+
+def test_overlay(store):
+    """In an overlay every call of the operation runs with its configuration, traced functions too."""
+    walk = slow_or_quick(store)
+    jitted = jax.jit(walk)
+    tuned = jitted(2 * X)
+    with overlay({"walk": {"steps": 1}}):
+        np.testing.assert_allclose(walk(2 * X), walk.function(2 * X, steps=1), rtol=1e-6)
+        inside = jitted(2 * X)
+        with overlay({walk.key(X): {"steps": 2}}):
+            assert walk.choose(X).configuration == {"steps": 2}
+    np.testing.assert_allclose(inside, walk.function(2 * X, steps=1), rtol=1e-6)
+    np.testing.assert_allclose(jitted(2 * X), tuned)
+    assert [f.record.configuration for f in store.records()] == [{"steps": 4}]
+
+
+def test_equal_overlays_share_what_was_traced(store):
+    """Entering an overlay of the same content again traces nothing again."""
+    walk = slow_or_quick(store)
+    traces = []
+    jitted = jax.jit(lambda x: (traces.append(1), walk(x))[1])
+    for _ in range(3):
+        with overlay({"walk": {"steps": 1}}):
+            jitted(X)
+    assert len(traces) == 1
+
+
+def test_heuristics_policy_measures_and_stores_nothing(store):
+    """With `heuristics` a miss runs the operation's own guess, which is not stored as tuned."""
+    walk = slow_or_quick(store, heuristic=lambda x: {"steps": x.shape[0]})
+    with policy_override(on_miss="heuristics"):
+        choice = walk.choose(X)
+    assert (choice.source, choice.configuration) == (Source.HEURISTIC, {"steps": 64})
+    assert list(store.records()) == []
+    assert walk.choose(X).source is Source.TUNED
+
+
+def test_policy_from_the_environment(store, monkeypatch):
+    """EJKERNEL_AUTOTUNE_POLICY is read when it is used; a `with` block goes before it, and it before the default."""
+    walk = slow_or_quick(store)
+    monkeypatch.setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics")
+    assert walk.choose(X).source is Source.HEURISTIC
+    with policy_override(on_miss="autotune"):
+        assert walk.choose(X).source is Source.TUNED
+
+
+def test_guesses_give_way_to_what_others_publish(store, tmp_path):
+    """A process that runs on a guess takes a record that another process publishes, without a restart."""
+    walk = slow_or_quick(store, policy=Policy("heuristics"))
+    assert walk.choose(X).source is Source.HEURISTIC
+    slow_or_quick(AutotuneStore(str(tmp_path / "store"))).tune(X)
+    choice = walk.choose(X)
+    assert (choice.source, choice.configuration) == (Source.TUNED, {"steps": 4})
+
+
+def test_require_says_what_is_nearest(store):
+    """With `require` a miss fails, naming the nearest record and what differs."""
+    walk = slow_or_quick(store)
+    walk.tune(X)
+    with require(), pytest.raises(ConfigurationMissingError) as caught:
+        walk(X[:32, :32])
+    assert caught.value.differences == {"call.arguments.x": ("float32[32,32]", "float32[64,64]")}
+    assert "float32[64,64]" in str(caught.value)
+    with require():
+        walk(X)
+
+
+def test_nearest_only_if_asked(store):
+    """The configuration of the most similar call is used where the policy says so, and nowhere else."""
+    walk = slow_or_quick(store)
+    walk.tune(X)
+    small = X[:32, :32]
+    with policy_override(on_miss="heuristics"):
+        assert walk.choose(small).source is Source.HEURISTIC
+        with policy_override(nearest=True):
+            assert walk.choose(small).source is Source.NEAREST
+            assert walk.choose(small).configuration == {"steps": 4}
+    assert len(list(store.records())) == 1
+
+
+def test_records_of_another_toolchain_are_used_where_nothing_may_be_measured(store):
+    """After an upgrade the old record serves a program that does not tune, and is measured again in one that does."""
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    old = dataclasses.replace(record.key, environment={**record.key.environment, "jaxlib": "0.1"})
+    store.delete(record.key)
+    store.publish(dataclasses.replace(record, key=old))
+    with policy_override(on_miss="heuristics"):
+        assert walk.choose(X).source is Source.STALE
+    assert walk.choose(X).source is Source.TUNED
+
+
+def test_a_candidate_that_is_gone_is_not_used(store, tmp_path):
+    """A stored configuration that is no candidate any more is passed over, and the known rest is chosen among."""
+    slow_or_quick(store).tune(X)
+    other = AutotuneStore(str(tmp_path / "store"))
+    built = []
+
+    @autotuned(configs=[{"steps": 1000}], name="walk", store=other, tuner=QUICK)
+    def walk(x, *, steps):
+        built.append(steps)
+        return x
+
+    assert walk.choose(X).configuration == {"steps": 1000}
+    assert built == []
+    assert chooser_for(other).counters["unusable"] == 1
+
+
+def test_adding_a_candidate_measures_only_that(store, tmp_path):
+    """With one more candidate the record's own timings are kept, and only the new one is built."""
+    slow_or_quick(store).tune(X)
+    other = AutotuneStore(str(tmp_path / "store"))
+    built = set()
+
+    @autotuned(configs=[{"steps": 1000}, {"steps": 4}, {"steps": 1500}], name="walk", store=other, tuner=QUICK)
+    def walk(x, *, steps):
+        built.add(steps)
+        return jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+
+    assert walk.choose(X).configuration == {"steps": 4}
+    assert built == {1500}
+    record = other.find(walk.key(X)).record
+    assert [c.configuration["steps"] for c in record.candidates] == [4, 1000, 1500]
+    assert record.measurement["measured"] == 1
+
+
+def test_a_failing_candidate_is_remembered(store, tmp_path):
+    """A candidate that fails is recorded with its error, and not tried again."""
+    tried = []
+
+    def make(where):
+        @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="op", store=where, tuner=QUICK)
+        def op(x, *, n):
+            tried.append(n)
+            if n == 2:
+                raise RuntimeError("out of shared memory")
+            return x * n
+
+        return op
+
+    record = make(store).tune(X)
+    failed = [c for c in record.candidates if c.seconds is None]
+    assert [(c.configuration, c.status.value, c.error) for c in failed] == [
+        ({"n": 2}, "failed", "RuntimeError: out of shared memory")
+    ]
+    tried.clear()
+    make(AutotuneStore(str(tmp_path / "store"))).choose(X)
+    assert tried == []
+
+
+def test_when_every_candidate_fails_the_program_runs(store, caplog):
+    """Then the guess is used, with one warning, and tuning is not tried again in this process."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store, heuristic={"n": 5}, tuner=QUICK)
+    def op(x, *, n):
+        if isinstance(x, jax.core.Tracer):
+            raise TypeError("cannot be traced")
+        return x * n
+
+    for _ in range(3):
+        np.testing.assert_array_equal(op(X), X * 5)
+    assert chooser_for(store).counters["tuning"] == 1
+    assert sum("could not be tuned" in r.message for r in caplog.records) <= 1
+    with pytest.raises(UsageError):
+        op.tune(X)
+
+
+def test_pinned_configurations_stay(store, tmp_path):
+    """What a person pins is used, also if it is no candidate, and no measurement replaces it."""
+    from ejcache.autotune.records import encode_record, pinned
+
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, {"steps": 7}, now=1.0)))
+    walk.forget()
+    assert (walk.choose(X).source, walk.choose(X).configuration) == (Source.PINNED, {"steps": 7})
+    slow_or_quick(AutotuneStore(str(tmp_path / "store"))).tune(X)
+    walk.forget()
+    assert walk.choose(X).configuration == {"steps": 7}
+
+
+def test_gradient_is_measured_where_asked(store):
+    """Forward, or forward and backward, are different calls with records of their own."""
+    walk = slow_or_quick(store, gradient=True)
+    assert walk.tune(X).measurement["mode"] == "forward and backward"
+    with forward_only():
+        assert walk.key(X).call["mode"] == "forward"
+        assert walk.tune(X).measurement["mode"] == "forward"
+    assert len(list(store.records())) == 2
+
+
+def test_methods(store):
+    """A method is tuned as a function is; the object is not part of the key."""
+
+    class Layer:
+        @autotuned(configs=[{"n": 1}, {"n": 2}], name="method", store=store, tuner=QUICK)
+        def apply(self, x, *, n):
+            return x + 0 * n
+
+    np.testing.assert_array_equal(Layer().apply(X), X)
+    assert sources(store) == ["tuned"]
+
+
+def test_nested_operations(store):
+    """An operation that calls another tuned one, and one that calls itself, both end."""
+    inner = slow_or_quick(store)
+
+    @autotuned(configs=[{"n": 1}, {"n": 2}], name="outer", store=store, tuner=QUICK)
+    def outer(x, *, n):
+        return inner(x) if n == 1 else inner(outer(x), steps=400)
+
+    assert np.isfinite(np.asarray(outer(X))).all()
+
+
+def test_events_are_told_and_listeners_may_fail(tmp_path):
+    """Every choice is an event; a listener that raises is counted and does no harm."""
+    heard = []
+
+    def listen(event):
+        heard.append((event.name, event.source))
+        raise RuntimeError("listener")
+
+    store = AutotuneStore(str(tmp_path))
+    store.beside = Chooser(store, on_event=listen)
+    walk = slow_or_quick(store)
+    walk(X)
+    assert heard == [("miss", None), ("tuning", None), ("tuned", None), ("chosen", Source.TUNED)]
+    assert chooser_for(store).counters["listener_errors"] == 4
+
+
+def test_steady_state_reads_nothing(store, monkeypatch):
+    """Once chosen, a configuration costs no look at the layers."""
+    walk = slow_or_quick(store)
+    walk(X)
+    for layer in store.layers:
+        monkeypatch.setattr(layer, "read", None)
+        monkeypatch.setattr(layer, "documents", None)
+    for _ in range(3):
+        walk(X)
+    assert walk.choose(X).source is Source.TUNED
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"configs": []}, "at least one"),
+        ({"configs": [{"block": object()}]}, "cannot be written"),
+        ({"configs": [{"nope": 1}]}, "nope"),
+        ({"configs": [3]}, "mapping"),
+        ({"configs": lambda x: [{"block": 1}]}, "config"),
+    ],
+)
+def test_bad_configurations_are_refused_at_once(options, said):
+    """What can never work is said when the function is decorated."""
+    with pytest.raises(UsageError, match=said):
+        autotuned(name="op", **options)(lambda x, *, block: x)
+
+
+@pytest.mark.parametrize(("stamp", "wanted"), [("hash", "mine/walk@v1:"), ("json", "configuration"), ("none", None)])
+def test_labels_in_profiles(store, monkeypatch, stamp, wanted):
+    """EJKERNEL_OPS_STAMP labels the operation in the compiled program, EJKERNEL_OPS_PREFIX begins the label."""
+    walk = slow_or_quick(store, policy=Policy("heuristics"), heuristic={"steps": 4})
+    monkeypatch.setenv("EJKERNEL_OPS_STAMP", stamp)
+    monkeypatch.setenv("EJKERNEL_OPS_PREFIX", "mine/")
+    text = jax.jit(walk).lower(X).as_text(debug_info=True)
+    assert (wanted in text) if wanted else ("walk@v1" not in text)
+
+
+def test_progress_and_log(store, monkeypatch, capsys, caplog):
+    """EJKERNEL_AUTOTUNE_PROGRESS draws a bar on stderr, EJKERNEL_LOG_AUTOTUNE logs every candidate's timing."""
+    monkeypatch.setenv("EJKERNEL_AUTOTUNE_PROGRESS", "1")
+    monkeypatch.setenv("EJKERNEL_LOG_AUTOTUNE", "1")
+    with caplog.at_level("INFO", "ejcache.autotune"):
+        slow_or_quick(store).tune(X)
+    said = capsys.readouterr()
+    assert "autotune walk compiled" in said.err
+    assert "2/2" in said.err
+    assert said.out == ""
+    assert sum("walk: {'steps':" in r.message and r.message.endswith(" ms") for r in caplog.records) == 2
+
+
+def test_top_level_names():
+    """`ejcache.autotuned` and `ejcache.AutotuneStore` are these."""
+    assert ejcache.autotuned is autotuned
+    assert ejcache.AutotuneStore is AutotuneStore
