@@ -1,0 +1,92 @@
+"""Processes that are killed in the middle of their work leave a whole, bounded, unlocked store."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from helpers import ROOT
+
+TOOL = ROOT / "tools" / "kill_storm.py"
+
+
+@pytest.fixture
+def kill_storm(monkeypatch):
+    """The tool as a module."""
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    monkeypatch.delitem(sys.modules, "kill_storm", raising=False)
+    import kill_storm
+
+    return kill_storm
+
+
+def storm(run_python, tmp_path, *arguments, **options):
+    return run_python(TOOL, "--dir", str(tmp_path / "store"), "--json", *arguments, **options)
+
+
+def test_short_storm(run_python, tmp_path):
+    """A dozen kills: no bad read, no stuck lock, no exception, no orphan on disk, nothing that check objects to."""
+    outcome = json.loads(storm(run_python, tmp_path, "--kills", "12").stdout)
+    assert outcome["problems"] == []
+    assert outcome["kills"] == 12
+    assert outcome["hits"] > 0
+    assert outcome["stores"] > 0
+
+
+def test_two_storms_in_one_store(run_python, tmp_path):
+    """A store that went through a storm goes through another, under a limit half the size."""
+    storm(run_python, tmp_path, "--kills", "4")
+    outcome = json.loads(storm(run_python, tmp_path, "--kills", "4", "--limit", "1MB", "--seed", "1").stdout)
+    assert outcome["problems"] == []
+    assert outcome["limit"] == 1_000_000
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_long_storm(run_python, tmp_path, seed):
+    """Two hundred kills, three times."""
+    done = storm(run_python, tmp_path, "--kills", "200", "--seed", str(seed), timeout=580)
+    assert json.loads(done.stdout)["problems"] == []
+
+
+def test_what_nobody_accounts_for_is_found(run_python, tmp_path):
+    """The storm fails when the disk holds more than the limit and the declared overhead."""
+    orphan = tmp_path / "store" / "v1" / "orphan"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(bytes(30_000_000))
+    done = storm(run_python, tmp_path, "--kills", "1", check=False)
+    assert done.returncode == 1
+    assert "bytes on disk are over" in done.stderr
+
+
+def test_every_problem_is_said(kill_storm):
+    """Each number that must be zero or bounded fails the storm when it is not."""
+    fine = {"hits": 1, "stores": 1, "limit": 10, "allowed": 20}
+    assert kill_storm.Outcome(**fine).problems() == []
+    for trouble in (
+        {"bad_reads": 1},
+        {"over_limit": 1},
+        {"exceptions": 1},
+        {"stuck": 1},
+        {"rebuilds": 1},
+        {"damaged_rows": 1},
+        {"size": 11},
+        {"disk_usage": 21},
+        {"disk_usage_closed": 21},
+        {"counted": 1},
+        {"counters_say": 1},
+        {"hits": 0},
+        {"objections": ["orphan"]},
+    ):
+        assert len(kill_storm.Outcome(**{**fine, **trouble}).problems()) == 1
+
+
+@pytest.mark.parametrize("arguments", [("--limit", "3 apples"), ("--limit", "10"), ("--processes", "0")])
+def test_wrong_argument(run_python, tmp_path, arguments):
+    """A wrong argument is one sentence and exit status 2, and makes no store."""
+    done = storm(run_python, tmp_path, *arguments, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "store").exists()
