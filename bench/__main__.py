@@ -1,0 +1,133 @@
+"""python -m bench: run every case beside its peer, and print ratios, medians, p95 and the machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from bench.context import ROOT, Context
+from bench.machine import describe_machine
+from bench.outcome import Outcome
+from bench.registry import Case, SkipCase, all_cases
+from bench.report import case_as_markdown, case_as_tables, machine_as_text
+from bench.results import write_results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RESULTS = ROOT / "bench" / "RESULTS.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 when every case ran or was skipped, 1 when one failed, 2 for a usage error. Bars do not decide."""
+    cases = all_cases()
+    options = _options(cases, arguments)
+    chosen = [case for case in cases if not options.only or case.name in options.only]
+    if options.list:
+        for case in chosen:
+            print(f"{case.name:12} {case.title}")
+        return 0
+    where = Path(options.dir) if options.dir else None
+    machine = describe_machine(where or Path(tempfile.gettempdir()))
+    out, err = Console(), Console(stderr=True)
+    if not options.json:
+        out.print(machine_as_text(machine), style="dim", highlight=False)
+    context = Context(quick=options.quick, say=lambda _: None, parent=where)
+    outcomes: dict[str, Outcome] = {}
+    try:
+        for case, outcome in _run_all(chosen, context, err):
+            outcomes[case.name] = outcome
+            if not options.json:
+                out.print(case_as_tables(case, outcome), highlight=False)
+    finally:
+        context.clean_up()
+    if options.json:
+        print(json.dumps(_as_json(machine, chosen, outcomes, quick=options.quick), indent=1))
+    if options.write:
+        when = datetime.now(UTC).strftime("%Y-%m-%d")
+        sections = {
+            case.name: case_as_markdown(case, outcomes[case.name], machine=machine, when=when)
+            for case in chosen
+            if not outcomes[case.name].failed
+        }
+        write_results(RESULTS, sections, order=[case.name for case in cases])
+    return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
+
+
+def _run_all(cases: Sequence[Case], context: Context, err: Console) -> Iterator[tuple[Case, Outcome]]:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    ) as progress:
+        task = progress.add_task("", total=len(cases))
+        for case in cases:
+
+            def say(text: str, case: Case = case) -> None:
+                progress.update(task, description=f"{case.name}: {text}")
+
+            say("starting")
+            yield case, _run(case, replace(context, say=say))
+            progress.advance(task)
+
+
+def _run(case: Case, context: Context) -> Outcome:
+    outcome = Outcome()
+    start = time.perf_counter()
+    try:
+        case.run(context, outcome)
+    except SkipCase as exc:
+        outcome.skipped = str(exc)
+    except Exception as exc:
+        # The others still run; the trace is for the person at the terminal, its kind alone is kept.
+        traceback.print_exc(file=sys.stderr)
+        outcome.failed = type(exc).__name__
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def _as_json(
+    machine: dict[str, Any], cases: Sequence[Case], outcomes: dict[str, Outcome], *, quick: bool
+) -> dict[str, Any]:
+    found = [{"name": case.name, "title": case.title, **outcomes[case.name].to_dict()} for case in cases]
+    return {"quick": quick, "machine": machine, "cases": found}
+
+
+def _options(cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse.Namespace:
+    names = [case.name for case in cases]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", metavar="CASE", action="append", help=f"this case, or several: {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="measure less, to see that it works: rough numbers")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument("--write", action="store_true", help="bring bench/RESULTS.md up to date with what was measured")
+    parser.add_argument("--dir", metavar="DIRECTORY", help="measure on the file system of this directory")
+    parser.add_argument("--list", action="store_true", help="name the cases and measure nothing")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.only or ()) - set(names))
+    if unknown:
+        parser.error(f"--only: there is no case {', '.join(unknown)}; there are {', '.join(names)}")
+    if options.write and options.quick:
+        parser.error("--write: the numbers of --quick are too rough to be kept")
+    if options.dir and not Path(options.dir).is_dir():
+        parser.error(f"--dir: {options.dir} is not a directory")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The autotune store: concurrent writers, what is measured, what is chosen, and what a lookup costs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from bench.context import child_environment
+from bench.measure import summarize
+from bench.outcome import OURS, Bar, at_least, at_most
+from bench.registry import case
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.context import Context
+    from bench.outcome import Outcome
+
+EJKERNEL = "ejkernel"
+
+
+@case("tuned-writers", title="8 processes put 25 configurations each into one operation at once", order=110)
+def writers(context: Context, outcome: Outcome) -> None:
+    """ejkernel's class keeps what the last writer had in memory."""
+    workers, count = 8, 25
+    for who in (OURS, EJKERNEL):
+        if who == EJKERNEL and importlib.util.find_spec("ejkernel") is None:
+            outcome.note("ejkernel is not installed.")
+            continue
+        context.say(who)
+        with context.directory() as home:
+            file = home / "store" / "operation.json"
+            file.parent.mkdir()
+            _write_at_once(who, file, home, workers, count)
+            kept = len(json.loads(file.read_text()))
+            outcome.ratio(f"kept in ejkernel's file: {who}", 100 * kept / (workers * count), _whole(who), unit="%")
+            if who == OURS:
+                records = len(list((file.parent / "autotune").rglob("*.json")))
+                outcome.ratio(f"kept as records: {who}", 100 * records / (workers * count), _whole(who), unit="%")
+
+
+def _whole(who: str) -> Bar | None:
+    return at_least(100) if who == OURS else None
+
+
+def _write_at_once(who: str, file: Path, home: Path, workers: int, count: int) -> None:
+    command = [sys.executable, "-m", "bench.programs.autotune_writer", who, str(file)]
+    processes = [
+        subprocess.Popen(
+            [*command, str(worker), str(count)],
+            env=child_environment(home) | {"EJKERNEL_PERSISTENT_CACHE_DIR": str(home / "ejkernel")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for worker in range(workers)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=300)
+
+
+@case("tuned-measure", title="what a tuner measures inside jit ÷ what it measures eagerly", order=111)
+def measure(context: Context, outcome: Outcome) -> None:
+    """1 is right; a tuner that times tracing is far from it, either way, and adds to the caller's program."""
+    with context.directory() as home:
+        answer = context.run("bench.programs.autotune_measure", context.pick(60, 15), home=home)
+    for name in answer[OURS]:
+        for what, which in (("eagerly", "eager"), ("inside jit", "inside")):
+            found = {who: summarize([operations[name][which]]) for who, operations in answer.items()}
+            outcome.line(f"{name}, {what}", found)
+    for who, operations in answer.items():
+        ratios = {name: found["inside"] / found["eager"] for name, found in operations.items()}
+        middle = statistics.median(ratios.values())
+        what = f"inside jit ÷ eagerly, median of 5 operations: {who}"
+        outcome.ratio(what, middle, at_least(0.8) if who == OURS else None)
+        if who == OURS:
+            outcome.ratio(f"{what}, not above", middle, at_most(1.25))
+        added = max(found["equations"] for found in operations.values())
+        bar = at_most(0) if who == OURS else None
+        outcome.ratio(f"equations added to the caller's program: {who}", added, bar, unit="")
+        outcome.note(f"{who}: {', '.join(f'{name} {ratio:.3g}' for name, ratio in ratios.items())}.")
+
+
+@case("tuned-choice", title="a planted candidate, 30 % or 1 % faster, beside two busy processes", order=112)
+def choice(context: Context, outcome: Outcome) -> None:
+    """A candidate that saves less than 3 % must not replace the default, whatever the noise says."""
+    trials = context.pick(20, 3)
+    with context.directory() as home:
+        answer = context.run("bench.programs.autotune_choose", trials, home=home)
+    for name, found in answer.items():
+        outcome.line(f"choosing, {name} planted", {OURS: summarize(found["seconds"])})
+    outcome.ratio("the 30 % faster one is chosen", 100 * answer["30 %"]["chosen"] / trials, at_least(95), unit="%")
+    outcome.ratio("the 1 % faster one is chosen", 100 * answer["1 %"]["chosen"] / trials, at_most(0), unit="%")
+    outcome.note(f"{trials} trials each.")
+
+
+@case("tuned-lookup", title="a lookup beside 10,000 other records of the operation", order=113)
+def lookup(context: Context, outcome: Outcome) -> None:
+    """A call of an operation of three arrays that does nothing, with and without the choice."""
+    number = context.pick(10_000, 500)
+    with context.directory() as home:
+        answer = context.run("bench.programs.autotune_lookup", home / "store", number, context.pick(50, 5), home=home)
+    outcome.line("a call with the lookup", {OURS: summarize(answer["lookup"])})
+    outcome.line("a call without", {"plain function": summarize(answer["plain"])})
+    outcome.line("the first lookup of a process", {OURS: summarize([answer["first"]])})
+    cost = statistics.median(answer["lookup"]) - statistics.median(answer["plain"])
+    outcome.ratio(f"a lookup beside {number:,} records", 1e6 * cost, at_most(20), unit="µs")
+    outcome.ratio("files opened or looked at in the steady state", answer["opened"], at_most(0), unit="")

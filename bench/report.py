@@ -1,0 +1,137 @@
+"""Outcomes for people: tables on a terminal, and the same as Markdown."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from bench.outcome import Outcome, Ratio
+    from bench.registry import Case
+
+__all__ = ["case_as_markdown", "case_as_tables", "format_quantity", "machine_as_text"]
+
+_SCALES = {
+    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+    "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
+}
+_HEADINGS = ("what", "who", "median", "p95", "worst", "samples")
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """`value` with three digits and the prefix that suits it."""
+    if math.isnan(value):
+        return "-"
+    for name, scale in _SCALES.get(unit, ()):
+        if abs(value) >= scale:
+            return f"{_digits(value / scale)} {name}"
+    scales = _SCALES.get(unit)
+    return f"{_digits(value / scales[-1][1])} {scales[-1][0]}" if scales else f"{_digits(value)} {unit}"
+
+
+def machine_as_text(machine: Mapping[str, Any]) -> str:
+    """One line: the processor, then the versions."""
+    versions = [
+        f"{name} {machine[name]}"
+        for name in ("python", "jax", "jaxlib", "diskcache", "zstandard", "ejkernel")
+        if machine.get(name)
+    ]
+    etils = "etils installed" if machine.get("etils") else "no etils"
+    memory = f", {machine['memory_gb']} GB" if machine.get("memory_gb") else ""
+    filesystem = f", {machine['filesystem']}" if machine.get("filesystem") else ""
+    return f"{machine['cpu']}, {machine['cores']} cores{memory}{filesystem}; {', '.join([*versions, etils])}"
+
+
+def case_as_tables(case: Case, outcome: Outcome) -> RenderableType:
+    """What a terminal shows of a case."""
+    parts: list[RenderableType] = [Text(f"\n{case.name}: {case.title}", style="bold")]
+    if outcome.lines:
+        times = Table(*_HEADINGS[:2], *(), box=None, header_style="dim", pad_edge=False)
+        for heading in _HEADINGS[2:]:
+            times.add_column(heading, justify="right")
+        for row in _time_rows(outcome):
+            times.add_row(*row)
+        parts.append(times)
+    if outcome.ratios:
+        ratios = Table("comparison", box=None, header_style="dim", pad_edge=False)
+        for heading in ("value", "bar", ""):
+            ratios.add_column(heading, justify="right")
+        for ratio in outcome.ratios:
+            style = {None: "", True: "green", False: "bold red"}[ratio.met]
+            ratios.add_row(ratio.what, _ratio(ratio), str(ratio.bar or ""), Text(_verdict(ratio), style=style))
+        parts.append(ratios)
+    parts.extend(Text(note, style="dim") for note in _notes(outcome))
+    return Group(*parts)
+
+
+def case_as_markdown(case: Case, outcome: Outcome, *, machine: Mapping[str, Any], when: str) -> str:
+    """The section of `RESULTS.md` that holds a case; its heading is the case's name."""
+    lines = [f"## {case.name}", "", f"{case.title[0].upper()}{case.title[1:]}.", ""]
+    lines += [f"{when}, {outcome.seconds:.0f} s on {machine_as_text(machine)}.", ""]
+    if outcome.ratios:
+        lines += _markdown_table(
+            ("comparison", "value", "bar", "met"),
+            [(ratio.what, _ratio(ratio), str(ratio.bar or ""), _verdict(ratio)) for ratio in outcome.ratios],
+        )
+    if outcome.lines:
+        lines += _markdown_table(_HEADINGS, _time_rows(outcome))
+    for note in _notes(outcome):
+        lines += [f"* {note}"]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
+    rows = []
+    for line in outcome.lines:
+        what = line.what
+        for name, summary in line.contestants.items():
+            quantities = (
+                format_quantity(value, summary.unit) for value in (summary.median, summary.p95, summary.worst)
+            )
+            rows.append((what, name, *quantities, f"{summary.count:,}"))
+            what = ""
+    return rows
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    notes = list(outcome.notes)
+    if outcome.skipped:
+        notes.append(f"Skipped: {outcome.skipped}")
+    if outcome.failed:
+        notes.append(f"Failed: {outcome.failed}")
+    return notes
+
+
+def _ratio(ratio: Ratio) -> str:
+    if ratio.unit == "x":
+        return f"{ratio.value:.3f} x" if 0.5 < ratio.value < 2 else f"{_digits(ratio.value)} x"
+    return f"{_digits(ratio.value)} {ratio.unit}"
+
+
+def _verdict(ratio: Ratio) -> str:
+    return {None: "", True: "yes", False: "NO"}[ratio.met]
+
+
+def _digits(value: float) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, 6)}f}"
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    left = {"what", "who", "comparison"}
+    return [
+        f"| {' | '.join(headings)} |",
+        f"|{'|'.join('---' if heading in left else '---:' for heading in headings)}|",
+        *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows),
+        "",
+    ]

@@ -1,0 +1,81 @@
+"""The benchmarks run, and what they print can be read by a program and written down for people."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from helpers import ROOT
+
+MACHINE = {"cpu", "cores", "python", "jax", "filesystem", "etils"}
+
+
+@pytest.fixture
+def run_bench(run_python):
+    """Run `python -m bench` with these arguments."""
+    code = "import runpy, sys; sys.argv[0] = 'bench'; runpy.run_module('bench', run_name='__main__')"
+
+    def run(*arguments, check=True):
+        return run_python(code, *arguments, env={"PYTHONPATH": str(ROOT)}, check=check)
+
+    return run
+
+
+def test_put_as_json(run_bench):
+    """A quick run of one case prints one JSON document: the machine, times of every contestant, and ratios."""
+    document = json.loads(run_bench("--quick", "--only", "put", "--json").stdout)
+    assert document["quick"] is True
+    assert document["machine"].keys() >= MACHINE
+    (case,) = document["cases"]
+    assert (case["name"], case["failed"], case["skipped"]) == ("put", None, None)
+    assert {line["contestant"] for line in case["lines"]} >= {"ejcache", "JAX"}
+    assert all(0 < line["median"] <= line["p95"] <= line["worst"] and line["unit"] == "s" for line in case["lines"])
+    assert case["ratios"]
+    assert all(ratio["value"] > 0 and ratio.keys() >= {"what", "unit", "bar", "met"} for ratio in case["ratios"])
+
+
+def test_finding_the_cases_imports_no_contestant(run_python):
+    """Naming the cases costs no import of JAX or a store, and no two cases have one name."""
+    done = run_python(
+        """
+        import sys
+        from bench.registry import all_cases
+        names = [case.name for case in all_cases()]
+        assert len(set(names)) == len(names)
+        assert {"put", "get", "mixed", "call", "first_step", "import", "key"} <= {*names}
+        assert not {"jax", "ejcache.stores.local", "ejkernel"} & {*sys.modules}
+        print("fine")
+        """,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout == "fine\n"
+
+
+def test_an_unknown_case_is_a_usage_error(run_bench):
+    """The message names the cases that there are."""
+    done = run_bench("--only", "nonsense", check=False)
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+    assert "first_step" in done.stderr
+
+
+def test_results_keep_the_sections_of_other_runs(run_python):
+    """What this run measured is replaced, what it did not stays, what is no case any more goes, in the given order."""
+    done = run_python(
+        """
+        from bench.results import merge_results
+        text = merge_results("", {"b": "## b\\n\\nold b\\n", "gone": "## gone\\n"}, order=["a", "b", "gone"])
+        print(merge_results(text, {"a": "## a\\n\\nnew a\\n"}, order=["a", "b"]))
+        """,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    sections = done.stdout[done.stdout.index("## ") :]
+    assert sections.split() == ["##", "a", "new", "a", "##", "b", "old", "b"]
+
+
+def test_results_name_no_machine():
+    """`RESULTS.md` has the tables of comparisons, and no path of the machine that they were measured on."""
+    text = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
+    assert "| comparison | value | bar | met |" in text
+    assert not re.findall(r"(?<![\w.])/(?:tmp|home|work|var|root|usr|opt|Users)/\S*", text)
