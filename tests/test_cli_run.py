@@ -11,6 +11,8 @@ import textwrap
 import pytest
 from helpers import run_program
 
+# What a shell has put in the background ignores Ctrl-C, and so does all that it starts, these tests among it.
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 PROBE = """
 import json, os, sys
 def answer():
@@ -82,7 +84,7 @@ def test_a_directory_with_a_main_module(tmp_path, write):
         "import sys; sys.exit('a reason')",
         "raise SystemExit",
         "def f():\n    raise ValueError('of the program')\nf()",
-        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(60)",
+        f"{INTERRUPTIBLE}\nimport os\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(60)",
         "this is no Python",
         "import ejcache.errors as e\nraise e.UsageError('of the program')",
         "raise BrokenPipeError('of the program')",
@@ -109,15 +111,18 @@ def test_missing_modules(tmp_path, write):
 
 def test_an_interrupt_from_outside(tmp_path, write):
     """Ctrl-C while the program works ends it as it ends `python`."""
-    write("script.py", "print('ready', flush=True)\nimport time\ntime.sleep(60)")
+    write("script.py", f"{INTERRUPTIBLE}\nprint('ready', flush=True)\nimport time\ntime.sleep(60)")
     statuses = []
     for command in ([], ["-m", "ejcache", "run"]):
-        process = subprocess.Popen(
-            [sys.executable, *command, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert process.stdout.readline() == b"ready\n"
-        process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=60)
+        with subprocess.Popen(
+            [sys.executable, *command, "script.py"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stdout.readline() == b"ready\n"
+            process.send_signal(signal.SIGINT)
+            _, complaint = process.communicate(timeout=60)
         statuses.append((process.returncode, complaint.splitlines()[-1]))
     assert statuses[0] == statuses[1] == (-signal.SIGINT, b"KeyboardInterrupt")
 
