@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ejcache.stores.objects import ConditionalObjects
+
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""
 
@@ -86,3 +88,13 @@ def python_command(code_or_path: str | os.PathLike[str], *arguments: str) -> lis
     text = os.fspath(code_or_path)
     is_file = isinstance(code_or_path, os.PathLike) or (text.endswith(".py") and "\n" not in text)
     return [sys.executable, *([text] if is_file else ["-c", text]), *arguments]
+
+
+def used_in(objects: ConditionalObjects) -> dict[str, float]:
+    """When each entry was last used, by the snapshot and the journals in `objects`."""
+    from ejcache.upkeep.journals import read_used
+    from ejcache.upkeep.listing import Listing
+
+    with Listing() as listing:
+        read_used(objects, listing)
+        return dict(listing.uses())

@@ -54,7 +54,7 @@ SEAMS = {
     "pytest": ["testing/*.py"],
     "rich": ["cli/*.py"],
     "s3fs": ["stores/shared*.py"],
-    "sqlite3": ["stores/local*.py"],
+    "sqlite3": ["stores/local*.py", "upkeep/table.py"],
     "typer": ["cli/*.py"],
     "zstandard": ["entry.py"],
 }

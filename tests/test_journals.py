@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
+from helpers import used_in
 from hypothesis import given
 
 from ejcache.errors import (
@@ -26,7 +27,8 @@ from ejcache.stores.shared_files import FileBucket
 from ejcache.testing.basics import ODD_KEYS
 from ejcache.testing.processes import in_fork
 from ejcache.upkeep.journal_format import decode, encode
-from ejcache.upkeep.journals import SNAPSHOT, USED, JournalWriter, fold, read_used
+from ejcache.upkeep.journals import SNAPSHOT, USED, JournalWriter, fold
+from ejcache.upkeep.listing import Listing
 
 GOLDEN = Path(__file__).parent / "data" / "used"
 USES = {"jit_f-0123": 1_700_000_000.0, "漢字 and spaces": 1_700_000_060.0, "\u2028line": 0.0}
@@ -219,7 +221,7 @@ def test_what_waits_is_bounded(uses, monkeypatch):
         writer.write()
     breaker.succeed()
     writer.write()
-    assert sorted(read_used(objects)) == ["k2", "k3", "k4"]
+    assert sorted(used_in(objects)) == ["k2", "k3", "k4"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
@@ -240,8 +242,14 @@ def test_fork_writes_its_own(tmp_path, uses):
     (name,) = names(objects)
     assert decode(objects.read(name).data) == {"child": 6.0}
     assert writer.write() is True
-    assert read_used(objects) == {"parent": 5.0, "child": 6.0}
+    assert used_in(objects) == {"parent": 5.0, "child": 6.0}
     assert len(names(objects)) == 2
+
+
+def folded_in(objects):
+    """What folding came to, and the uses that it noted."""
+    with Listing() as listing:
+        return fold(objects, listing, now=NOW), dict(listing.uses())
 
 
 # -- folding ---------------------------------------------------------------------------------------------------------
@@ -251,33 +259,36 @@ def test_fold(objects):
     """Journals become one snapshot with each key's last use, and are gone; once more changes nothing."""
     for n in range(20):
         journal(objects, {"shared": 100.0 + n, f"own-{n}": 50.0}, name=f"host-{n}-0")
-    folded = fold(objects, now=NOW)
+    folded, used = folded_in(objects)
     expected = {"shared": 119.0} | {f"own-{n}": 50.0 for n in range(20)}
-    assert (folded.used, folded.journals, folded.damaged, folded.written) == (expected, 20, 0, True)
+    assert (used, folded.journals, folded.damaged, folded.written) == (expected, 20, 0, True)
     assert names(objects) == [SNAPSHOT]
-    assert fold(objects, now=NOW).used == read_used(objects) == expected
+    assert folded_in(objects)[1] == used_in(objects) == expected
     journal(objects, {"shared": 60.0, "new": 200.0})
-    assert fold(objects, now=NOW).used == expected | {"new": 200.0}
+    assert folded_in(objects)[1] == used_in(objects) == expected | {"new": 200.0}
 
 
 def test_nothing_to_fold(objects):
     """Folding nothing writes a snapshot all the same: it tells others that somebody has looked."""
-    assert fold(objects, now=NOW).used == {}
+    assert folded_in(objects)[1] == {}
     before = objects.read(SNAPSHOT).version
-    fold(objects, now=NOW)
+    folded_in(objects)
     assert objects.read(SNAPSHOT).version != before
 
 
 def test_wrong_clocks(objects):
     """A use in the future, by a clock that is wrong, counts as now."""
     journal(objects, {"k": NOW + 10_000})
-    assert fold(objects, now=NOW).used == {"k": NOW}
+    assert folded_in(objects)[1] == {"k": NOW}
 
 
 def test_forgotten_entries(objects):
     """What is known of entries that are gone is forgotten, unless the use is so new that the entry may be."""
     journal(objects, {"there": 5.0, "gone": 5.0, "new": NOW - 60})
-    assert fold(objects, keys={"there"}, now=NOW).used == {"there": 5.0, "new": NOW - 60}
+    with Listing() as listing:
+        listing.add([("there", 1, 0.0, "1")])
+        fold(objects, listing, complete=True, now=NOW)
+    assert used_in(objects) == {"there": 5.0, "new": NOW - 60}
 
 
 def test_damaged_journals(objects):
@@ -285,8 +296,8 @@ def test_damaged_journals(objects):
     journal(objects, {"k": 5.0})
     objects.write(f"{USED}2023-11-14/damaged", b"garbage")
     objects.write(f"{USED}2023-11-14/later", changed(version=2))
-    folded = fold(objects, now=NOW)
-    assert (folded.used, folded.journals, folded.damaged, folded.left) == ({"k": 5.0}, 1, 1, 1)
+    folded, used = folded_in(objects)
+    assert (used, folded.journals, folded.damaged, folded.left) == ({"k": 5.0}, 1, 1, 1)
     assert names(objects) == [f"{USED}2023-11-14/later", SNAPSHOT]
 
 
@@ -294,11 +305,11 @@ def test_damaged_snapshot(objects):
     """A damaged snapshot begins anew; one of a later version is neither read nor overwritten."""
     objects.write(SNAPSHOT, b"garbage")
     journal(objects, {"k": 5.0})
-    assert fold(objects, now=NOW).used == {"k": 5.0}
+    assert folded_in(objects)[1] == {"k": 5.0}
     objects.write(SNAPSHOT, changed(version=2))
     journal(objects, {"l": 6.0})
-    folded = fold(objects, now=NOW)
-    assert (folded.used, folded.written, folded.left) == ({"l": 6.0}, False, 1)
+    folded, used = folded_in(objects)
+    assert (used, folded.written, folded.left) == ({"l": 6.0}, False, 1)
     assert objects.read(SNAPSHOT).data == changed(version=2)
     assert len(names(objects)) == 2
 
@@ -312,13 +323,13 @@ def test_two_fold_at_once():
     def late(name, data, *, version=None):
         if name == SNAPSHOT:
             objects.write = write
-            fold(objects, now=NOW)
+            folded_in(objects)
             journal(objects, {"b": 6.0}, name="two")
         return write(name, data, version=version)
 
     objects.write = late
-    assert fold(objects, now=NOW).used == {"a": 5.0, "b": 6.0}
-    assert read_used(objects) == {"a": 5.0, "b": 6.0}
+    assert folded_in(objects)[1] == {"a": 5.0, "b": 6.0}
+    assert used_in(objects) == {"a": 5.0, "b": 6.0}
     assert names(objects) == [SNAPSHOT]
 
 
@@ -328,9 +339,9 @@ def test_killed_while_folding():
     journal(objects, {"k": 5.0})
     objects.delete_many, delete_many = raiser(KeyboardInterrupt()), objects.delete_many
     with pytest.raises(KeyboardInterrupt):
-        fold(objects, now=NOW)
+        folded_in(objects)
     objects.delete_many = delete_many
-    assert fold(objects, now=NOW).used == {"k": 5.0}
+    assert folded_in(objects)[1] == {"k": 5.0}
     assert names(objects) == [SNAPSHOT]
 
 
@@ -340,7 +351,7 @@ def test_others_keep_folding():
     journal(objects, {"k": 5.0})
     objects.write = lambda *args, **options: None
     with pytest.raises(StoreBusyError):
-        fold(objects, now=NOW)
+        folded_in(objects)
     assert len(names(objects)) == 1
 
 
@@ -357,7 +368,7 @@ def test_journal_that_cannot_be_read_now():
         return read(name, **options)
 
     objects.read = failing
-    folded = fold(objects, now=NOW)
-    assert (folded.used, folded.left) == ({"a": 5.0}, 1)
+    folded, used = folded_in(objects)
+    assert (used, folded.left) == ({"a": 5.0}, 1)
     objects.read = read
-    assert fold(objects, now=NOW).used == {"a": 5.0, "b": 6.0}
+    assert folded_in(objects)[1] == {"a": 5.0, "b": 6.0}

@@ -383,7 +383,8 @@ def test_a_profile_is_as_recent_as_its_program():
     """Nobody reads it until it is needed, and it is to be there then."""
     from ejcache.keys.key import CacheKey, profile_key
     from ejcache.stores.base import EntryInfo
-    from ejcache.upkeep.plan import Policy, plan
+    from ejcache.upkeep.plan import plan
+    from ejcache.upkeep.policy import Policy
 
     used, unused = (CacheKey(name="jit_f", platform="cpu", components={"computation": text}) for text in "ab")
     entries = [
@@ -393,7 +394,7 @@ def test_a_profile_is_as_recent_as_its_program():
         EntryInfo(profile_key(unused), 10, 0.0, 0.0),
     ]
 
-    gone = plan(entries, now=110.0, policy=Policy(unused_for=50.0))
+    gone = list(plan(entries, now=110.0, policy=Policy(unused_for=50.0)))
 
     assert {deletion.entry.key for deletion in gone} == {unused.text, profile_key(unused)}
 

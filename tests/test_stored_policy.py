@@ -9,7 +9,7 @@ import pytest
 from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError, StoreBusyError
 from ejcache.stores.objects import MemoryObjects
 from ejcache.upkeep.parallel import in_parallel
-from ejcache.upkeep.plan import Policy
+from ejcache.upkeep.policy import Policy
 from ejcache.upkeep.stored_policy import (
     POLICY,
     EffectivePolicy,

@@ -11,7 +11,8 @@ import pytest
 from ejcache.errors import SettingError
 from ejcache.stores.base import EntryInfo
 from ejcache.upkeep.names import describe_key
-from ejcache.upkeep.plan import Policy, Reason, newest_environments, plan
+from ejcache.upkeep.plan import newest_environments, plan
+from ejcache.upkeep.policy import Policy, Reason
 
 NOW = 1_000_000.0
 DAY = 86_400.0
@@ -31,7 +32,7 @@ def removed(entries, **policy):
 
 def test_no_rule_removes_nothing():
     """A policy without a criterion plans nothing."""
-    assert plan([info(key())], now=NOW, policy=Policy()) == []
+    assert list(plan([info(key())], now=NOW, policy=Policy())) == []
     assert not Policy().has_criterion
 
 
@@ -187,7 +188,7 @@ infos = st.builds(
 def test_limits_hold_and_nothing_more_goes(entries, max_size, max_entries, seed):
     """Limits hold afterwards, the last deletion was needed, and the order of the listing does not matter."""
     policy = Policy(max_size=max_size, max_entries=max_entries)
-    deletions = plan(entries, now=NOW, policy=policy)
+    deletions = list(plan(entries, now=NOW, policy=policy))
     gone = {d.entry.key for d in deletions}
     left = [e for e in entries if e.key not in gone]
 
@@ -205,4 +206,4 @@ def test_limits_hold_and_nothing_more_goes(entries, max_size, max_entries, seed)
         if parts.variant == "pgle":
             assert deletion.entry.key.replace("-pgle-", "-plain-") not in {e.key for e in left}
     shuffled = random.Random(seed).sample(entries, len(entries))
-    assert plan(shuffled, now=NOW, policy=policy) == deletions
+    assert list(plan(shuffled, now=NOW, policy=policy)) == deletions

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from buckets import GcsServer, gcs_bucket
+from helpers import used_in
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.stores.breaker import breaker_for, forget_breakers
@@ -21,8 +22,9 @@ from ejcache.stores.shared_layout import ENTRIES, TEMPORARY, entry_name, key_of_
 from ejcache.stores.tiered import TieredStore
 from ejcache.upkeep.election import Upkeep, look_after
 from ejcache.upkeep.journal_format import encode
-from ejcache.upkeep.journals import SNAPSHOT, USED, read_used
-from ejcache.upkeep.plan import Policy
+from ejcache.upkeep.journals import SNAPSHOT, USED
+from ejcache.upkeep.plan import plan
+from ejcache.upkeep.policy import Policy
 from ejcache.upkeep.shared_pass import remove, run_pass, survey
 
 DAY = 86_400.0
@@ -139,15 +141,9 @@ def test_replaced_since_the_listing(objects):
     fill(objects, "ab")
     seen = survey(objects)
     objects.write(entry_name("a"), b"another")
-    deletions = plan_of(seen, Policy(max_size=0))
-    assert list(remove(objects, seen, deletions)) == ["b"]
+    planned = plan(seen.listing.entries(), now=time.time(), policy=Policy(max_size=0))
+    assert list(remove(objects, seen.listing, [deletion.entry.key for deletion in planned])) == ["b"]
     assert keys(objects) == ["a"]
-
-
-def plan_of(seen, policy):
-    from ejcache.upkeep.plan import plan
-
-    return plan(seen.entries, now=time.time(), policy=policy)
 
 
 def test_stopped_in_the_middle(objects):
@@ -164,7 +160,7 @@ def test_survey_changes_nothing(objects):
     used(objects, a=100)
     before = sorted(info.name for info in objects.walk("v1/"))
     seen = survey(objects)
-    assert {entry.key: entry.last_used > entry.created for entry in seen.entries} == {"a": True, "b": False}
+    assert {entry.key: entry.last_used > entry.created for entry in seen.listing.entries()} == {"a": True, "b": False}
     assert sorted(info.name for info in objects.walk("v1/")) == before
 
 
@@ -375,7 +371,7 @@ def test_uses_are_written_down(tmp_path):
     for key in ("a", "b", "a", "absent"):
         store.get(key)
     store.close()
-    assert sorted(read_used(bucket)) == ["a", "b"]
+    assert sorted(used_in(bucket)) == ["a", "b"]
     assert len(list(bucket.walk(USED))) == 1
     store.get("a")
     store.close()

@@ -221,7 +221,8 @@ def _journals(context: Context, outcome: Outcome, home: Path) -> None:
 def _prune(context: Context, outcome: Outcome, home: Path) -> None:
     from bench.buckets import URL, GcsServerProcess, Program, bucket_variables, kind_of
 
-    for count in context.pick([10_000, 100_000], [1_000]):
+    counts, grown = context.pick([10_000, 100_000], [1_000, 2_000]), []
+    for count in counts:
         context.say(f"pruning a bucket of {count:,}")
         filled = Program("bench.programs.shared_fill", count, home=home / f"{count} fill", env={})
         server = GcsServerProcess()
@@ -236,7 +237,8 @@ def _prune(context: Context, outcome: Outcome, home: Path) -> None:
         kinds = [kind_of(request.method, request.path, request.name) for request in requests]
         pages = [request for request, kind in zip(requests, kinds, strict=True) if kind == "list"]
         outcome.line(what, {OURS: summarize([found["seconds"]])})
-        outcome.line(f"{what}: memory that took at most", {OURS: summarize([found["grown"]], unit="B")})
+        grown.append(found["grown"])
+        outcome.line(f"{what}: memory that took at most", {OURS: summarize(grown[-1:], unit="B")})
         listings = sum("pageToken" not in request.query for request in pages)
         outcome.ratio(f"{what}: listings", listings, at_most(1), unit="")
         per_batch = (found["removed"] + found["journals"]) / max(1, kinds.count("batch"))
@@ -248,6 +250,14 @@ def _prune(context: Context, outcome: Outcome, home: Path) -> None:
             f"of them {len(pages)} pages of the listing; the process had {found['peak'] / 1e6:.0f} MB at most. 50 "
             "pinned entries and 50 in use, which by age were the first to go, stayed."
         )
+    per_entry = (grown[-1] - grown[0]) / (counts[-1] - counts[0])
+    outcome.ratio(
+        f"memory of a prune, {counts[-1]:,} entries ÷ {counts[0]:,}", grown[-1] / max(1, grown[0]), at_most(1.5)
+    )
+    outcome.note(
+        f"Of memory a prune takes {per_entry:,.0f} B more for each further entry: the snapshot of uses, compressed, is "
+        "one object, which is held whole to be sent and received. The listing and the plan are on disk."
+    )
 
 
 def _trouble(context: Context, outcome: Outcome, home: Path, theirs: Future[float] | None) -> None:

@@ -27,12 +27,14 @@ DAY = 86_400.0
 FEW = 50
 SIZE = 200
 PREFIX = "cache/"
+ENVIRONMENT = 24 * "e"
 
 
 def main() -> None:
     count = int(sys.argv[1])
     chosen, now = random.Random(0), time.time()
-    keys = [f"jit_step_{n}-cpu-plain-{hashlib.sha256(n.to_bytes(8)).hexdigest()}" for n in range(count)]
+    programs = (hashlib.sha256(n.to_bytes(8)).hexdigest()[:40] for n in range(count))
+    keys = [f"jit_step_{n}-cpu-plain-{program}-{ENVIRONMENT}" for n, program in enumerate(programs)]
     used = {key: now - DAY - age for age, key in enumerate(chosen.sample(keys, count))}
     by_age = sorted(used, key=used.__getitem__)
     pinned, in_use = by_age[:FEW], by_age[FEW : 2 * FEW]
@@ -49,7 +51,7 @@ def main() -> None:
             put(name, bytes(SIZE), created[name])
         for key in pinned:
             put(PINS + escape_key(key), b"", now - DAY)
-        put(SNAPSHOT, encode(used), now - DAY)
+        put(SNAPSHOT, encode(used, compress=True), now - DAY)
         again = chosen.sample(keys, count // 20)
         for number in range(0, len(again), FEW):
             uses = dict.fromkeys(again[number : number + FEW], now - 3600 + number)

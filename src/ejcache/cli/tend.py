@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,16 +15,15 @@ from ejcache.cli.catalog import OURS, Row, match_rows, rows_of
 from ejcache.cli.opened import Opened, opened_place
 from ejcache.cli.options import Dir, Json, Yes, age, count, size
 from ejcache.errors import UsageError
-from ejcache.keys.key import is_side_key
 from ejcache.units import format_size
-from ejcache.upkeep.abilities import Pinnable, in_use_keys, pinned_keys
+from ejcache.upkeep.abilities import Pinnable, pinned_keys, used_lately
 from ejcache.upkeep.names import describe_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from ejcache.upkeep.execute import Deletable, Outcome
-    from ejcache.upkeep.plan import Deletion
+    from ejcache.upkeep.plan import Deletion, Plan
 
 __all__ = ["clear", "pin", "prune", "unpin"]
 
@@ -79,7 +79,8 @@ def prune(
     policy that `config set` stored with it is applied.
     """
     from ejcache.upkeep.execute import execute
-    from ejcache.upkeep.plan import Policy, plan
+    from ejcache.upkeep.plan import plan
+    from ejcache.upkeep.policy import Policy
     from ejcache.upkeep.stored_policy import policy_of
 
     limits: dict[str, Any] = {
@@ -101,25 +102,19 @@ def prune(
         store = place.jax if jax or place.store is None else place.store
         if store is None:
             raise UsageError(f"{place.url} holds no entries that could be pruned")
-        entries = list(store.entries())
-        in_use = in_use_keys(store)
-        policy = replace(policy, keep=pinned_keys(store) | in_use, keep_pgle=keep_pgle)
-        deletions = plan(entries, now=time.time(), policy=policy)
-        if dry_run:
+        entries = store.entries()  # which in a shared store says what is pinned, too
+        policy = replace(policy, keep=pinned_keys(store), keep_used_since=used_lately(store), keep_pgle=keep_pgle)
+        with plan(entries, now=time.time(), policy=policy) as planned:
             outcome = None
-        else:
-            with output.progress("removing", len(deletions), quiet=as_json) as advance:
-                outcome = execute(store, deletions, advance=advance)
-    gone = {deletion.entry.key for deletion in deletions}
-    left = sum(entry.key not in gone and not is_side_key(entry.key) for entry in entries)
-    left_size = sum(entry.size for entry in entries) - sum(deletion.entry.size for deletion in deletions)
-    if as_json:
-        fields = _pruned_fields(place, deletions, outcome, left=left, left_size=left_size)
-        output.print_json(fields | {"in_use_entries": len(in_use)})
-    else:
-        _print_pruned(place, deletions, outcome, left=left, left_size=left_size)
-        if in_use:
-            output.say(f"{output.plural(len(in_use), 'entry', 'entries')} in use, made or used within five minutes")
+            if not dry_run:
+                with output.progress("removing", planned.count, quiet=as_json) as advance:
+                    outcome = execute(store, planned, advance=advance)
+            if as_json:
+                fields = _fields(place, outcome, left=planned.left, left_size=planned.left_size)
+                said = {"dry_run": dry_run and planned.count > 0, "planned": _planned(planned)}
+                output.print_json(fields | said | {"in_use_entries": planned.protected})
+            else:
+                _print_pruned(place, planned, outcome)
     if outcome is not None and outcome.failed:
         raise typer.Exit(1)
 
@@ -130,15 +125,16 @@ def clear(directory: Dir = None, yes: Yes = False, as_json: Json = False) -> Non
     Asks first, unless --yes is given.
     """
     from ejcache.upkeep.execute import execute
-    from ejcache.upkeep.plan import Deletion, Reason
+    from ejcache.upkeep.plan import Deletion
+    from ejcache.upkeep.policy import Reason
 
     with opened_place(directory, write=True) as place:
         entries = list(place.store.entries()) if place.store is not None else []
         total = format_size(sum(entry.size for entry in entries))
+        what = f"{output.plural(len(entries), 'entry', 'entries')} ({total})"
         if entries and not yes:
             if not sys.stdin.isatty() or as_json:
                 raise UsageError("clear asks before it removes anything: give --yes where nobody can answer")
-            what = f"{output.plural(len(entries), 'entry', 'entries')} ({total})"
             if not typer.confirm(f"Remove {what} from {place.url}?", err=True):
                 output.warn("nothing was removed")
                 raise typer.Exit(1)
@@ -146,11 +142,12 @@ def clear(directory: Dir = None, yes: Yes = False, as_json: Json = False) -> Non
         with output.progress("removing", len(deletions), quiet=as_json) as advance:
             outcome = execute(_deletable(place), deletions, advance=advance) if deletions else None
     if as_json:
-        output.print_json(_pruned_fields(place, deletions, outcome, left=0, left_size=0))
+        said = {"dry_run": False, "planned": _planned(deletions)}
+        output.print_json(_fields(place, outcome, left=0, left_size=0) | said)
     elif outcome is None:
         output.say(f"nothing to remove: {place.url} holds no entry of ours")
     else:
-        output.say(f"removed {_counted(outcome.removed)} from {place.url}")
+        output.say(f"removed {_counted(outcome.removed, outcome.freed)} from {place.url}")
         _print_failures(outcome)
     if outcome is not None and outcome.failed:
         raise typer.Exit(1)
@@ -192,43 +189,39 @@ def _deletable(place: Opened) -> Deletable:
     return place.store
 
 
-def _counted(deletions: Sequence[Deletion]) -> str:
-    total = sum(deletion.entry.size for deletion in deletions)
-    return f"{output.plural(len(deletions), 'entry', 'entries')} ({format_size(total)})"
+def _counted(number: int, total: int) -> str:
+    return f"{output.plural(number, 'entry', 'entries')} ({format_size(total)})"
 
 
-def _pruned_fields(
-    place: Opened, deletions: Sequence[Deletion], outcome: Outcome | None, *, left: int, left_size: int
-) -> dict[str, Any]:
-    removed = outcome.removed if outcome is not None else []
+def _planned(deletions: Iterable[Deletion]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": deletion.entry.key,
+            "size": deletion.entry.size,
+            "last_used": deletion.entry.last_used,
+            "reason": str(deletion.reason),
+        }
+        for deletion in deletions
+    ]
+
+
+def _fields(place: Opened, outcome: Outcome | None, *, left: int, left_size: int) -> dict[str, Any]:
     failed = outcome.failed if outcome is not None else []
     return {
         "url": place.url,
-        "dry_run": outcome is None and bool(deletions),
-        "planned": [
-            {
-                "key": deletion.entry.key,
-                "size": deletion.entry.size,
-                "last_used": deletion.entry.last_used,
-                "reason": str(deletion.reason),
-            }
-            for deletion in deletions
-        ],
-        "removed_entries": len(removed),
-        "removed_size": sum(deletion.entry.size for deletion in removed),
+        "removed_entries": outcome.removed if outcome is not None else 0,
+        "removed_size": outcome.freed if outcome is not None else 0,
         "failed": [{"key": deletion.entry.key, "problem": problem} for deletion, problem in failed],
         "left_entries": left + len(failed),
         "left_size": left_size + sum(deletion.entry.size for deletion, _ in failed),
     }
 
 
-def _print_pruned(
-    place: Opened, deletions: Sequence[Deletion], outcome: Outcome | None, *, left: int, left_size: int
-) -> None:
+def _print_pruned(place: Opened, planned: Plan, outcome: Outcome | None) -> None:
     now = time.time()
-    shown = deletions[:_SHOWN]
+    shown = list(islice(planned, _SHOWN))
     rows = [Row(deletion.entry, describe_key(deletion.entry.key), OURS) for deletion in shown]
-    if deletions:
+    if shown:
         output.print_table(
             ["name", "size", "made", "last used", "rule", "key"],
             [
@@ -245,19 +238,18 @@ def _print_pruned(
             right=("size", "made", "last used"),
             shrink=("name",),
         )
-        if len(shown) < len(deletions):
-            output.say(f"and {len(deletions) - len(shown):,} more; --json has them all")
+        if len(shown) < planned.count:
+            output.say(f"and {planned.count - len(shown):,} more; --json has them all")
     if outcome is None:
-        did, what = "would remove", _counted(deletions)
+        did, what = "would remove", _counted(planned.count, planned.size)
     else:
-        did, what = "removed", _counted(outcome.removed)
-    output.say(f"{did} {what} from {place.url}; {_left(left, left_size)}")
+        did, what = "removed", _counted(outcome.removed, outcome.freed)
+    stays = "stays" if planned.left == 1 else "stay"
+    output.say(f"{did} {what} from {place.url}; {_counted(planned.left, planned.left_size)} {stays}")
     if outcome is not None:
         _print_failures(outcome)
-
-
-def _left(number: int, total: int) -> str:
-    return f"{output.plural(number, 'entry', 'entries')} ({format_size(total)}) {'stays' if number == 1 else 'stay'}"
+    if planned.protected:
+        output.say(f"{output.plural(planned.protected, 'entry', 'entries')} in use, made or used within five minutes")
 
 
 def _print_failures(outcome: Outcome) -> None:

@@ -104,7 +104,7 @@ class GcsBucket(Bucket):
         timeout: float,
         *,
         headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
+        data: tuple[bytes, ...] = (),
         writing: bool = False,
     ) -> _Answer:
         fs = self._client.file_system(timeout)
@@ -190,13 +190,9 @@ class GcsBucket(Bucket):
             params["ifGenerationMatch"] = "0" if version == ABSENT else version
         boundary = uuid.uuid4().hex
         metadata = json.dumps({"name": self._prefix + name, "metadata": {_METADATA_KEY: token}})
-        body = b"".join(
-            (
-                f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{metadata}\r\n".encode(),
-                f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n".encode(),
-                data,
-                f"\r\n--{boundary}--\r\n".encode(),
-            )
+        head = (
+            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{metadata}\r\n"
+            f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
         )
         answer = self._request(
             "POST",
@@ -204,7 +200,7 @@ class GcsBucket(Bucket):
             params,
             timeout,
             headers={"Content-Type": f"multipart/related; boundary={boundary}"},
-            data=body,
+            data=(head.encode(), data, f"\r\n--{boundary}--\r\n".encode()),
             writing=True,
         )
         if answer.status == 412:
@@ -241,7 +237,7 @@ class GcsBucket(Bucket):
                 {},
                 timeout,
                 headers={"Content-Type": f"multipart/mixed; boundary={boundary}"},
-                data="\r\n".join([*lines, f"--{boundary}--", ""]).encode(),
+                data=("\r\n".join([*lines, f"--{boundary}--", ""]).encode(),),
                 writing=True,
             )
             said = re.findall(rb"\r?\nHTTP/1\.[01] (\d+)", answer.body)
@@ -278,13 +274,12 @@ class GcsBucket(Bucket):
 
 
 async def _send(
-    fs: Any, method: str, url: str, params: Mapping[str, str], headers: Mapping[str, str], data: bytes | None
+    fs: Any, method: str, url: str, params: Mapping[str, str], headers: Mapping[str, str], data: tuple[bytes, ...]
 ) -> _Answer:
     import aiohttp
 
     session = await _session(fs)
-    # aiohttp warns about large bodies that are bytes, and sends a file in pieces.
-    body = data if data is None or len(data) <= _ONE_PIECE else io.BytesIO(data)
+    body = _body(data)
     try:
         async with session.request(
             method, url, params=params, headers=headers, data=body, timeout=aiohttp.ClientTimeout()
@@ -299,6 +294,17 @@ async def _send(
     except RuntimeError as exc:
         # "cannot schedule new futures", "Session is closed": the program is at its end.
         raise StoreUnavailableError(f"{url}: {exc}") from exc
+
+
+def _body(parts: tuple[bytes, ...]) -> bytes | io.BytesIO | None:
+    if sum(map(len, parts)) <= _ONE_PIECE:
+        return b"".join(parts) or None
+    # aiohttp warns about large bodies that are bytes, and sends a file in pieces. One that was made from bytes would
+    # hold them twice as soon as aiohttp looks into it.
+    body = io.BytesIO()
+    body.writelines(parts)
+    body.seek(0)
+    return body
 
 
 async def _session(fs: Any) -> Any:

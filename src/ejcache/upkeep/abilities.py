@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["BatchDeletable", "Checkable", "Pinnable", "Watched", "in_use_keys", "pinned_keys"]
+__all__ = ["BatchDeletable", "Checkable", "Pinnable", "Watched", "pinned_keys", "used_lately"]
 
 
 @runtime_checkable
@@ -44,13 +44,13 @@ class BatchDeletable(Protocol):
 class Watched(Protocol):
     """A store that others use at this moment, and that knows of it."""
 
-    def in_use(self) -> frozenset[str]:
-        """Keys of entries that a program may be about to read."""
+    def used_lately(self) -> float:
+        """Since when an entry must have been made or used that a program may be about to read."""
 
 
-def in_use_keys(store: object) -> frozenset[str]:
-    """The keys that are in use in `store`; none where it cannot know. Raises StoreError as the store does."""
-    return store.in_use() if isinstance(store, Watched) else frozenset()
+def used_lately(store: object) -> float | None:
+    """`Watched.used_lately` of `store`; None where it cannot know."""
+    return store.used_lately() if isinstance(store, Watched) else None
 
 
 def pinned_keys(store: object) -> frozenset[str]:

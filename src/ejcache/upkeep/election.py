@@ -20,7 +20,7 @@ from ejcache.stores.leases import Watch
 from ejcache.stores.leases_shared import StoreLeases
 from ejcache.stores.shared import SharedStore
 from ejcache.upkeep.journals import SNAPSHOT, JournalWriter
-from ejcache.upkeep.plan import Policy
+from ejcache.upkeep.policy import Policy
 from ejcache.upkeep.shared_pass import run_pass
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.upkeep.abilities import BatchDeletable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from ejcache.upkeep.plan import Deletion
 
@@ -33,22 +33,23 @@ class Outcome:
     """What became of a plan.
 
     Attributes:
-        removed: deletions that took place.
+        removed: deletions that took place, and `freed` the bytes of what they removed.
         gone: deletions of what somebody else had removed meanwhile.
         failed: deletions that the storage refused, with its reason.
     """
 
-    removed: list[Deletion] = field(default_factory=list)
-    gone: list[Deletion] = field(default_factory=list)
+    removed: int = 0
+    freed: int = 0
+    gone: int = 0
     failed: list[tuple[Deletion, str]] = field(default_factory=list)
 
-    @property
-    def freed(self) -> int:
-        """Bytes of the entries that were removed."""
-        return sum(deletion.entry.size for deletion in self.removed)
+    def count_removed(self, deletion: Deletion) -> None:
+        """`deletion` took place."""
+        self.removed += 1
+        self.freed += deletion.entry.size
 
 
-def execute(store: Deletable, deletions: Sequence[Deletion], *, advance: Callable[[], None] = lambda: None) -> Outcome:
+def execute(store: Deletable, deletions: Iterable[Deletion], *, advance: Callable[[], None] = lambda: None) -> Outcome:
     """Remove what `deletions` say, in their order.
 
     Args:
@@ -66,7 +67,10 @@ def execute(store: Deletable, deletions: Sequence[Deletion], *, advance: Callabl
     outcome = Outcome()
     for deletion in deletions:
         try:
-            (outcome.removed if store.delete(deletion.entry.key) else outcome.gone).append(deletion)
+            if store.delete(deletion.entry.key):
+                outcome.count_removed(deletion)
+            else:
+                outcome.gone += 1
         except StoreReadOnlyError:
             raise
         except StoreError as exc:
@@ -75,7 +79,7 @@ def execute(store: Deletable, deletions: Sequence[Deletion], *, advance: Callabl
     return outcome
 
 
-def _execute_in_batches(store: BatchDeletable, deletions: Sequence[Deletion], advance: Callable[[], None]) -> Outcome:
+def _execute_in_batches(store: BatchDeletable, deletions: Iterable[Deletion], advance: Callable[[], None]) -> Outcome:
     outcome = Outcome()
     source = iter(deletions)
     refused = 0
@@ -92,10 +96,10 @@ def _execute_in_batches(store: BatchDeletable, deletions: Sequence[Deletion], ad
                 refused, problem = refused + 1, str(exc)
         for deletion in batch:
             if deletion.entry.key in removed:
-                outcome.removed.append(deletion)
+                outcome.count_removed(deletion)
             elif problem:
                 outcome.failed.append((deletion, problem))
             else:
-                outcome.gone.append(deletion)
+                outcome.gone += 1
             advance()
     return outcome

@@ -15,20 +15,22 @@ import logging
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreBusyError, StoreError, StoreReadOnlyError
 from ejcache.stores.objects import ABSENT
 from ejcache.stores.shared_layout import process_name
-from ejcache.upkeep.journal_format import decode, encode
+from ejcache.upkeep.journal_format import decode, decode_lines, encode, encode_ordered
+from ejcache.upkeep.parallel import in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ejcache.stores.objects import ConditionalObjects
     from ejcache.stores.shared_bucket import BlobInfo
+    from ejcache.upkeep.listing import Listing
 
 __all__ = ["SNAPSHOT", "USED", "Folded", "JournalWriter", "fold", "read_used"]
 
@@ -108,14 +110,12 @@ class Folded:
     """What folding came to.
 
     Attributes:
-        used: keys, and when each was last used, in seconds since the epoch.
         journals: how many were folded, and are gone.
         damaged: how many could not be read as what they are; they are gone, too.
         left: how many could not be read now, or are of a later version; they stay.
         written: whether the snapshot was written.
     """
 
-    used: dict[str, float]
     journals: int = 0
     damaged: int = 0
     left: int = 0
@@ -124,20 +124,22 @@ class Folded:
 
 def fold(
     objects: ConditionalObjects,
+    listing: Listing,
     *,
     infos: Iterable[BlobInfo] | None = None,
-    keys: Collection[str] | None = None,
+    complete: bool = False,
     now: float | None = None,
 ) -> Folded:
-    """Fold all journals into the snapshot, and remove them.
+    """Fold all journals into the snapshot, and remove them; what they say is noted in `listing`, too.
 
     The snapshot is written first, under the condition that nobody else has written it, and the journals are removed
     after it: whoever dies in between leaves journals that are folded again.
 
     Args:
         objects: where they are kept.
+        listing: where the uses are noted.
         infos: a listing of `USED`, if there is one already.
-        keys: the entries that there are; what is known of others is forgotten, unless it is new.
+        complete: `listing` has all entries that there are; what is known of others is forgotten, unless it is new.
         now: seconds since the epoch; uses in the future, by a clock that is wrong, count as now.
 
     Raises:
@@ -145,57 +147,60 @@ def fold(
         StoreBusyError: others kept folding.
     """
     now = time.time() if now is None else now
+    kept_since = now - _NEW_SECONDS if complete else None
     for _ in range(_TRIES):
-        snapshot, version, readable = _read_snapshot(objects)
+        version, readable = _note_snapshot(objects, listing, now)
         listed = [info for info in (objects.walk(USED) if infos is None else infos) if info.name != SNAPSHOT]
-        found = _read_all(objects, listed)
-        used = _merged([snapshot, *(journal for journal in found.values() if journal is not None)], now)
-        if keys is not None:
-            used = {key: at for key, at in used.items() if key in keys or now - at < _NEW_SECONDS}
-        left = len(listed) - len(found)
-        damaged = sum(journal is None for journal in found.values())
+        whole: dict[str, bool] = {}
+        for name, used in _read_all(objects, listed):
+            whole[name] = used is not None
+            listing.note_uses((used or {}).items(), now=now)
         if not readable:
-            return Folded(used, left=len(listed))
-        if objects.write(SNAPSHOT, encode(used, compress=True), version=version) is not None:
-            for _name in objects.delete_many([(info.name, info.version) for info in listed if info.name in found]):
+            return Folded(left=len(listed))
+        snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
+        if objects.write(SNAPSHOT, snapshot, version=version) is not None:
+            for _name in objects.delete_many([(info.name, info.version) for info in listed if info.name in whole]):
                 pass
-            return Folded(used, journals=len(found) - damaged, damaged=damaged, left=left, written=True)
+            journals = sum(whole.values())
+            return Folded(journals, damaged=len(whole) - journals, left=len(listed) - len(whole), written=True)
         infos = None  # somebody else has folded some of these
     raise StoreBusyError("others kept folding the journals of uses")
 
 
-def read_used(objects: ConditionalObjects, *, infos: Iterable[BlobInfo] | None = None) -> dict[str, float]:
-    """When each entry was last used, by the snapshot and all journals; nothing is changed.
+def read_used(objects: ConditionalObjects, listing: Listing, *, infos: Iterable[BlobInfo] | None = None) -> None:
+    """Note in `listing` when each entry was last used, by the snapshot and all journals; nothing else is changed.
 
     Args:
         objects: where they are kept.
+        listing: where the uses are noted.
         infos: a listing of `USED`, if there is one already.
 
     Raises:
         StoreError: the storage failed.
     """
-    snapshot, _, _ = _read_snapshot(objects)
+    now = time.time()
+    _note_snapshot(objects, listing, now)
     listed = [info for info in (objects.walk(USED) if infos is None else infos) if info.name != SNAPSHOT]
-    journals = _read_all(objects, listed).values()
-    return _merged([snapshot, *(journal for journal in journals if journal is not None)], time.time())
+    for _, used in _read_all(objects, listed):
+        listing.note_uses((used or {}).items(), now=now)
 
 
-def _read_snapshot(objects: ConditionalObjects) -> tuple[dict[str, float], str, bool]:
-    """The uses, the version, and whether the snapshot may be overwritten."""
+def _note_snapshot(objects: ConditionalObjects, listing: Listing, now: float) -> tuple[str, bool]:
+    """The snapshot's version, and whether it may be overwritten."""
     blob = objects.read(SNAPSHOT)
     if blob is None:
-        return {}, ABSENT, True
+        return ABSENT, True
     try:
-        return decode(blob.data), blob.version, True
+        listing.note_uses(decode_lines(blob.data), now=now)
     except EntryVersionError:
-        return {}, blob.version, False
+        return blob.version, False
     except EntryCorruptError as exc:
         log.warning("ejcache: what was known of the last uses is damaged and begins anew: %s", exc)
-        return {}, blob.version, True
+    return blob.version, True
 
 
-def _read_all(objects: ConditionalObjects, infos: list[BlobInfo]) -> dict[str, dict[str, float] | None]:
-    """The uses in each journal by name, None for a damaged one; those that cannot be read now are left out."""
+def _read_all(objects: ConditionalObjects, infos: list[BlobInfo]) -> Iterator[tuple[str, dict[str, float] | None]]:
+    """Name and uses of each journal, None for a damaged one; those that cannot be read now are left out."""
 
     def read(info: BlobInfo) -> tuple[str, dict[str, float] | None] | None:
         with contextlib.suppress(StoreError, EntryVersionError):
@@ -207,16 +212,4 @@ def _read_all(objects: ConditionalObjects, infos: list[BlobInfo]) -> dict[str, d
                     return info.name, None
         return None
 
-    if len(infos) < _THREADS:
-        return dict(filter(None, map(read, infos)))
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="ejcache-journals") as pool:
-        return dict(filter(None, pool.map(read, infos)))
-
-
-def _merged(many: Iterable[dict[str, float]], now: float) -> dict[str, float]:
-    merged: dict[str, float] = {}
-    for used in many:
-        for key, at in used.items():
-            if merged.get(key, 0.0) < at:
-                merged[key] = min(at, now)
-    return merged
+    yield from filter(None, in_parallel(read, infos, threads=_THREADS if len(infos) >= _THREADS else 1))

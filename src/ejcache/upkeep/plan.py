@@ -15,89 +15,32 @@ environment of a platform is the one of its most recently created entry, by the 
 storage that several kinds of hosts share, all kinds but one count as old: name them with `--name`, or use another rule.
 Keys that do not say their environment are never old versions.
 
-Entries of `keep` are never removed, nor with `keep_pgle` what PGLE made, its profiles included; they count for the
-limits.
+Entries of `keep` are never removed, nor what was used since `keep_used_since`, nor with `keep_pgle` what PGLE made, its
+profiles included; they count for the limits.
+
+A bucket may have more entries than fit into memory, so they are put in order on disk, and a plan is read from there.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
-from ejcache.errors import SettingError
-from ejcache.keys.key import PGLE, PLAIN, PROFILING, is_profile_key, is_side_key, profiled_program
+from ejcache.keys.key import PGLE, PLAIN, PROFILING, is_side_key, profiled_program
+from ejcache.stores.base import EntryInfo
 from ejcache.upkeep.names import describe_key
+from ejcache.upkeep.policy import Reason
+from ejcache.upkeep.table import TemporaryTables, key_of_row, row_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
 
     from ejcache.keys.key import KeyParts
-    from ejcache.stores.base import EntryInfo
+    from ejcache.upkeep.policy import Policy
 
-__all__ = ["Deletion", "Policy", "Reason", "newest_environments", "plan"]
-
-
-class Reason(StrEnum):
-    """Which rule removes an entry."""
-
-    NAME = "name"
-    OLD_VERSION = "old_version"
-    OLDER_THAN = "older_than"
-    UNUSED_FOR = "unused_for"
-    MAX_ENTRIES = "max_entries"
-    MAX_SIZE = "max_size"
-    ALL = "all"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What may stay.
-
-    Attributes:
-        max_size: bytes of all entries; None for no limit.
-        max_entries: number of entries; None for no limit.
-        older_than: seconds since creation after which an entry goes.
-        unused_for: seconds since its last use after which an entry goes.
-        name_glob: a shell pattern over names, case counting; None for all.
-        old_versions: entries of other environments than the newest of their platform go.
-        keep: keys that stay whatever the rules say.
-        keep_pgle: so do optimised entries, and profiles.
-
-    Raises:
-        SettingError: a limit or an age is negative.
-    """
-
-    max_size: int | None = None
-    max_entries: int | None = None
-    older_than: float | None = None
-    unused_for: float | None = None
-    name_glob: str | None = None
-    old_versions: bool = False
-    keep: frozenset[str] = frozenset()
-    keep_pgle: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("max_size", "max_entries", "older_than", "unused_for"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise SettingError(name, value, "0 or more")
-
-    def keeps(self, key: str, variant: str) -> bool:
-        """Whether the entry stays whatever the rules say."""
-        return key in self.keep or (self.keep_pgle and (variant == PGLE or is_profile_key(key)))
-
-    @property
-    def has_criterion(self) -> bool:
-        """Whether any rule is set; without one nothing is ever removed."""
-        return self.has_rule or self.name_glob is not None
-
-    @property
-    def has_rule(self) -> bool:
-        """Whether a rule other than the name is set."""
-        rules = (self.max_size, self.max_entries, self.older_than, self.unused_for)
-        return self.old_versions or any(rule is not None for rule in rules)
+__all__ = ["Deletion", "Plan", "newest_environments", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,97 +51,161 @@ class Deletion:
     reason: Reason
 
 
-def plan(entries: Iterable[EntryInfo], *, now: float, policy: Policy) -> list[Deletion]:
-    """What `policy` removes of `entries`, in the order in which to remove it.
+_SCHEMA: Final = """
+    CREATE TABLE entries (
+        key BLOB, size INTEGER, created REAL, used REAL, turn REAL, logical TEXT, environment TEXT, profiled TEXT,
+        plain INTEGER, optimised INTEGER, chosen INTEGER
+    )
+"""
+_DERIVED: Final = (
+    "CREATE INDEX programs ON entries (logical, environment)",
+    # A profile is used whenever its program is: nobody reads it until it is needed.
+    """UPDATE entries
+       SET used = max(used, ifnull((SELECT max(used) FROM entries AS own WHERE own.logical = entries.profiled), used))
+       WHERE profiled != ''""",
+    "UPDATE entries SET turn = used WHERE profiled != ''",
+    """UPDATE entries
+        SET turn = min(used, ifnull((
+            SELECT min(used) FROM entries AS own
+            WHERE own.logical = entries.logical AND own.environment = entries.environment
+                AND own.optimised AND own.chosen
+        ), used))
+        WHERE plain AND chosen""",
+)
+_IN_ORDER: Final = """
+    CREATE TABLE ordered AS SELECT key, size, created, used FROM entries WHERE chosen
+    ORDER BY turn, NOT plain, created, key
+"""
+
+
+class Plan:
+    """What is to be removed, in the order in which to remove it: iterate over it, as often as needed.
+
+    Stopping halfway leaves a store on which the rest of the plan still makes sense.
+
+    Attributes:
+        count: deletions, and `size` the bytes of what they remove.
+        left: entries that stay, without what is kept beside entries, and `left_size` the bytes of all that stays.
+        protected: entries that stay because they were used lately.
+    """
+
+    def __init__(self, entries: Iterable[EntryInfo], *, now: float, policy: Policy) -> None:
+        self._now = now
+        self._policy = policy
+        self._tables = TemporaryTables(_SCHEMA)
+        self.count = self.size = self.left = self.left_size = self.protected = 0
+        newest = _Newest()
+        self._tables.insert(
+            "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            (self._row(entry, newest) for entry in entries),
+        )
+        self._environments = newest.environments
+        self._tables.run(*_DERIVED, _IN_ORDER, "DROP TABLE entries")
+        # What no rule removes, and the limits are for.
+        self._count_left = self._size_left = 0
+        for entry, reason, _ in self._judged():
+            if reason is None:
+                self._count_left += not is_side_key(entry.key)
+                self._size_left += entry.size
+        for deletion in self:
+            self.count += 1
+            self.size += deletion.entry.size
+            self.left -= not is_side_key(deletion.entry.key)
+        self.left_size -= self.size
+
+    def _row(self, entry: EntryInfo, newest: _Newest) -> tuple[object, ...]:
+        self.left += not is_side_key(entry.key)
+        self.left_size += entry.size
+        self.protected += self._policy.protects(entry) and not is_side_key(entry.key)
+        parts, glob = describe_key(entry.key), self._policy.name_glob
+        newest.see(entry, parts)
+        chosen = glob is None or fnmatch.fnmatchcase(parts.name, glob)
+        program = parts.logical, parts.environment, profiled_program(entry.key)
+        variant = parts.variant in {PLAIN, PROFILING}, parts.variant == PGLE
+        return row_key(entry.key), entry.size, entry.created, entry.last_used, *program, *variant, chosen
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Deletion]:
+        for entry, reason, _ in self._judged():
+            if reason is not None:
+                yield Deletion(entry, reason)
+        count, size, limits = self._count_left, self._size_left, self._policy
+        for entry, reason, kept in self._judged():
+            too_many = limits.max_entries is not None and count > limits.max_entries
+            too_large = limits.max_size is not None and size > limits.max_size
+            if not too_many and not too_large:
+                return
+            # A text kept for explanations takes room, but is no entry that a person counts.
+            is_entry = not is_side_key(entry.key)
+            if reason is not None or kept or not (too_large or is_entry):
+                continue
+            yield Deletion(entry, Reason.MAX_ENTRIES if too_many and is_entry else Reason.MAX_SIZE)
+            count, size = count - is_entry, size - entry.size
+
+    def _judged(self) -> Iterator[tuple[EntryInfo, Reason | None, bool]]:
+        """In the order of eviction: an entry, which rule removes it, and whether it is kept from all of them."""
+        for key, size, created, used in self._tables.rows(
+            "SELECT key, size, created, used FROM ordered ORDER BY rowid"
+        ):
+            entry = EntryInfo(key_of_row(key), size, created, used)
+            kept = self._policy.keeps(entry)
+            yield entry, None if kept else self._reason(entry), kept
+
+    def _reason(self, entry: EntryInfo) -> Reason | None:
+        policy = self._policy
+        if policy.old_versions:
+            parts = describe_key(entry.key)
+            if parts.environment and self._environments[parts.platform] != parts.environment:
+                return Reason.OLD_VERSION
+        if policy.older_than is not None and self._now - entry.created > policy.older_than:
+            return Reason.OLDER_THAN
+        if policy.unused_for is not None and self._now - entry.last_used > policy.unused_for:
+            return Reason.UNUSED_FOR
+        return Reason.NAME if policy.name_glob is not None and not policy.has_rule else None
+
+    def close(self) -> None:
+        """Forget it; a plan that is not closed is forgotten with its last reference."""
+        self._tables.close()
+
+
+def plan(entries: Iterable[EntryInfo], *, now: float, policy: Policy) -> Plan:
+    """What `policy` removes of `entries`.
 
     Args:
         entries: a store's listing.
         now: seconds since the epoch; a time in the future counts as no age at all.
         policy: see this module.
 
-    Stopping halfway leaves a store on which the rest of the plan still makes sense.
+    Raises:
+        StoreError: there is no room for temporary files.
     """
-    described = _with_uses_of_profiles([(entry, describe_key(entry.key)) for entry in entries])
-    environments = newest_environments(entry for entry, _ in described)
-    if policy.name_glob is not None:
-        glob = policy.name_glob
-        described = [(entry, parts) for entry, parts in described if fnmatch.fnmatchcase(parts.name, glob)]
-    ordered = _in_order_of_eviction(described)
-    deletions: list[Deletion] = []
-    left: list[tuple[EntryInfo, KeyParts]] = []
-    for entry, parts in ordered:
-        reason = _reason(entry, parts, now=now, policy=policy, environments=environments)
-        if reason is None or policy.keeps(entry.key, parts.variant):
-            left.append((entry, parts))
-        else:
-            deletions.append(Deletion(entry, reason))
-    count, size = sum(not is_side_key(entry.key) for entry, _ in left), sum(entry.size for entry, _ in left)
-    for entry in [entry for entry, parts in left if not policy.keeps(entry.key, parts.variant)]:
-        too_many = policy.max_entries is not None and count > policy.max_entries
-        too_large = policy.max_size is not None and size > policy.max_size
-        # A text kept for explanations takes room, but is no entry that a person counts.
-        is_entry = not is_side_key(entry.key)
-        if too_many and is_entry:
-            deletions.append(Deletion(entry, Reason.MAX_ENTRIES))
-        elif too_large:
-            deletions.append(Deletion(entry, Reason.MAX_SIZE))
-        elif too_many:
-            continue
-        else:
-            break
-        count, size = count - is_entry, size - entry.size
-    return deletions
+    return Plan(entries, now=now, policy=policy)
 
 
 def newest_environments(entries: Iterable[EntryInfo]) -> dict[str, str]:
     """The environment of the most recently created entry of each platform, over keys that say theirs."""
-    newest: dict[str, tuple[float, str]] = {}
+    newest = _Newest()
     for entry in entries:
-        parts = describe_key(entry.key)
+        newest.see(entry, describe_key(entry.key))
+    return newest.environments
+
+
+class _Newest:
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[float, str]] = {}
+
+    def see(self, entry: EntryInfo, parts: KeyParts) -> None:
         if parts.environment:
-            newest[parts.platform] = max(newest.get(parts.platform, (0.0, "")), (entry.created, parts.environment))
-    return {platform: environment for platform, (_, environment) in newest.items()}
+            newest = self._newest.get(parts.platform, (0.0, ""))
+            self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
 
-
-def _reason(
-    entry: EntryInfo, parts: KeyParts, *, now: float, policy: Policy, environments: dict[str, str]
-) -> Reason | None:
-    if policy.old_versions and parts.environment and environments[parts.platform] != parts.environment:
-        return Reason.OLD_VERSION
-    if policy.older_than is not None and now - entry.created > policy.older_than:
-        return Reason.OLDER_THAN
-    if policy.unused_for is not None and now - entry.last_used > policy.unused_for:
-        return Reason.UNUSED_FOR
-    return Reason.NAME if policy.name_glob is not None and not policy.has_rule else None
-
-
-def _with_uses_of_profiles(described: list[tuple[EntryInfo, KeyParts]]) -> list[tuple[EntryInfo, KeyParts]]:
-    """A profile is used whenever its program is: nobody reads it until it is needed."""
-    used: dict[str, float] = {}
-    for entry, parts in described:
-        if parts.logical:
-            used[parts.logical] = max(used.get(parts.logical, 0.0), entry.last_used)
-    return [
-        (replace(entry, last_used=max(entry.last_used, used.get(logical, 0.0))), parts)
-        if (logical := profiled_program(entry.key))
-        else (entry, parts)
-        for entry, parts in described
-    ]
-
-
-def _in_order_of_eviction(described: list[tuple[EntryInfo, KeyParts]]) -> list[tuple[EntryInfo, KeyParts]]:
-    siblings: dict[tuple[str, str], float] = {}
-    for entry, parts in described:
-        if parts.variant == PGLE:
-            program = (parts.logical, parts.environment)
-            siblings[program] = min(siblings.get(program, entry.last_used), entry.last_used)
-
-    def turn(item: tuple[EntryInfo, KeyParts]) -> tuple[float, bool, float, str]:
-        entry, parts = item
-        plain = parts.variant in {PLAIN, PROFILING}
-        used = entry.last_used
-        if plain:
-            used = min(used, siblings.get((parts.logical, parts.environment), used))
-        return used, not plain, entry.created, entry.key
-
-    return sorted(described, key=turn)
+    @property
+    def environments(self) -> dict[str, str]:
+        return {platform: environment for platform, (_, environment) in self._newest.items()}

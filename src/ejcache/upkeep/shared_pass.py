@@ -11,20 +11,21 @@ import itertools
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
-from ejcache.stores.base import EntryInfo
 from ejcache.stores.leases_shared import LEASES
 from ejcache.stores.shared_layout import ENTRIES, PINS, TEMPORARY, entry_name, key_of_name, unescape_key
 from ejcache.upkeep.journals import USED, fold, read_used
+from ejcache.upkeep.listing import Listing
 from ejcache.upkeep.plan import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
 
     from ejcache.stores.objects import ConditionalObjects
     from ejcache.stores.shared_bucket import BlobInfo
-    from ejcache.upkeep.plan import Deletion, Policy
+    from ejcache.upkeep.policy import Policy
 
 __all__ = ["PROTECTED_SECONDS", "Report", "Survey", "remove", "run_pass", "survey"]
 
@@ -59,49 +60,79 @@ class Report:
     swept: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Survey:
-    """What is in a shared store.
+    """What is in a shared store. For one thread at a time; to be closed, or forgotten with its last reference.
 
     Attributes:
-        entries: with the last uses that are known.
+        listing: the entries with the last uses that are known, and their versions.
         pinned: keys.
-        versions: of the entries by key, as they were listed.
         journals: of uses, and `abandoned` leases and half-written files of dead processes.
     """
 
-    entries: list[EntryInfo]
-    pinned: frozenset[str]
-    versions: dict[str, str]
-    journals: list[BlobInfo]
-    abandoned: list[BlobInfo]
+    def __init__(self, objects: ConditionalObjects, *, now: float) -> None:
+        self.listing = Listing()
+        self.journals: list[BlobInfo] = []
+        self.abandoned: list[BlobInfo] = []
+        pinned: set[str] = set()
+
+        def entries() -> Iterator[tuple[str, int, float, str]]:
+            for info in objects.walk(_ROOT):
+                if info.name.startswith(ENTRIES):
+                    key = key_of_name(info.name)
+                    if key is not None:
+                        yield key, info.size, info.created, info.version
+                elif info.name.startswith(PINS):
+                    key = unescape_key(info.name.removeprefix(PINS))
+                    if key is not None:
+                        pinned.add(key)
+                elif info.name.startswith(USED):
+                    self.journals.append(info)
+                elif info.name.startswith((LEASES, TEMPORARY)) and now - info.created > _ABANDONED_SECONDS:
+                    self.abandoned.append(info)
+
+        self.listing.add(entries())
+        self.pinned = frozenset(pinned)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget it."""
+        self.listing.close()
 
 
 def survey(objects: ConditionalObjects, *, now: float | None = None) -> Survey:
     """One listing, and the last uses by the snapshot and the journals; nothing is changed.
 
     Raises:
-        StoreError: the storage failed.
+        StoreError: the storage failed, or there is no room for temporary files.
     """
-    listed = _list(objects, time.time() if now is None else now)
-    return _with_uses(listed, read_used(objects, infos=listed.journals))
+    surveyed = Survey(objects, now=time.time() if now is None else now)
+    read_used(objects, surveyed.listing, infos=surveyed.journals)
+    return surveyed
 
 
 def remove(
     objects: ConditionalObjects,
-    surveyed: Survey,
-    deletions: Iterable[Deletion],
+    listing: Listing,
+    keys: Iterable[str],
     *,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[str]:
-    """Remove what `deletions` say, in batches, each entry only if it still is as it was surveyed.
+    """Remove the entries under `keys`, in batches, each only if it still is as it was listed.
 
     Yields:
         The keys of those that were removed.
     """
     conditions = (
-        (entry_name(deletion.entry.key), surveyed.versions[deletion.entry.key])
-        for deletion in itertools.takewhile(lambda _: not stopped(), deletions)
+        (entry_name(key), found[1])
+        for key in itertools.takewhile(lambda _: not stopped(), keys)
+        if (found := listing.find(key)) is not None
     )
     for name in objects.delete_many(conditions):
         key = key_of_name(name)
@@ -127,26 +158,28 @@ def run_pass(
         stopped: asked before each removal; the pass ends when it says so.
 
     Raises:
-        StoreError: the storage failed; what was done until then is done, and the next pass does the rest.
+        StoreError: the storage failed, or there is no room for temporary files; what was done until then is done, and
+            the next pass does the rest.
     """
     began = now()
-    listed = _list(objects, began)
-    folded = fold(objects, infos=listed.journals, keys=listed.versions, now=began)
-    surveyed = _with_uses(listed, folded.used)
-    removed = freed = wanted = 0
-    if policy is not None and policy.has_criterion:
-        fresh = {entry.key for entry in surveyed.entries if began - entry.last_used < protected_seconds}
-        keep = policy.keep | surveyed.pinned | fresh
-        deletions = plan(surveyed.entries, now=began, policy=replace(policy, keep=frozenset(keep)))
-        sizes = {deletion.entry.key: deletion.entry.size for deletion in deletions}
-        wanted = len(deletions)
-        for key in remove(objects, surveyed, deletions, stopped=stopped):
-            removed += 1
-            freed += sizes[key]
-    swept = sum(1 for _ in objects.delete_many([(info.name, info.version) for info in listed.abandoned]))
+    with Survey(objects, now=began) as surveyed:
+        listing = surveyed.listing
+        folded = fold(objects, listing, infos=surveyed.journals, complete=True, now=began)
+        removed = freed = wanted = 0
+        if policy is not None and policy.has_criterion:
+            kept = replace(policy, keep=policy.keep | surveyed.pinned, keep_used_since=began - protected_seconds)
+            with plan(listing.entries(), now=began, policy=kept) as planned:
+                wanted = planned.count
+                keys = (deletion.entry.key for deletion in planned)
+                for key in remove(objects, listing, keys, stopped=stopped):
+                    removed += 1
+                    found = listing.find(key)
+                    freed += found[0] if found is not None else 0
+        swept = sum(1 for _ in objects.delete_many([(info.name, info.version) for info in surveyed.abandoned]))
+        entries, size = listing.count()
     report = Report(
-        entries=len(surveyed.entries),
-        size=sum(entry.size for entry in surveyed.entries),
+        entries=entries,
+        size=size,
         removed=removed,
         freed=freed,
         kept=wanted - removed,
@@ -155,33 +188,3 @@ def run_pass(
     )
     log.debug("upkeep: %s", report)
     return report
-
-
-def _list(objects: ConditionalObjects, now: float) -> Survey:
-    entries: list[EntryInfo] = []
-    versions: dict[str, str] = {}
-    pinned: set[str] = set()
-    journals: list[BlobInfo] = []
-    abandoned: list[BlobInfo] = []
-    for info in objects.walk(_ROOT):
-        if info.name.startswith(ENTRIES):
-            key = key_of_name(info.name)
-            if key is not None:
-                entries.append(EntryInfo(key, info.size, info.created, info.created))
-                versions[key] = info.version
-        elif info.name.startswith(PINS):
-            key = unescape_key(info.name.removeprefix(PINS))
-            if key is not None:
-                pinned.add(key)
-        elif info.name.startswith(USED):
-            journals.append(info)
-        elif info.name.startswith((LEASES, TEMPORARY)) and now - info.created > _ABANDONED_SECONDS:
-            abandoned.append(info)
-    return Survey(entries, frozenset(pinned), versions, journals, abandoned)
-
-
-def _with_uses(listed: Survey, used: dict[str, float]) -> Survey:
-    entries = [
-        replace(entry, last_used=max(entry.created, used.get(entry.key, entry.created))) for entry in listed.entries
-    ]
-    return replace(listed, entries=entries)

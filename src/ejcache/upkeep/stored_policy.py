@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.errors import EntryCorruptError, EntryError, EntryVersionError, SettingError, StoreBusyError
 from ejcache.stores.objects import ABSENT
 from ejcache.units import parse_age, parse_size
-from ejcache.upkeep.plan import Policy
+from ejcache.upkeep.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,9 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ejcache.errors import StoreReadOnlyError
-from ejcache.stores.shared_layout import entry_name
 from ejcache.stores.wrappers import WrapperStore
-from ejcache.upkeep.shared_pass import PROTECTED_SECONDS, survey
+from ejcache.upkeep.shared_pass import PROTECTED_SECONDS, remove, survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +22,7 @@ __all__ = ["SurveyedStore"]
 class SurveyedStore(WrapperStore):
     """`shared`, whose listing knows what all processes used, pinned and have just made.
 
-    One listing gives all of it. What it said holds for `pinned`, `in_use` and `delete_many` until the next one.
+    One listing gives all of it. What it said holds for `pinned` and `delete_many` until the next one.
     """
 
     def __init__(self, shared: SharedStore) -> None:
@@ -33,12 +32,11 @@ class SurveyedStore(WrapperStore):
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry, with the last use that any process has written down."""
-        self._survey = survey(self.shared.bucket)
-        yield from self._survey.entries
+        return self._surveyed_anew().listing.entries()
 
     def size(self) -> int:
         """Bytes of all entries, by a listing."""
-        return sum(info.size for info in self.entries())
+        return self._surveyed_anew().listing.count()[1]
 
     def pin(self, key: str) -> bool:
         """Let no upkeep evict the entry under `key`; False if it was pinned."""
@@ -54,12 +52,9 @@ class SurveyedStore(WrapperStore):
         """The keys that are pinned."""
         return sorted(self._survey.pinned) if self._survey is not None else self.shared.pinned()
 
-    def in_use(self) -> frozenset[str]:
-        """Keys of entries that were made or used so lately that a program may be about to read them."""
-        if self._survey is None:
-            self._survey = survey(self.shared.bucket)
-        now = time.time()
-        return frozenset(info.key for info in self._survey.entries if now - info.last_used < PROTECTED_SECONDS)
+    def used_lately(self) -> float:
+        """Since when an entry must have been made or used that a program may be about to read."""
+        return time.time() - PROTECTED_SECONDS
 
     def delete_many(self, keys: Iterable[str]) -> Iterator[str]:
         """Remove the entries under `keys`, in batches, those only that still are as they were listed.
@@ -69,8 +64,10 @@ class SurveyedStore(WrapperStore):
         """
         if self.read_only:
             raise StoreReadOnlyError(f"{self.url} is open for reading only")
-        versions = self._survey.versions if self._survey is not None else {}
-        wanted = {entry_name(key): key for key in keys}
-        conditions = [(name, versions.get(key)) for name, key in wanted.items()]
-        for name in self.shared.bucket.delete_many(conditions):
-            yield wanted[name]
+        surveyed = self._survey or self._surveyed_anew()
+        yield from remove(self.shared.bucket, surveyed.listing, keys)
+
+    def _surveyed_anew(self) -> Survey:
+        # Whoever still iterates over the last one keeps it.
+        self._survey = surveyed = survey(self.shared.bucket)
+        return surveyed
