@@ -11,11 +11,13 @@ import pytest
 from helpers import python_command, run_program, variables_to_clear
 
 from ejcache.settings import set_command_line
+from ejcache.stores.breaker import forget_breakers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from buckets import GcsServer
     from helpers import Finished
 
 hypothesis.settings.register_profile(
@@ -74,3 +76,22 @@ def run_python(tmp_path: Path) -> Callable[..., Finished]:
         return run_program(python_command(program, *arguments), **{"cwd": tmp_path, **options})
 
     return run
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GcsServer]:
+    """Google's protocol on loopback, for all tests of a file."""
+    from buckets import GcsServer
+
+    with GcsServer() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    """An empty bucket on that server, which the environment leads to; no trouble that another test had with it."""
+    server.reset()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    forget_breakers()
+    yield server
+    forget_breakers()

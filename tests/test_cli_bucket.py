@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 import zstandard
-from buckets import GcsServer
 from cli_helpers import ejcache, key_text, put
 
 from ejcache.stores.opening import open_store
@@ -17,20 +16,6 @@ from ejcache.upkeep.stored_policy import POLICY
 
 URL = "gs://bucket/a"
 LONG_AGO = "2026-01-01T00:00:00.000Z"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with GcsServer() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server, monkeypatch):
-    """An empty bucket on loopback, which the environment leads to."""
-    server.reset()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    return server
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import shutil
 from typing import NamedTuple
 
 import pytest
-from buckets import GcsServer, S3Server
+from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
 URL = "gs://bucket/a"
@@ -15,20 +15,6 @@ REMOTE = [
     "credentials", "reach", "list", "create", "create once", "read", "compare and swap", "clock", "latency", "delete",
     "local tier",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server():
-    with GcsServer() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server, monkeypatch):
-    """An empty bucket on loopback, which the environment leads to."""
-    server.reset()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    return server
 
 
 @pytest.fixture

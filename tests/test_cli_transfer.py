@@ -10,7 +10,6 @@ import subprocess
 from collections import Counter
 
 import pytest
-from buckets import GcsServer
 from cli_helpers import PYTHON, ejcache, fill, key_text, plain_jax, put
 
 from ejcache.errors import EntryCorruptError, EntryVersionError
@@ -20,20 +19,6 @@ from ejcache.upkeep.bundle import MAGIC, BundleWriter, count_records, encode_end
 
 URL = "gs://bucket/a"
 NAMES = ("jit_train", "jit_eval", "jit_init")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with GcsServer() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server, monkeypatch):
-    """An empty bucket on loopback, which the environment leads to."""
-    server.reset()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    return server
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_fifty_damages_of_a_programs_entry_are_each_met_and_healed(cache, tmp_pa
         from ejcache.jaxside import seam
 
         original = seam.load_executable
-        monkeypatch.setattr(seam, "load_executable", lambda **k: loaded.append(k["serialized"]) or original(**k))
+        monkeypatch.setattr(seam, "load_executable", lambda raw, target: loaded.append(raw) or original(raw, target))
         for number, damaged in enumerate(damages(good), start=1):
             store.replace(info.key, damaged)
             assert run().tobytes() == expected.tobytes()

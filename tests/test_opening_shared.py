@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from buckets import GcsServer, S3Server
+from buckets import S3Server
 
 from ejcache import entry
 from ejcache.compilation_opening import open_cache_store, xla_places
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings import resolve
-from ejcache.stores.breaker import breaker_for, forget_breakers
+from ejcache.stores.breaker import breaker_for
 from ejcache.stores.local import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.nearby import nearby
@@ -20,22 +20,6 @@ from ejcache.stores.shared import SharedStore
 from ejcache.stores.shared_files import FileBucket
 from ejcache.stores.shared_fsspec import FsspecBucket
 from ejcache.stores.tiered import TieredStore
-
-
-@pytest.fixture(scope="module")
-def server():
-    with GcsServer() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server, monkeypatch):
-    """An empty bucket on loopback, which the environment leads to."""
-    server.reset()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    forget_breakers()
-    yield server
-    forget_breakers()
 
 
 @pytest.fixture

@@ -36,12 +36,6 @@ print(json.dumps(cache.stats().to_dict()), flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def server():
-    with GcsServer() as running:
-        yield running
-
-
 def started(server, disk, lines, **env) -> subprocess.Popen:
     """A program with its cache in the bucket and its local tier on `disk`, which then does what `lines` say."""
     cleared = {name: value for name, value in os.environ.items() if name not in variables_to_clear(os.environ)}

@@ -16,7 +16,7 @@ from ejcache.settings import Settings, parse, resolve, setting_named
 from ejcache.stores.opening import check_url
 
 if TYPE_CHECKING:
-    from ejcache.jaxside.seam import FlagReader
+    from ejcache.jaxside.seam_flags import FlagReader
     from ejcache.stores.base import Store
 
 __all__ = ["active", "current_settings", "disable", "enable"]
@@ -198,13 +198,14 @@ def _start() -> _Session | None:
         try:
             from ejcache.jaxside import seam
             from ejcache.jaxside.compiling import Compiler
+            from ejcache.jaxside.seam_flags import FlagReader
         except (ImportError, AttributeError) as exc:
             # A module or name of JAX's that the seam is built on is gone.
             _refused.append(str(exc))
         else:
             _refused.extend(seam.mismatches())
         if not _refused:
-            session = _Session(seam.FlagReader())
+            session = _Session(FlagReader())
             session.flags.watch()
             seam.install(Compiler(settings=session.settings, cache=session.cache, reset=session.close))
             return session

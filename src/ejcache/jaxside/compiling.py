@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import jax
-
-from ejcache import entry
-from ejcache.explaining import why_not_stored
 from ejcache.jaxside import seam
 from ejcache.jaxside.checking import Stored, Verdict, judge, serialized
+from ejcache.jaxside.keeping import Keeper, record_of
 from ejcache.jaxside.keying import CustomPartitioningError, KeyText, make_key
-from ejcache.jaxside.loading import Loaded, Loader, alternative_key
-from ejcache.jaxside.modules import module_text
-from ejcache.jaxside.pgle import Profile, Variants
+from ejcache.jaxside.loading import Loaded, Loader
+from ejcache.jaxside.pgle import Variants
 from ejcache.jaxside.sharing import Sharing
 from ejcache.jaxside.xla_caches import XlaCaches
-from ejcache.keys.key import PGLE, PLAIN
-from ejcache.misses import STORED, MissRecord, record_miss
+from ejcache.keys.key import PGLE
 from ejcache.statistics import Miss, Skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ejcache.compilation import CompilationCache
+    from ejcache.jaxside.pgle import Profile
+    from ejcache.jaxside.request import Request, Target
     from ejcache.settings import Settings
 
 __all__ = ["Compiler"]
-
-log = logging.getLogger("ejcache")
 
 _SMALL_PROGRAM: Final = 6000
 """Bytes of a program's canonical form below which it compiles in well under a second."""
 _QUICK_SECONDS: Final = 0.2
 """With a floor below this, small programs are stored too."""
-_SUCCESSION_SECONDS: Final = 30.0
-"""When the next rank of a storage domain looks whether the rank before it has published."""
 
 
 class Compiler:
@@ -66,6 +58,7 @@ class Compiler:
         self._loader = Loader()
         self._sharing = Sharing(trouble=self._trouble)
         self._variants = Variants(settings=settings)
+        self._keeper = Keeper(settings=settings, loader=self._loader, variants=self._variants)
         self._checked: set[str] = set()
         self._to_check: dict[str, tuple[str, Stored]] = {}
         self._hits_seen = 0
@@ -94,8 +87,8 @@ class Compiler:
             )
         except CustomPartitioningError:
             cache.count_skip(Skip.PARTITIONING)
-            record = _record(cache, key="", module_name=seam.module_name(module), reason="", compile_seconds=0.0)
-            self._explain(cache, replace(record, outcome=Skip.PARTITIONING.value))
+            record = record_of(cache, "", seam.module_name(module))
+            self._keeper.explain(cache, replace(record, outcome=Skip.PARTITIONING.value))
             cache.warn(
                 "partitioning",
                 f"{seam.module_name(module)} uses custom_partitioning, whose Python function has no identity outside "
@@ -122,21 +115,17 @@ class Compiler:
             cache.trouble("look for an optimised entry", exc)
             return False
 
-    def read(self, *, key: str, options: Any, backend: Any, devices: Any, callbacks: Sequence[Any]) -> Any:
+    def read(self, key: str, target: Target) -> Any:
         cache = self._cache(self._settings())
         if cache is None:
             return None, None
-        found = self._loader.load(
-            cache, key=key, options=options, backend=backend, devices=devices, callbacks=callbacks
-        )
+        found = self._loader.load(cache, key, target)
         for other in self._variants.stand_ins(cache, key) if isinstance(found, Miss) else ():
-            instead = self._loader.load(
-                cache, key=other, options=options, backend=backend, devices=devices, callbacks=callbacks
-            )
+            instead = self._loader.load(cache, other, target)
             if isinstance(instead, Loaded):
                 found = instead
                 break
-        if isinstance(found, Loaded) and self._wants_check(found, devices):
+        if isinstance(found, Loaded) and self._wants_check(found, target):
             self._to_check[str(key)] = (found.key, Stored(found.raw, found.executable))
             found = Miss.CHECKED
         if isinstance(found, Miss):
@@ -145,49 +134,28 @@ class Compiler:
         cache.count_hit(found.header, load_seconds=found.seconds)
         return found.executable, found.header.compile_seconds
 
-    def compile(
-        self,
-        *,
-        key: str,
-        module: Any,
-        module_name: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
-    ) -> Any:
-        asked, (key, profile) = key, self._variants.prepare(key, options)
+    def compile(self, request: Request) -> Any:
+        asked, target = request.key, request.target
+        key, profile = self._variants.prepare(asked, target.options)
+        request = replace(request, key=key)
         cache = self._cache(self._settings())
 
         def work() -> Any:
-            return self._compile_here(
-                cache,
-                asked=asked,
-                profile=profile,
-                key=key,
-                module=module,
-                module_name=module_name,
-                options=options,
-                backend=backend,
-                devices=devices,
-                callbacks=callbacks,
-            )
+            return self._compile_here(cache, request, asked=asked, profile=profile)
 
         alone = (
             str(key) in self._to_check
             or key in self._loader.rejected
-            or (callbacks and not seam.callbacks_are_cacheable())
+            or (target.callbacks and not seam.callbacks_are_cacheable())
             # The ranks of one program meet in it; they must not wait for each other here.
-            or len({device.process_index for device in devices}) > 1
+            or len(target.ranks) > 1
         )
         if alone or cache is None:
             return work()
         shared_cache = cache
 
         def lookup() -> Loaded | None:
-            found = self._loader.look_again(
-                shared_cache, key=key, options=options, backend=backend, devices=devices, callbacks=callbacks
-            )
+            found = self._loader.look_again(shared_cache, key, target)
             return found if isinstance(found, Loaded) else None
 
         made = cache.once(str(key), lookup=lookup, work=work, between_hosts=self._is_worth_requests(key))
@@ -203,98 +171,48 @@ class Compiler:
         return bool(self._settings().min_compile_seconds < _QUICK_SECONDS or size >= _SMALL_PROGRAM)
 
     def _compile_here(
-        self,
-        cache: CompilationCache | None,
-        *,
-        asked: str,
-        profile: Profile | None,
-        key: str,
-        module: Any,
-        module_name: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
+        self, cache: CompilationCache | None, request: Request, *, asked: str, profile: Profile | None
     ) -> Any:
+        def compile_now() -> Any:
+            return seam.compile_executable(request.module, request.target)
+
         started = time.monotonic()
-        executable = seam.compile_executable(
-            backend=backend, module=module, devices=devices, options=options, callbacks=callbacks
-        )
+        executable = compile_now()
         seconds = time.monotonic() - started
         self._xla_caches.collect()
         if cache is None:
             return executable
-        if callbacks and not seam.callbacks_are_cacheable():
+        if request.target.callbacks and not seam.callbacks_are_cacheable():
             cache.count_skip(Skip.CALLBACK)
-            record = _record(cache, key=key, module_name=module_name, reason="", compile_seconds=seconds)
-            self._explain(cache, replace(record, outcome=Skip.CALLBACK.value))
+            record = record_of(cache, request.key, request.module_name, compile_seconds=seconds)
+            self._keeper.explain(cache, replace(record, outcome=Skip.CALLBACK.value))
             return executable
-        to_check = self._to_check.pop(str(key), None)
+        to_check = self._to_check.pop(str(request.key), None)
         if to_check is not None:
             cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
-            self._check(
-                cache,
-                *to_check,
-                fresh=executable,
-                compile_again=lambda: seam.compile_executable(
-                    backend=backend, module=module, devices=devices, options=options, callbacks=callbacks
-                ),
-            )
+            self._check(cache, *to_check, fresh=executable, compile_again=compile_now)
             return executable
         miss = self._reason_of(asked)
         cache.count_miss(miss, compile_seconds=seconds)
-        record = _record(cache, key=key, module_name=module_name, reason=miss, compile_seconds=seconds)
-        kept = self._keep(
-            cache, record, key=key, module=module, backend=backend, executable=executable, profile=profile
-        )
-        self._explain(cache, kept)
+        record = record_of(cache, request.key, request.module_name, reason=miss, compile_seconds=seconds)
+        self._keeper.explain(cache, self._keeper.keep(cache, record, request, executable, profile=profile))
         return executable
 
-    def share(
-        self,
-        *,
-        key: str,
-        module: Any,
-        module_name: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
-        client: Any,
-        first_process: int,
-    ) -> Any:
-        def compile_here() -> Any:
-            return self.compile(
-                key=key,
-                module=module,
-                module_name=module_name,
-                options=options,
-                backend=backend,
-                devices=devices,
-                callbacks=callbacks,
-            )
-
+    def share(self, request: Request, *, client: Any, first_process: int) -> Any:
         def received(executable: Any, raw: bytes, compile_seconds: float) -> None:
             cache = self._cache(self._settings())
             if cache is None:
                 return
-            miss = self._reason_of(key)
+            miss = self._reason_of(request.key)
             cache.count_miss(miss)
-            record = _record(cache, key=key, module_name=module_name, reason=miss, compile_seconds=compile_seconds)
-            kept = self._keep(
-                cache, record, key=key, module=module, backend=backend, executable=executable, profile=None, raw=raw
-            )
-            self._explain(cache, kept)
+            record = record_of(cache, request.key, request.module_name, reason=miss, compile_seconds=compile_seconds)
+            self._keeper.explain(cache, self._keeper.keep(cache, record, request, executable, raw=raw))
 
         return self._sharing.run(
-            key=key,
-            options=options,
-            backend=backend,
-            devices=devices,
-            callbacks=callbacks,
+            request,
             client=client,
             first_process=first_process,
-            compile_here=compile_here,
+            compile_here=partial(self.compile, request),
             received=received,
         )
 
@@ -335,105 +253,14 @@ class Compiler:
             self._trouble("share a profile", exc)
             return b""
 
-    def _keep(
-        self,
-        cache: CompilationCache,
-        record: MissRecord,
-        *,
-        key: str,
-        module: Any,
-        backend: Any,
-        executable: Any,
-        profile: Profile | None,
-        raw: bytes | None = None,
-    ) -> MissRecord:
-        """Store what was compiled, if the policy has it; `record`, with what became of it.
-
-        `raw` are the executable's bytes where they are at hand: XLA may not serialise again what it has loaded.
-        """
-        skip = cache.skip_before_serialising(record.compile_seconds)
-        if skip is not None:
-            cache.count_skip(skip)
-            return replace(record, outcome=skip.value)
-        try:
-            raw = seam.serialize_executable(executable) if raw is None else raw
-        except Exception as exc:
-            cache.trouble(f"serialise {record.name}", exc)
-            return replace(record, outcome=Skip.ERROR.value)
-        where = str(key)
-        if key in self._loader.rejected:
-            # Hosts that disagree about an entry would replace each other's for ever; ours goes beside it.
-            where = alternative_key(key, backend)
-        made_of = key.key if isinstance(key, KeyText) else None
-        seam.record_event("/jax/compilation_cache/cache_misses")
-        if self._settings().expect_pgle:
-            warnings.warn(
-                f"PERSISTENT CACHE WRITE with key {key}, this is unexpected because "
-                "JAX_COMPILATION_CACHE_EXPECT_PGLE is set. The execution that populated the cache may lack coverage",
-                stacklevel=2,
-            )
-        try:
-            # The text goes first: nothing may come after the entry that could evict it.
-            record = replace(record, module=cache.keep_text(module_text(module)))
-            details: dict[str, Any] = {"details": dict(record.details), "signature": record.signature}
-            if profile is not None:
-                details["profile"] = profile.fields()
-                if not profile.kept:
-                    self._variants.keep(cache, key, profile)
-            header = entry.Header(
-                key=where,
-                name=record.name,
-                compile_seconds=record.compile_seconds,
-                platform=str(backend.platform),
-                jax=jax.__version__,
-                jaxlib=seam.jaxlib_version(),
-                variant=made_of.variant if made_of else PLAIN,
-                logical_key=made_of.logical if made_of else "",
-                profile_digest=profile.digest if profile is not None else "",
-                components=dict(record.components),
-                extra={**details, "module": record.module},
-            )
-            turn = self._loader.turn(key)
-            if turn:
-                # Another rank publishes; the one after it looks after a while whether that happened.
-                if turn == 1:
-                    self._succeed(cache, header, raw)
-                stored: Skip | None = Skip.OTHER_RANK
-                cache.count_skip(Skip.OTHER_RANK)
-            else:
-                stored = cache.store(header, raw, heal=where in self._loader.rejected)
-        except Exception as exc:
-            # A fault of ours must not take the program's executable from it.
-            cache.trouble(f"store {record.name}", exc)
-            stored = Skip.ERROR
-        return replace(record, outcome=stored.value if stored is not None else STORED)
-
-    def _succeed(self, cache: CompilationCache, header: entry.Header, raw: bytes) -> None:
-        def publish() -> None:
-            if not cache.contains(header.key):
-                cache.store(header, raw)
-
-        timer = threading.Timer(_SUCCESSION_SECONDS, publish)
-        timer.daemon = True
-        timer.start()
-
-    def _explain(self, cache: CompilationCache, record: MissRecord) -> None:
-        record_miss(record)
-        if not self._settings().explain_misses:
-            return
-        explanation = cache.explain(record)
-        if explanation is not None:
-            kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
-            log.warning("ejcache: %s (%.2f s; %s)", explanation.sentence, record.compile_seconds, kept)
-
-    def _wants_check(self, found: Loaded, devices: Any) -> bool:
+    def _wants_check(self, found: Loaded, target: Target) -> bool:
         """The first hit of each key in this process with `check_contents`, one hit in N with `check_one_in`.
 
         Never of a program that spans processes: one rank that compiles while the others load is what the agreement
         is there to prevent. Never of an optimised executable: compiled without its profile it is another.
         """
         settings = self._settings()
-        if len({device.process_index for device in devices}) > 1 or found.header.variant == PGLE:
+        if len(target.ranks) > 1 or found.header.variant == PGLE:
             return False
         if settings.check_contents:
             return found.key not in self._checked
@@ -461,21 +288,3 @@ class Compiler:
         cache = self._cache(self._settings())
         if cache is not None:
             cache.trouble(doing, exc)
-
-
-def _record(
-    cache: CompilationCache, *, key: str, module_name: str, reason: Miss | str, compile_seconds: float
-) -> MissRecord:
-    made_of = key.key if isinstance(key, KeyText) else None
-    return MissRecord(
-        time=time.time(),
-        url=cache.url,
-        reason=str(reason),
-        outcome="",
-        compile_seconds=compile_seconds,
-        key=str(key),
-        name=module_name,
-        components=dict(made_of.components) if made_of else {},
-        details=dict(made_of.details) if made_of else {},
-        signature=made_of.signature if made_of else "",
-    )

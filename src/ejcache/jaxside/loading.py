@@ -15,10 +15,9 @@ from ejcache.jaxside.toolchain import cpu_identity, native_libraries
 from ejcache.statistics import Miss
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ejcache.compilation import CompilationCache
     from ejcache.entry import Header
+    from ejcache.jaxside.request import Target
 
 __all__ = ["Loaded", "Loader", "alternative_key"]
 
@@ -52,26 +51,17 @@ class Loader:
         self._turns: dict[str, int] = {}
         self._agreement: Agreement | None = None
 
-    def load(
-        self,
-        cache: CompilationCache,
-        *,
-        key: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
-    ) -> Loaded | Miss:
+    def load(self, cache: CompilationCache, key: str, target: Target) -> Loaded | Miss:
         """The executable, or the reason why it must be compiled: on every rank of a program the same of the two."""
-        loaded = self.look_again(cache, key=key, options=options, backend=backend, devices=devices, callbacks=callbacks)
-        ranks = tuple(sorted({device.process_index for device in devices}))
+        loaded = self.look_again(cache, key, target)
+        ranks = target.ranks
         client = seam.coordination_client()
         if len(ranks) < 2 or client is None:
             return loaded
         if self._agreement is None:
             self._agreement = Agreement(client, rank=seam.process_index())
         decision = self._agreement.decide(
-            self._agreement.occurrence(_topic(key, devices)),
+            self._agreement.occurrence(_topic(key, target)),
             participants=ranks,
             mine={"loaded": isinstance(loaded, Loaded), "domain": cache.domain},
             decide=lambda said: {
@@ -89,20 +79,11 @@ class Loader:
         """0 if this rank is the one that publishes what it compiles under `key`, n if n others come first."""
         return self._turns.get(str(key), 0)
 
-    def look_again(
-        self,
-        cache: CompilationCache,
-        *,
-        key: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
-    ) -> Loaded | Miss:
+    def look_again(self, cache: CompilationCache, key: str, target: Target) -> Loaded | Miss:
         """The executable as far as this rank can see."""
         miss = Miss.REJECTED if key in self.rejected else None
         # The plain text: stores take exactly str, and JAX carries our subclass of it.
-        for candidate in (str(key), alternative_key(key, backend)):
+        for candidate in (str(key), alternative_key(key, target.backend)):
             if candidate in self.rejected:
                 continue
             started = time.monotonic()
@@ -110,13 +91,7 @@ class Loader:
             if looked.entry is None:
                 return miss or looked.miss or Miss.ABSENT
             try:
-                executable = seam.load_executable(
-                    backend=backend,
-                    serialized=looked.entry.raw,
-                    devices=devices,
-                    options=options,
-                    callbacks=callbacks,
-                )
+                executable = seam.load_executable(looked.entry.raw, target)
             except Exception as exc:
                 # XLA says no to an intact entry: another CPU, another driver. Others may still want it.
                 self.rejected.add(candidate)
@@ -146,10 +121,9 @@ def _look_up(cache: CompilationCache, key: str) -> Lookup:
         return Lookup(None, Miss.ERROR)
 
 
-def _topic(key: str, devices: Sequence[Any]) -> str:
+def _topic(key: str, target: Target) -> str:
     # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one key, two decisions.
-    ids = [device.id for device in devices]
-    return f"{key}/{hashlib.sha256(repr(ids).encode()).hexdigest()[:16]}"
+    return f"{key}/{hashlib.sha256(repr(target.device_ids).encode()).hexdigest()[:16]}"
 
 
 def _by_domain(said: dict[int, Any]) -> dict[str, list[int]]:

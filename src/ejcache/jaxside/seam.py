@@ -32,13 +32,13 @@ from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 from jaxlib import _hlo
 
-from ejcache.settings import SETTINGS, FlagValue, Origin, environment, parse, setting_named
+from ejcache.jaxside.request import Request, Target
+from ejcache.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = [
-    "FlagReader",
     "Hooks",
     "compile_executable",
     "install",
@@ -122,35 +122,13 @@ class Hooks(Protocol):
     def contains(self, key: str) -> bool:
         """Whether an entry stands under `key`."""
 
-    def read(self, *, key: str, options: Any, backend: Any, devices: Any, callbacks: Sequence[Any]) -> Any:
+    def read(self, key: str, target: Target) -> Any:
         """The loaded executable and its compile time in seconds, or (None, None)."""
 
-    def compile(
-        self,
-        *,
-        key: str,
-        module: Any,
-        module_name: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
-    ) -> Any:
+    def compile(self, request: Request) -> Any:
         """Compile after a miss, and keep the result."""
 
-    def share(
-        self,
-        *,
-        key: str,
-        module: Any,
-        module_name: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
-        client: Any,
-        first_process: int,
-    ) -> Any:
+    def share(self, request: Request, *, client: Any, first_process: int) -> Any:
         """Compile a program that spans processes once for all of them."""
 
     def share_profile(
@@ -207,101 +185,6 @@ _NEEDED_FLAGS: Final = frozenset(
         "jax_persistent_cache_min_entry_size_bytes",
     }
 )
-
-
-class FlagReader:
-    """JAX's flags and where their values came from, without asking JAX for what it does not know.
-
-    JAX keeps a flag's value but not who set it. So the states of the flags we honour are watched from activation on,
-    and a value that differs from what the environment says was set by a call before that.
-    """
-
-    def __init__(self) -> None:
-        self._states: dict[str, Any] = {
-            setting.flag: jax_config.config_states[setting.flag]
-            for setting in SETTINGS
-            if setting.flag in jax_config.config_states
-        }
-        self._initial = {flag: _initial_value(flag, state) for flag, state in self._states.items()}
-        self._called: set[str] = {flag for flag, state in self._states.items() if state.value != self._initial[flag]}
-        self._lock = threading.Lock()
-        self._previous_hooks: dict[str, Any] = {}
-
-    def watch(self) -> None:
-        """Notice calls of `jax.config.update` from now on."""
-        for flag, state in self._states.items():
-            previous = state._update_global_hook
-            self._previous_hooks[flag] = previous
-            state._update_global_hook = _Watch(self, flag, previous)
-
-    def unwatch(self) -> None:
-        """Leave the flags as they were found."""
-        for flag, previous in self._previous_hooks.items():
-            state = self._states[flag]
-            if isinstance(state._update_global_hook, _Watch):
-                state._update_global_hook = previous
-        self._previous_hooks.clear()
-
-    def note_call(self, flag: str) -> None:
-        with self._lock:
-            self._called.add(flag)
-
-    def forget_call(self, flag: str, value: Any) -> None:
-        """Put back a value that a call of ours had changed."""
-        jax_config.config.update(flag, value)
-        if value == self._initial.get(flag):
-            with self._lock:
-                self._called.discard(flag)
-
-    def read(self, flag: str) -> FlagValue | None:
-        state = self._states.get(flag)
-        if state is None:
-            return None
-        value = state.value
-        if flag in self._called or value != self._initial[flag]:
-            origin = Origin.COMMAND_LINE if _set_by_absl(flag, value) else Origin.CALL
-        else:
-            origin = Origin.ENVIRONMENT
-        return FlagValue(value, origin)
-
-
-class _Watch:
-    """An update hook that notes the call and passes it on."""
-
-    def __init__(self, reader: FlagReader, flag: str, previous: Callable[[Any], None] | None) -> None:
-        self._reader = reader
-        self._flag = flag
-        self._previous = previous
-
-    def __call__(self, value: Any) -> None:
-        self._reader.note_call(self._flag)
-        if self._previous is not None:
-            self._previous(value)
-
-
-def _initial_value(flag: str, state: Any) -> Any:
-    """What JAX made of the environment when it was imported."""
-    text = environment().get(flag.upper())
-    if text is None:
-        return _DEFAULTS.get(flag, state.value)
-    try:
-        return parse(setting_named(flag), text)
-    except ValueError:
-        return state.value
-
-
-_DEFAULTS: Final[dict[str, Any]] = {setting.flag: setting.default for setting in SETTINGS if setting.flag}
-
-
-def _set_by_absl(flag: str, value: Any) -> bool:
-    if not jax_config.config.use_absl:
-        return False
-    flags = getattr(jax_config.config, "absl_flags", None)
-    try:
-        given = flags.FLAGS[flag] if flags is not None else None
-    except KeyError:
-        return False
-    return given is not None and bool(given.present) and given.value == value
 
 
 # -- replacing -----------------------------------------------------------------------------------------------------
@@ -375,13 +258,27 @@ def install(hooks: Hooks) -> None:
             executable_devices: Any,
             host_callbacks: Sequence[Any] = (),
         ) -> Any:
-            return hooks.read(
-                key=cache_key,
-                options=compile_options,
+            target = Target(
                 backend=backend,
                 devices=executable_devices,
+                options=compile_options,
                 callbacks=host_callbacks if reads_callbacks else (),
             )
+            return hooks.read(cache_key, target)
+
+        def request_of(
+            backend: Any,
+            computation: Any,
+            executable_devices: Any,
+            compile_options: Any,
+            host_callbacks: Sequence[Any],
+            module_name: str,
+            cache_key: str,
+        ) -> Request:
+            target = Target(
+                backend=backend, devices=executable_devices, options=compile_options, callbacks=host_callbacks
+            )
+            return Request(key=cache_key, module=computation, module_name=module_name, target=target)
 
         def compile_and_write_cache(
             backend: Any,
@@ -393,13 +290,9 @@ def install(hooks: Hooks) -> None:
             cache_key: str,
         ) -> Any:
             return hooks.compile(
-                key=cache_key,
-                module=computation,
-                module_name=module_name,
-                options=compile_options,
-                backend=backend,
-                devices=executable_devices,
-                callbacks=host_callbacks,
+                request_of(
+                    backend, computation, executable_devices, compile_options, host_callbacks, module_name, cache_key
+                )
             )
 
         def compile_and_share_module(
@@ -413,17 +306,10 @@ def install(hooks: Hooks) -> None:
             cache_key: str,
             first_process_id: int,
         ) -> Any:
-            return hooks.share(
-                key=cache_key,
-                module=computation,
-                module_name=module_name,
-                options=compile_options,
-                backend=backend,
-                devices=executable_devices,
-                callbacks=host_callbacks,
-                client=global_client,
-                first_process=first_process_id,
+            request = request_of(
+                backend, computation, executable_devices, compile_options, host_callbacks, module_name, cache_key
             )
+            return hooks.share(request, client=global_client, first_process=first_process_id)
 
         def share_fdo_profiles(
             computation: Any,
@@ -520,16 +406,17 @@ def signature(module: Any) -> str:
     return ""
 
 
-def compile_executable(*, backend: Any, module: Any, devices: Any, options: Any, callbacks: Sequence[Any]) -> Any:
+def compile_executable(module: Any, target: Target) -> Any:
     """Compile as JAX does."""
-    return jax_compiler.backend_compile_and_load(backend, module, devices, options, callbacks)
+    return jax_compiler.backend_compile_and_load(
+        target.backend, module, target.devices, target.options, target.callbacks
+    )
 
 
-def load_executable(*, backend: Any, serialized: bytes, devices: Any, options: Any, callbacks: Sequence[Any]) -> Any:
+def load_executable(serialized: bytes, target: Target) -> Any:
     """Deserialise; raises what XLA raises if it will not have it."""
-    if callbacks:
-        return backend.deserialize_executable(serialized, devices, options, callbacks)
-    return backend.deserialize_executable(serialized, devices, options)
+    callbacks = (target.callbacks,) if target.callbacks else ()  # JAX 0.10 takes none at all
+    return target.backend.deserialize_executable(serialized, target.devices, target.options, *callbacks)
 
 
 def serialize_executable(executable: Any) -> bytes:

@@ -10,7 +10,9 @@ from ejcache import entry
 from ejcache.jaxside import seam
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from ejcache.jaxside.request import Request
 
 __all__ = ["Sharing"]
 
@@ -31,12 +33,8 @@ class Sharing:
 
     def run(
         self,
+        request: Request,
         *,
-        key: str,
-        options: Any,
-        backend: Any,
-        devices: Any,
-        callbacks: Sequence[Any],
         client: Any,
         first_process: int,
         compile_here: Callable[[], Any],
@@ -47,8 +45,8 @@ class Sharing:
         `received` is called with an executable that came, its bytes, and the seconds that it took to compile. They
         travel in an entry's envelope, so that what the service damages is not loaded.
         """
-        ids = tuple(device.id for device in devices)
-        memo = (str(key), ids)
+        key, ids = str(request.key), request.target.device_ids
+        memo = (key, ids)
         if memo in self._shared:
             return self._shared[memo]
         name = f"ejcache/share/{key}/{hashlib.sha256(repr(ids).encode()).hexdigest()[:16]}"
@@ -63,9 +61,7 @@ class Sharing:
         else:
             try:
                 came = entry.decode(client.blocking_key_value_get_bytes(name, int(_SECONDS * 1000)), key=name)
-                executable = seam.load_executable(
-                    backend=backend, serialized=came.raw, devices=devices, options=options, callbacks=callbacks
-                )
+                executable = seam.load_executable(came.raw, request.target)
             except Exception as exc:
                 self._trouble("take an executable from another process", exc)
                 executable = compile_here()
