@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sqlite3
 import textwrap
 import tracemalloc
 
@@ -132,6 +134,17 @@ def test_a_closed_table_says_so():
         tables.run("DELETE FROM t")
     with pytest.raises(StoreError, match="closed"):
         tables.row("SELECT * FROM t")
+
+
+def test_forgotten_without_a_word(recwarn):
+    """Tables that nobody closes are closed with their last reference."""
+    tables = TemporaryTables("CREATE TABLE t (a)")
+    connection = tables._connection
+    del tables
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+    assert not recwarn.list
 
 
 def test_closed_while_somebody_reads():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import weakref
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache.errors import StoreError
@@ -45,7 +46,10 @@ class TemporaryTables:
     def __init__(self, *schema: str) -> None:
         with _translated():
             # An empty name: a temporary database, in a file that has no name either.
-            self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        # Readers keep these tables alive as long as they read; Python warns of a connection that nobody closes.
+        self._forget = weakref.finalize(self, connection.close)
+        self._connection = connection
         # Nothing here outlives the process, so that nothing has to be safe from its death.
         self.run("PRAGMA synchronous = OFF", f"PRAGMA cache_size = -{_CACHE_KIB}", "PRAGMA temp_store = FILE", *schema)
 
@@ -88,8 +92,8 @@ class TemporaryTables:
         return next(self.rows(query, *parameters), None)
 
     def close(self) -> None:
-        """Forget all of it."""
-        self._connection.close()
+        """Forget all of it, as happens with the last reference."""
+        self._forget()
 
 
 @contextlib.contextmanager
