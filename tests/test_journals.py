@@ -102,9 +102,10 @@ def with_body(body, **fields):
         with_body(b"12 k\n"),
         with_body(b"12\t\xff\n"),
         with_body(b"12\ta\tb\n"),
+        with_body(b"9" * 400 + b"\tk\n"),
         with_body(zlib.compress(b"12\tk\n")[:-1], codec="zlib"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_what_nobody_wrote(data):
     """Intact by its checksum or not, what is no list of uses is refused as such."""

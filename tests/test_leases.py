@@ -199,6 +199,55 @@ def test_heart_ends_everything(leases):
     assert leases.look("a") is leases.look("b") is None
 
 
+class Pulse:
+    """Something that beats, and says so."""
+
+    interval = 0.01
+
+    def __init__(self):
+        self.beats = threading.Event()
+        self.ended = threading.Event()
+
+    def beat(self):
+        self.beats.set()
+        return True
+
+    def end(self):
+        self.ended.set()
+
+
+def test_a_lease_after_a_rest_beats_too(monkeypatch):
+    """A lease that is taken while the heart's thread rests beats as the first one did."""
+    monkeypatch.setattr("ejcache.stores.heart._IDLE_SECONDS", 3600.0)
+    real, first, second = Heart(), Pulse(), Pulse()
+    real.add(first)
+    real.end(first, after=0.0)
+    assert first.ended.wait(60)
+    with real._changed:  # the thread rests as soon as it has this lock again
+        assert not real._beating
+    real.add(second)
+    assert second.beats.wait(60)
+    assert real.end_all(limit=60) is True
+
+
+def test_a_lease_at_the_end_of_a_rest_beats_too(monkeypatch):
+    """A lease that is taken at the moment when the heart's thread would leave is not left without one."""
+    real, pulse = Heart(), Pulse()
+
+    class JustThen(threading.Condition):
+        def wait(self, timeout=None):
+            if not real._beating and not pulse.beats.is_set():
+                real._beating[pulse] = real._clock()
+                return False
+            return super().wait(timeout)
+
+    real._changed = JustThen(threading.Lock())
+    with real._changed:
+        real._start()
+    assert pulse.beats.wait(60)
+    assert real.end_all(limit=60) is True
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_fork_holds_nothing(leases, heart):
     """A forked child neither holds nor releases its parent's leases."""

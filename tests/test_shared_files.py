@@ -10,8 +10,8 @@ import pytest
 
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared import SharedStore
-from ejcache.stores.shared_files import FileBucket
-from ejcache.stores.shared_layout import entry_name
+from ejcache.stores.shared_files import FileBucket, _scan
+from ejcache.stores.shared_layout import ENTRIES, entry_name, key_of_name
 from ejcache.stores.shared_retry import RetryPolicy
 
 
@@ -194,3 +194,28 @@ def test_a_killed_writer(tmp_path, run_python):
     (left,) = bucket.walk("v1/tmp/")
     assert len(left.name.rsplit("-", 2)[-1]) == 32
     assert bucket.create("v1/entries/k", b"other") is True
+
+
+def test_a_listing_asks_for_one_directory_at_a_time(bucket, monkeypatch):
+    """However much is below a prefix, no call lists more than one directory; each has the deadline of a call."""
+    store = SharedStore(bucket)
+    keys = {f"k{number}" for number in range(40)}
+    for key in keys:
+        store.put(key, b"x")
+    listed = []
+    run = RetryPolicy.run
+
+    def call(policy, what, attempt, **options):
+        listed.append(0)
+        return run(policy, what, attempt, **options)
+
+    def scan(place):
+        listed[-1] += 1
+        return _scan(place)
+
+    monkeypatch.setattr(RetryPolicy, "run", call)
+    monkeypatch.setattr("ejcache.stores.shared_files._scan", scan)
+    found = {key_of_name(info.name) for info in bucket.walk("v1/") if info.name.startswith(ENTRIES)}
+    assert found == keys
+    assert set(listed) == {1}
+    assert len(listed) > 20

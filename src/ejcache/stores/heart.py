@@ -56,6 +56,8 @@ class Heart:
         with self._changed:
             self._beating[thing] = self._clock() + thing.interval
             self._start()
+            # A thread that has nothing to do waits for longer than any interval.
+            self._changed.notify_all()
 
     def remove(self, thing: Beating) -> None:
         """Let `thing` beat no more."""
@@ -117,7 +119,7 @@ class Heart:
             with self._changed:
                 due = min((*self._beating.values(), *self._ending.values()), default=None)
                 seconds = _IDLE_SECONDS if due is None else max(0.0, due - self._clock())
-                if not self._changed.wait(seconds) and due is None:
+                if not self._changed.wait(seconds) and not self._beating and not self._ending:
                     self._thread = None
                     return
             try:

@@ -65,7 +65,7 @@ def _root(settings: Settings) -> Path | None:
     chosen = settings.local_dir
     if chosen is None:
         default = user_directory() / "tiers"
-        return default if not is_shared(str(default)) else _temporary()
+        return default if _can_be_made(default) and not is_shared(str(default)) else _temporary()
     source = settings["local_dir"].source
     try:
         path = local_path(chosen)
@@ -76,6 +76,14 @@ def _root(settings: Settings) -> Path | None:
         log.warning("ejcache: %s: %s is not on a local disk, so copies are kept in memory only", source, chosen)
         return None
     return Path(path)
+
+
+def _can_be_made(path: Path) -> bool:
+    """Whether this user may write there: not in the home directory of another one, as containers like to have it."""
+    for existing in (path, *path.parents):
+        if os.path.lexists(existing):
+            return os.access(existing, os.W_OK | os.X_OK)
+    return False
 
 
 def _temporary() -> Path | None:

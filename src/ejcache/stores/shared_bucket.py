@@ -10,6 +10,7 @@ import itertools
 import uuid
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
@@ -180,16 +181,12 @@ class Bucket(ABC):
             prefix: may end within a name.
             deep: also those with a slash after the prefix; without, a folder costs nothing, whatever is in it.
         """
-        token: str | None = None
-
-        def page(timeout: float) -> tuple[list[BlobInfo], str | None]:
-            return self._page(prefix, token, timeout, deep=deep)
-
-        while True:
-            infos, token = self.policy.run(f"listing {self.url}/{prefix}", page)
+        waiting: list[str | None] = [None]
+        while waiting:
+            page = partial(self._page, prefix, waiting.pop(), deep=deep)
+            infos, more = self.policy.run(f"listing {self.url}/{prefix}", page)
             yield from infos
-            if token is None:
-                return
+            waiting += more
 
     def close(self) -> None:  # noqa: B027  # not every storage has something to release
         """Release connections; the bucket opens them again when it is used again."""
@@ -217,4 +214,5 @@ class Bucket(ABC):
     @abstractmethod
     def _page(
         self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
-    ) -> tuple[list[BlobInfo], str | None]: ...
+    ) -> tuple[list[BlobInfo], list[str]]:
+        """What one try can list, the first of it without a token, and the tokens of what has to be listed then."""

@@ -21,7 +21,7 @@ from ejcache.stores.shared_retry import TransientError
 from ejcache.stores.shared_workers import call_with_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ejcache.stores.shared_retry import RetryPolicy
 
@@ -99,22 +99,19 @@ class FileBucket(Bucket):
 
     def _page(
         self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
-    ) -> tuple[list[BlobInfo], str | None]:
-        folder, _, start = prefix.rpartition("/")
+    ) -> tuple[list[BlobInfo], list[str]]:
+        # One directory a page: what is below may be more than a server can list in the time of one call.
+        folder, start = (token, "") if token is not None else (prefix.rpartition("/")[0], prefix.rpartition("/")[2])
         root = self._place(folder) if folder else self.path
         above = f"{folder}/" if folder else ""
 
-        def page() -> tuple[list[BlobInfo], str | None]:
+        def page() -> tuple[list[BlobInfo], list[str]]:
             names, folders = _scan(root)
-            folders = sorted(f for f in folders if deep and f.startswith(start) and (token is None or f > token))
-            if token is None:
-                infos = [_info(above + n, root / n) for n in names if n.startswith(start)]
-                return [i for i in infos if i is not None], "" if folders else None
-            # One directory a page keeps the memory and the time of a page small.
-            infos = list(_walk(above + folders[0], root / folders[0])) if folders else []
-            return [i for i in infos if i is not None], folders[0] if len(folders) > 1 else None
+            infos = [_info(above + name, root / name) for name in names if name.startswith(start)]
+            below = [above + name for name in sorted(folders, reverse=True) if deep and name.startswith(start)]
+            return [info for info in infos if info is not None], below
 
-        return self._run("listing", prefix, page, timeout)
+        return self._run("listing", folder, page, timeout)
 
     # Writing.
 
@@ -261,14 +258,6 @@ def _scan(place: Path) -> tuple[list[str], list[str]]:
             return [], []
         raise
     return [name for name, folder in entries if not folder], [name for name, folder in entries if folder]
-
-
-def _walk(name: str, place: Path) -> Iterator[BlobInfo | None]:
-    names, folders = _scan(place)
-    for found in names:
-        yield _info(f"{name}/{found}", place / found)
-    for found in folders:
-        yield from _walk(f"{name}/{found}", place / found)
 
 
 def _in_made_folder(place: Path, function: Callable[[], T]) -> T:

@@ -152,19 +152,27 @@ class FsspecBucket(Bucket):
         return self._run("deleting from", delete, timeout, writing=True)
 
     def _page(
-        self,
-        prefix: str,
-        token: str | None,  # noqa: ARG002  # fsspec's listings have one page
-        timeout: float,
-        *,
-        deep: bool = True,
-    ) -> tuple[list[BlobInfo], str | None]:
-        folder = prefix.rpartition("/")[0]
+        self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
+    ) -> tuple[list[BlobInfo], list[str]]:
+        # One folder a page: of all that is below nobody knows how long it takes.
+        folder = prefix.rpartition("/")[0] if token is None else token
 
-        def page(fs: Any, root: str) -> tuple[list[BlobInfo], str | None]:
-            found = fs.find(f"{root}/{folder}" if folder else root, maxdepth=None if deep else 1, detail=True)
-            infos = [_info(path.removeprefix(root).lstrip("/"), item) for path, item in found.items()]
-            return [info for info in infos if info.name.startswith(prefix)], None
+        def page(fs: Any, root: str) -> tuple[list[BlobInfo], list[str]]:
+            infos, below = [], []
+            try:
+                found = fs.ls(f"{root}/{folder}" if folder else root, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return [], []
+            for item in found:
+                name = str(item["name"]).removeprefix(root).strip("/")
+                if not name.startswith(prefix) or name == folder:
+                    # The folder itself, which some back ends list among what is in it.
+                    continue
+                if item["type"] == "directory":
+                    below += [name] if deep else []
+                else:
+                    infos.append(_info(name, item))
+            return infos, below
 
         return self._run("listing", page, timeout)
 

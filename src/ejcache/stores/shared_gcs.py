@@ -259,7 +259,7 @@ class GcsBucket(Bucket):
 
     def _page(
         self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
-    ) -> tuple[list[BlobInfo], str | None]:
+    ) -> tuple[list[BlobInfo], list[str]]:
         params = {"prefix": self._prefix + prefix, "maxResults": str(_PAGE), "fields": _LISTED}
         if not deep:
             params["delimiter"] = "/"
@@ -270,7 +270,7 @@ class GcsBucket(Bucket):
             raise StoreUnavailableError(f"{self.url} is not found")
         page = answer.json()
         infos = [_info(item["name"][len(self._prefix) :], item) for item in page.get("items", ())]
-        return infos, page.get("nextPageToken")
+        return infos, [page["nextPageToken"]] if "nextPageToken" in page else []
 
 
 async def _send(

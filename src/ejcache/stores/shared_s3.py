@@ -234,7 +234,7 @@ class S3Bucket(Bucket):
 
     def _page(
         self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
-    ) -> tuple[list[BlobInfo], str | None]:
+    ) -> tuple[list[BlobInfo], list[str]]:
         after = {} if token is None else {"ContinuationToken": token}
         if not deep:
             after["Delimiter"] = "/"
@@ -248,7 +248,7 @@ class S3Bucket(Bucket):
             BlobInfo(item["Key"][len(self._prefix) :], item["Size"], item["LastModified"].timestamp(), item["ETag"])
             for item in page.get("Contents", ())
         ]
-        return infos, page.get("NextContinuationToken")
+        return infos, [page["NextContinuationToken"]] if page.get("NextContinuationToken") else []
 
 
 async def _finish(fs: Any) -> None:

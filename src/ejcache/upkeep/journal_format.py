@@ -94,7 +94,7 @@ def decode_lines(data: bytes) -> Iterator[tuple[str, float]]:
             yield _parsed(line.decode())
         if count != header["count"]:
             raise EntryCorruptError("there are not as many uses as the header says")
-    except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as exc:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, zlib.error) as exc:
         raise EntryCorruptError(f"these are no uses of entries: {exc}") from exc
 
 

@@ -49,6 +49,9 @@ class TemporaryTables:
             connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         # Readers keep these tables alive as long as they read; Python warns of a connection that nobody closes.
         self._forget = weakref.finalize(self, connection.close)
+        # Another thread may be at work on it when the program ends, or the thread of a parent was: then closing it
+        # crashes, or never returns. The file has no name, so that it is gone with the process.
+        self._forget.atexit = False
         self._connection = connection
         # Nothing here outlives the process, so that nothing has to be safe from its death.
         self.run("PRAGMA synchronous = OFF", f"PRAGMA cache_size = -{_CACHE_KIB}", "PRAGMA temp_store = FILE", *schema)
