@@ -148,6 +148,37 @@ def test_a_uid_without_a_passwd_entry_has_a_cache(run_python, tmp_path):
     assert stats_of(finished)["stores"] == 5
 
 
+@needs_root
+def test_a_home_of_another_user(run_python, tmp_path):
+    """As in a container of an arbitrary uid with root's HOME: temporary files hold the copies of a bucket's entries."""
+    for path in [tmp_path, *tmp_path.parents]:
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o055)
+    home, temporary = tmp_path / "root", tmp_path / "tmp"
+    home.mkdir(mode=0o700)
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    finished = run_python(
+        f"""
+        import os
+        import ejcache.errors
+        from ejcache.settings import resolve
+        from ejcache.stores.local import LocalStore
+        from ejcache.stores.nearby import nearby
+        from ejcache.stores.opening import open_store
+        os.setgid(54321), os.setuid(54321)
+        print(nearby("gs://bucket/a", resolve()).directory.parent)
+        try:
+            open_store({str(home / "cache")!r}).get("key")
+        except ejcache.errors.StoreError as exc:
+            print("refused", {str(home)!r} in str(exc))
+        """,
+        env={"HOME": str(home), "XDG_CACHE_HOME": None, "TMPDIR": str(temporary)},
+        cwd="/",
+    )
+    assert finished.stdout.splitlines() == [f"{temporary}/ejcache-54321/tiers", "refused True"]
+
+
 def test_a_directory_deleted_while_running(run_python, tmp_path):
     """Results stay right and nothing hangs, whether or not the directory comes back."""
     directory = tmp_path / "c"
