@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ejcache.errors import StoreUnavailableError
+from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.heart import Heart
 from ejcache.stores.leases import MISSED_BEATS, Sighting, Watch
 from ejcache.stores.leases_local import LocalLeases
@@ -197,6 +197,33 @@ def test_heart_ends_everything(leases):
         assert leases.acquire(key) is not None
     assert real.end_all(limit=60) is True
     assert leases.look("a") is leases.look("b") is None
+
+
+class NoDeletion(MemoryObjects):
+    """Credentials that may create, and neither remove nor overwrite."""
+
+    def write(self, name, data, *, version=None):
+        if version == ABSENT:
+            return super().write(name, data, version=version)
+        raise StoreReadOnlyError("no storage.objects.delete")
+
+    def delete(self, name, *, version=None):
+        raise StoreReadOnlyError("no storage.objects.delete")
+
+
+def test_credentials_that_cannot_give_leases_up(time, heart):
+    """A dead lease that nobody may remove is waited for until it is known to be dead, and no further one is left."""
+    objects = NoDeletion()
+    first = StoreLeases(objects, interval=3.0, beats=heart)
+    first.acquire("k").release()
+    heart.step()
+    with pytest.raises(StoreReadOnlyError, match="given up"):
+        first.acquire("other")
+    second = StoreLeases(objects, interval=3.0, beats=heart)
+    flight = SingleFlight(second, clock=time, sleep=time.sleep)
+    assert flight.run("k", lookup=lambda: None, work=lambda: "done", deadline=600) == "done"
+    assert time.now - 100.0 < 20
+    assert flight.counters["blind"] == 1
 
 
 class Pulse:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from buckets import GcsServer, gcs_bucket
+from buckets import GcsServer, gcs_bucket, s3_bucket
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from gcs_server.objects import ApiError
 
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared import SharedStore
@@ -181,6 +183,37 @@ class TestLostAnswers:
         server.add_fault("drop_after", path="/batch", count=1)
         list(bucket.delete_many((f"o/{n}", None) for n in range(5)))
         assert server.objects() == {}
+
+    @pytest.mark.parametrize(
+        ("reason", "error"), [("forbidden", StoreReadOnlyError), ("rateLimitExceeded", StoreBusyError)]
+    )
+    def test_a_batch_whose_parts_are_refused(self, server, impatient, monkeypatch, reason, error):
+        """Deletions that are not permitted say so at once; those that come too fast are tried again until the end."""
+        impatient.create("k", b"x")
+        route = server.api._route
+
+        def refuse(call):
+            if call.method == "DELETE":
+                raise ApiError(403, reason, "storage.objects.delete is needed")
+            return route(call)
+
+        monkeypatch.setattr(server.api, "_route", refuse)
+        server.clear_requests()
+        with pytest.raises(error, match="delet"):
+            list(impatient.delete_many([("k", None)]))
+        assert (len(server.requests) == 1) == (reason == "forbidden")
+
+    @pytest.mark.parametrize(
+        ("code", "error"),
+        [("AccessDenied", StoreReadOnlyError), ("InvalidRequest", StoreUnavailableError), ("NoSuchKey", None)],
+    )
+    def test_deletions_that_s3_refuses(self, monkeypatch, code, error):
+        """S3 refuses the parts of a batch within an answer that says 200; only what is gone already is no failure."""
+        bucket = s3_bucket("http://127.0.0.1:1")
+        answer = {"Errors": [{"Key": "prefix/k", "Code": code, "Message": "so it is"}]}
+        monkeypatch.setattr(bucket, "_call", lambda *_, **__: answer)
+        with pytest.raises(error, match="so it is") if error else contextlib.nullcontext():
+            assert list(bucket.delete_many([("k", None)])) == []
 
     @pytest.mark.parametrize("action", ["reset", "drop_after", "stall"])
     def test_one_winner_in_a_storm(self, server, action):

@@ -12,7 +12,7 @@ from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableE
 from ejcache.stores.shared import SharedStore
 from ejcache.stores.shared_files import FileBucket, _scan
 from ejcache.stores.shared_layout import ENTRIES, entry_name, key_of_name
-from ejcache.stores.shared_retry import RetryPolicy
+from ejcache.stores.shared_retry import RetryPolicy, TransientError
 
 
 @pytest.fixture
@@ -194,6 +194,30 @@ def test_a_killed_writer(tmp_path, run_python):
     (left,) = bucket.walk("v1/tmp/")
     assert len(left.name.rsplit("-", 2)[-1]) == 32
     assert bucket.create("v1/entries/k", b"other") is True
+
+
+class SlowLink(FileBucket):
+    """A link over which eight megabytes do not arrive in the time of one call."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.asked = []
+
+    def _read(self, name, start, length, version, timeout):
+        self.asked.append(length)
+        if length > 8 << 20:
+            raise TransientError("no answer", busy=True)
+        return super()._read(name, start, length, version, timeout)
+
+
+def test_a_large_entry_over_a_slow_link(tmp_path):
+    """What does not arrive in time at once is asked for in smaller parts; where nothing arrives the deadline holds."""
+    bucket = SlowLink(tmp_path / "shared", policy=RetryPolicy(deadline=20))
+    value = os.urandom(20 << 20)
+    bucket.create("k", value)
+    assert bucket.read("k").data == value
+    assert bucket.asked == [32 << 20, 8 << 20, 8 << 20, 8 << 20]
+    assert bucket.read("k", length=3).data == value[:3]
 
 
 def test_a_listing_asks_for_one_directory_at_a_time(bucket, monkeypatch):

@@ -9,7 +9,7 @@ from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError, UsageError
 from ejcache.stores.shared import SharedStore
-from ejcache.stores.shared_counters import SharedCounters
+from ejcache.stores.shared_counters import SharedCounters, fold_counters
 from ejcache.stores.shared_files import FileBucket
 from ejcache.stores.shared_fsspec import FsspecBucket
 from ejcache.stores.shared_gcs import GcsBucket
@@ -27,6 +27,11 @@ def store(tmp_path):
 def server():
     with GcsServer() as server:
         yield server
+
+
+def fold(store, *, days=0):
+    """A pass of upkeep over the counters, so many days from now."""
+    return fold_counters(store.bucket, list(store.bucket.walk(COUNTERS)), now=time.time() + days * 86_400)
 
 
 def counter_writes(server):
@@ -109,6 +114,51 @@ class TestCounters:
         store.add_counters({"hits": 1})
         assert store.counters() == {"hits": 2}
         store.close()
+
+    def test_of_processes_that_have_ended_are_folded(self, store):
+        """A day later their objects are one, with the same sums; a process that wakes up goes on in another."""
+        awake = SharedStore(store.bucket, counter_interval=0)
+        awake.add_counters({"hits": 1})
+        for _ in range(5):
+            with SharedStore(store.bucket, counter_interval=0) as ended:
+                ended.add_counters({"hits": 2, "misses": 1})
+        assert fold(store) == 0
+        assert fold(store, days=2) == 6
+        assert [info.name for info in store.bucket.walk(COUNTERS)] == [f"{COUNTERS}=baseline"]
+        assert store.counters() == {"hits": 11, "misses": 5}
+        awake.add_counters({"hits": 1})
+        awake.add_counters({"hits": 1})
+        assert store.counters() == {"hits": 13, "misses": 5}
+        assert fold(store) == 0
+        assert fold(store, days=2) == 1
+        assert store.counters() == {"hits": 13, "misses": 5}
+        store.reset_counters()
+        assert store.counters() == {}
+
+    def test_folded_by_one_who_dies(self, store, monkeypatch):
+        """Between the baseline and the removal nothing counts twice, for a reader, a reset or the next pass."""
+        for _ in range(3):
+            with SharedStore(store.bucket, counter_interval=0) as ended:
+                ended.add_counters({"hits": 1})
+        with monkeypatch.context() as patched:
+            patched.setattr(store.bucket, "delete_many", lambda _: iter(()))
+            assert fold(store, days=2) == 0
+        assert store.counters() == {"hits": 3}
+        store.reset_counters()
+        assert store.counters() == {}
+        assert fold(store, days=2) == 3
+        assert store.counters() == {}
+
+    def test_a_write_whose_answer_was_lost_for_good(self, server):
+        """Counters that were written although no answer came count once."""
+        store = SharedStore(gcs_bucket(server, deadline=0.3), counter_interval=0)
+        store.add_counters({"hits": 1})
+        server.add_fault("drop_after", method="POST")
+        server.add_fault("reset", method="GET")
+        store.add_counters({"hits": 1})
+        server.clear_faults()
+        store.add_counters({"hits": 1})
+        assert SharedStore(gcs_bucket(server), read_only=True).counters() == {"hits": 3}
 
     def test_damaged_counters_count_nothing(self, store):
         """A damaged object among the counters is passed over."""

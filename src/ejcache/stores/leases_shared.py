@@ -16,13 +16,15 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreError
+from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.heart import Heart, heart
 from ejcache.stores.leases import Sighting
 from ejcache.stores.objects import ABSENT
 from ejcache.stores.shared_layout import escape_key, process_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ejcache.stores.objects import ConditionalObjects
 
 __all__ = ["LEASES", "StoreLeases"]
@@ -70,9 +72,17 @@ class StoreLeases:
         self._objects = objects
         self._interval = interval
         self._heart = beats
+        self._refused: StoreReadOnlyError | None = None
 
     def acquire(self, key: str) -> _StoreLease | None:
-        """The lease, or None if somebody has it; one request."""
+        """The lease, or None if somebody has it; one request.
+
+        Raises:
+            StoreReadOnlyError: credentials that may create a lease but not change or remove one leave it behind, and
+                everybody else waits for it; after the first such refusal no more are taken.
+        """
+        if self._refused is not None:
+            raise StoreReadOnlyError(f"no leases are taken that cannot be given up: {self._refused}")
         return self._written(_name(key), fence=1, version=ABSENT)
 
     def look(self, key: str) -> Sighting | None:
@@ -98,13 +108,27 @@ class StoreLeases:
         written = self._objects.write(name, record.encode(), version=version)
         if written is None:
             return None
-        lease = _StoreLease(self._objects, self._heart, name, record, written)
+        lease = _StoreLease(self._objects, self._heart, name, record, written, refused=self._note_refusal)
         self._heart.add(lease)
         return lease
 
+    def _note_refusal(self, exc: StoreReadOnlyError) -> None:
+        if self._refused is None:
+            log.info("ejcache: leases cannot be given up (%s), so that each process compiles for itself", exc)
+        self._refused = exc
+
 
 class _StoreLease:
-    def __init__(self, objects: ConditionalObjects, beats: Heart, name: str, record: _Record, version: str) -> None:
+    def __init__(
+        self,
+        objects: ConditionalObjects,
+        beats: Heart,
+        name: str,
+        record: _Record,
+        version: str,
+        *,
+        refused: Callable[[StoreReadOnlyError], None],
+    ) -> None:
         self.interval = record.interval
         self.lost = False
         self._objects = objects
@@ -115,6 +139,7 @@ class _StoreLease:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._ended = False
+        self._note_refusal = refused
 
     @property
     def fence(self) -> int:
@@ -132,6 +157,9 @@ class _StoreLease:
             record = _Record(self._record.holder, self._record.fence, self._record.beat + 1, self._record.interval)
             try:
                 written = self._objects.write(self._name, record.encode(), version=self._version)
+            except StoreReadOnlyError as exc:
+                self._note_refusal(exc)
+                return False
             except StoreError as exc:
                 log.debug("a heartbeat of %s was not written: %s", self._name, exc)
                 return True
@@ -151,6 +179,8 @@ class _StoreLease:
             try:
                 if not self._objects.delete(self._name, version=self._version) and self._is_ours(self._record):
                     self._objects.delete(self._name, version=self._version)
+            except StoreReadOnlyError as exc:
+                self._note_refusal(exc)
             except StoreError as exc:
                 log.debug("the lease %s was not given up, and will be found dead: %s", self._name, exc)
 

@@ -70,6 +70,8 @@ class Bucket(ABC):
     """The storage itself compares versions; without, `write` and `delete` compare a moment before they act."""
     part_size: int = 32 << 20
     """Bytes to read at once: a larger object takes a request, and a deadline, for each part."""
+    least_part: int = 1 << 20
+    """Over a slow link parts become smaller, down to this."""
 
     def __init__(self, url: str, *, policy: RetryPolicy | None = None) -> None:
         self.url = url.rstrip("/")
@@ -91,11 +93,21 @@ class Bucket(ABC):
         raise StoreBusyError(f"{self.url}/{name} was replaced again and again while it was read")
 
     def _read_parts(self, name: str, length: int | None) -> Blob | None:
+        largest = self.part_size
+
         def part(start: int, version: str | None) -> Blob | None:
-            wanted = self.part_size if length is None else min(self.part_size, length - start)
-            return self.policy.run(
-                f"reading {self.url}/{name}", lambda timeout: self._read(name, start, wanted, version, timeout)
-            )
+            def attempt(timeout: float) -> Blob | None:
+                nonlocal largest
+                wanted = largest if length is None else min(largest, length - start)
+                try:
+                    return self._read(name, start, wanted, version, timeout)
+                except TransientError as exc:
+                    if exc.busy:
+                        # Perhaps not the storage is slow but the link, and a smaller part arrives in time.
+                        largest = max(self.least_part, largest // 4)
+                    raise
+
+            return self.policy.run(f"reading {self.url}/{name}", attempt)
 
         first = part(0, None)
         if first is None:

@@ -36,7 +36,7 @@ class FsspecBucket(Bucket):
     """
 
     conditional = False
-    part_size = 1 << 62
+    part_size = least_part = 1 << 62
 
     def __init__(
         self, url: str, *, policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None

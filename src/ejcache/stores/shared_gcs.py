@@ -38,6 +38,7 @@ _FRESH: Final = dt.timedelta(minutes=10)
 _CONNECTIONS: Final = 64
 _IDLE: Final = 60.0
 _ONE_PIECE: Final = 1 << 20
+_RATE_LIMITS: Final = ("rateLimitExceeded", "userRateLimitExceeded")
 
 
 class _Answer(NamedTuple):
@@ -142,7 +143,7 @@ class GcsBucket(Bucket):
             raise StoreUnavailableError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
         if status == 404:
             return
-        if status == 429 or reason in ("rateLimitExceeded", "userRateLimitExceeded"):
+        if status == 429 or reason in _RATE_LIMITS:
             raise TransientError(f"{status} {said}", busy=True)
         if status == 408 or status >= 500:
             raise TransientError(f"{status} {said}", ambiguous=True)
@@ -240,11 +241,15 @@ class GcsBucket(Bucket):
                 data=("\r\n".join([*lines, f"--{boundary}--", ""]).encode(),),
                 writing=True,
             )
-            said = re.findall(rb"\r?\nHTTP/1\.[01] (\d+)", answer.body)
-            if len(said) != len(left):
-                raise TransientError(f"a batch of {len(left)} had {len(said)} answers", ambiguous=True)
+            # Status and body of each answer, in turns, after what stands before the first.
+            said = re.split(rb"\r?\nHTTP/1\.[01] (\d+)", answer.body)[1:]
+            if len(said) != 2 * len(left):
+                raise TransientError(f"a batch of {len(left)} had {len(said) // 2} answers", ambiguous=True)
             again = False
-            for name, status in zip(list(left), map(int, said), strict=True):
+            for name, status, part in zip(list(left), map(int, said[::2]), said[1::2], strict=True):
+                why, reason = _error(part[part.find(b"{") : part.rfind(b"}") + 1])
+                if status == 403 and reason not in _RATE_LIMITS:
+                    raise StoreReadOnlyError(f"these credentials may not delete what is in {self.url}: {why}")
                 if status in (403, 408, 429) or status >= 500:
                     again = True
                     continue

@@ -26,6 +26,8 @@ T = TypeVar("T")
 _METADATA_KEY: Final = "ejcache-write"
 _NO_KEY: Final = ("NoSuchKey", "404")
 _BROKEN: Final = ("PreconditionFailed", "412")
+_GONE: Final = ("NoSuchKey", "PreconditionFailed", "404", "412")
+"""Answers to a deletion of what is not there any more, or not that."""
 _BUSY: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict")
 
 
@@ -224,8 +226,13 @@ class S3Bucket(Bucket):
                 left.pop(item["Key"], None)
                 deleted.append(item["Key"][len(self._prefix) :])
             for item in answer.get("Errors", ()):
-                if item.get("Code") not in (*_BUSY, "InternalError"):
+                if item.get("Code") in _GONE:
                     left.pop(item["Key"], None)
+                elif item.get("Code") == "AccessDenied":
+                    said = item.get("Message", "access denied")
+                    raise StoreReadOnlyError(f"these credentials may not delete what is in {self.url}: {said}")
+                elif item.get("Code") not in (*_BUSY, "InternalError"):
+                    raise StoreUnavailableError(f"{self.url} does not delete: {item.get('Code')} {item.get('Message')}")
             if left:
                 raise TransientError(f"{len(left)} deletions of a batch were refused for now", busy=True)
 

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.errors import StoreError
+from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.leases import Watch
 
 if TYPE_CHECKING:
@@ -212,7 +212,13 @@ class SingleFlight:
                 self.counters["unshared"] += 1
                 return None, None
             if watch.see(seen):
-                lease = self._taken_over(key, seen)
+                try:
+                    lease = self._taken_over(key, seen)
+                except StoreReadOnlyError as exc:
+                    # Nobody with these credentials ever ends a dead lease, so that all would wait to the end.
+                    log.debug("the lease for %s is dead and stays: %s", key, exc)
+                    self.counters["blind"] += 1
+                    return self._found(lookup), None
                 if lease is not None:
                     return None, lease
         self.counters["expired"] += 1
@@ -221,6 +227,8 @@ class SingleFlight:
     def _taken_over(self, key: str, seen: Sighting) -> Lease | None:
         try:
             lease = self._leases.take_over(key, seen)
+        except StoreReadOnlyError:
+            raise
         except StoreError as exc:
             log.debug("the lease for %s cannot be taken over: %s", key, exc)
             return None

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from ejcache.stores.leases_shared import LEASES
-from ejcache.stores.shared_layout import ENTRIES, PINS, TEMPORARY, entry_name, key_of_name, unescape_key
+from ejcache.stores.shared_counters import fold_counters
+from ejcache.stores.shared_layout import COUNTERS, ENTRIES, PINS, TEMPORARY, entry_name, key_of_name, unescape_key
 from ejcache.upkeep.journals import USED, fold, read_used
 from ejcache.upkeep.listing import Listing
 from ejcache.upkeep.plan import plan
@@ -67,12 +68,14 @@ class Survey:
         listing: the entries with the last uses that are known, and their versions.
         pinned: keys.
         journals: of uses, and `abandoned` leases and half-written files of dead processes.
+        counters: of processes.
     """
 
     def __init__(self, objects: ConditionalObjects, *, now: float) -> None:
         self.listing = Listing()
         self.journals: list[BlobInfo] = []
         self.abandoned: list[BlobInfo] = []
+        self.counters: list[BlobInfo] = []
         pinned: set[str] = set()
 
         def entries() -> Iterator[tuple[str, int, float, str]]:
@@ -87,6 +90,8 @@ class Survey:
                         pinned.add(key)
                 elif info.name.startswith(USED):
                     self.journals.append(info)
+                elif info.name.startswith(COUNTERS):
+                    self.counters.append(info)
                 elif info.name.startswith((LEASES, TEMPORARY)) and now - info.created > _ABANDONED_SECONDS:
                     self.abandoned.append(info)
 
@@ -175,6 +180,7 @@ def run_pass(
                     removed += 1
                     found = listing.find(key)
                     freed += found[0] if found is not None else 0
+        fold_counters(objects, surveyed.counters, now=began)
         swept = sum(1 for _ in objects.delete_many([(info.name, info.version) for info in surveyed.abandoned]))
         entries, size = listing.count()
     report = Report(
