@@ -11,6 +11,7 @@ import threading
 
 import pytest
 from autotune_helpers import key, record
+from helpers import ROOT
 
 from ejcache.autotune.choice import ABSENT, Choice, Chooser, ConfigurationMissingError, Request
 from ejcache.autotune.plain import ConfigurationError
@@ -19,6 +20,10 @@ from ejcache.autotune.policy import Policy
 from ejcache.autotune.records import Source
 from ejcache.autotune.store import AutotuneStore
 from ejcache.errors import StoreUnavailableError
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pod import run_pod
 
 
 class Notes:
@@ -259,3 +264,75 @@ def test_two_ranks_of_a_job(tmp_path):
     assert said[0]["layers"] == said[1]["layers"] == ["pod", "pod"]
     # `op` once, or not at all if the one that had a record came first; `other` once.
     assert 1 <= said[0]["tuned"] + said[1]["tuned"] <= 2
+
+
+SPANNING = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
+from ejcache.autotune.defaults import chooser_for
+
+rank = jax.process_index()
+store = AutotuneStore(f"{sys.argv[1]}/{rank}")
+everywhere, here = Mesh(np.array(jax.devices()), ("d",)), Mesh(np.array(jax.local_devices()), ("d",))
+
+def tuned(name):
+    return autotuned(configs=[{"c": 1}, {"c": 2}], name=name, heuristic={"c": 2}, store=store,
+                     tuner=Tuner(rounds=8, confirm=False))
+
+def summed(x, c, mesh):
+    return jax.shard_map(lambda y: jax.lax.psum(y * c, "d"), mesh=mesh, in_specs=P("d"), out_specs=P())(x)
+
+@tuned("eager")
+def eager(x, *, c):
+    return summed(x, c, everywhere)
+
+@tuned("traced")
+def traced(x, *, c):
+    return summed(x, c, everywhere)
+
+@tuned("nested")
+def nested(x, *, c):
+    # The mesh is in a jaxpr within a jaxpr, and the candidate's own inputs and results are on one device.
+    def step(carry, _):
+        return jax.jit(lambda v: summed(v, c, everywhere).sum())(jnp.ones(4)) + carry, None
+    return jax.lax.scan(step, x.sum(), None, length=2)[0]
+
+@tuned("local")
+def local(x, *, c):
+    return summed(x, c, here)
+
+x = jax.make_array_from_process_local_data(NamedSharding(everywhere, P("d")), np.full((4,), rank + 1.0, np.float32))
+value = lambda y: np.asarray(y.addressable_data(0)).tolist()
+said = {}
+said["eager"] = value(eager(x))
+said["traced"] = value(jax.jit(traced)(x))
+said["nested"] = value(jax.jit(nested)(np.zeros((), np.float32)))
+said["local"] = local.choose(np.ones(4, np.float32)).source.value
+after = jax.jit(lambda x: summed(x, 10, everywhere))
+said["after"] = [value(after(x)) for _ in range(3)]
+events = chooser_for(store).events
+said["errors"] = {event.key.operation: event.detail for event in events if event.name == "error"}
+print("SAID " + json.dumps(said), flush=True)
+"""
+
+
+def test_what_spans_processes_is_not_measured(tmp_path):
+    """A candidate with a collective is never run by one rank alone: all take the guess, and the program is right."""
+    ranks = run_pod(SPANNING, str(tmp_path), processes=2, timeout=120)
+    said = []
+    for rank in ranks:
+        assert rank.returncode == 0, rank.stderr
+        said.append(json.loads(next(line for line in rank.stdout.splitlines() if line.startswith("SAID "))[5:]))
+    errors = said[0].pop("errors") | said[1].pop("errors")
+    assert said[0] == said[1]
+    assert said[0] == {
+        "eager": [6.0] * 4,
+        "traced": [6.0] * 4,
+        "nested": 16.0,
+        "local": "tuned",
+        "after": [[30.0] * 4] * 3,
+    }
+    assert set(errors) == {"eager", "traced", "nested"}
+    assert all("devices of other processes" in detail for detail in errors.values())

@@ -277,7 +277,9 @@ class _Call:
 
     def _tune(self, known: Record | None, default: Any) -> Record | None:
         from ejcache.autotune.measure import Tuner
+        from ejcache.autotune.measure_spans import refuse_spanning
 
+        refuse_spanning([self.inv.mesh], name=self.kernel.op_id)
         candidates = self._candidates()
         self.emit("autotune_start", candidates=len(candidates), platform=self.platform, method=self.inv.method)
         tuner = dataclasses.replace(_tuner or Tuner(), gradient=self._gradient())

@@ -18,6 +18,7 @@ from ejcache.autotune.isolated import screened
 from ejcache.autotune.measure_compile import Trial, compile_trials, run_once
 from ejcache.autotune.measure_device import device_of, provenance
 from ejcache.autotune.measure_inputs import split_arguments
+from ejcache.autotune.measure_spans import refuse_spanning
 from ejcache.autotune.measure_thread import CleanThread, TookTooLongError
 from ejcache.autotune.plain import canonical_json, to_plain
 from ejcache.autotune.progress import progress_for
@@ -76,8 +77,11 @@ class Tuner:
         Raises:
             Exception: what compiling or running it raises.
             TimeoutError: it took longer than `timeout`.
+            SpansProcessesError: it runs on devices of other processes, which one process cannot measure alone.
         """
-        bench = _Bench(self, split_arguments(args, kwargs), progress_for("measure"))
+        inputs = split_arguments(args, kwargs)
+        refuse_spanning(inputs.leaves, name="the function")
+        bench = _Bench(self, inputs, progress_for("measure"))
         try:
             trial = Trial(configuration=None, plain=None)
             bench.prepare([trial], lambda _: function)
@@ -118,9 +122,13 @@ class Tuner:
 
         Returns:
             A record with every candidate's timing or error, or None if none of them works.
+
+        Raises:
+            SpansProcessesError: the call runs on devices of other processes, which one process cannot measure alone.
         """
-        trials = _trials(candidates, default, known)
         inputs = split_arguments(args, kwargs, names)
+        refuse_spanning(inputs.leaves, name=key.operation)
+        trials = _trials(candidates, default, known)
         progress = progress_for(key.operation)
         bench = _Bench(self, inputs, progress)
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.decide import median, timing
+from ejcache.autotune.measure_spans import SpansProcessesError, refuse_spanning, refuse_spanning_jaxpr
 from ejcache.autotune.measure_thread import CleanThread, TookTooLongError
 from ejcache.autotune.records import Candidate, Status
 
@@ -100,6 +101,9 @@ def compile_trials(trials: Sequence[Trial], build: Callable[[Any], Callable[...,
 
     Returns:
         What was compiled: `forward`, or `forward and backward`.
+
+    Raises:
+        SpansProcessesError: a candidate runs on devices of other processes; then none may be executed.
     """
     arrays, inputs = bench.arrays, bench.inputs
     gradient = bench.tuner.gradient and _differentiable(arrays)
@@ -115,7 +119,9 @@ def compile_trials(trials: Sequence[Trial], build: Callable[[Any], Callable[...,
             return function(*args, **kwargs)
 
         jitted = jax.jit(_with_gradient(core, arrays) if with_gradient else core)
-        return jitted if bench.pgle else jitted.lower(*arrays)
+        traced = jitted.trace(*arrays)
+        refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
+        return jitted if bench.pgle else traced.lower()
 
     def attempt(trial: Trial, *, with_gradient: bool) -> None:
         started = time.perf_counter()
@@ -126,6 +132,9 @@ def compile_trials(trials: Sequence[Trial], build: Callable[[Any], Callable[...,
             trial.compile_seconds = time.perf_counter() - started
         except TookTooLongError as exc:
             trial.fail(exc, Status.TIMEOUT)
+        except SpansProcessesError:
+            # Not this candidate's failure, which a record would remember: nothing can be said of any of them.
+            raise
         except Exception as exc:
             trial.fail(exc, Status.FAILED)
 
@@ -148,6 +157,9 @@ def compile_trials(trials: Sequence[Trial], build: Callable[[Any], Callable[...,
             for index, future in enumerate(done):
                 future.result()
                 bench.progress.step("compiled", index + 1, len(ready))
+        for trial in ready:
+            if isinstance(trial.cause, SpansProcessesError):
+                raise trial.cause
     return "forward and backward" if gradient else "forward"
 
 
@@ -156,6 +168,8 @@ def _compile(trial: Trial, lowered: Any, timeout: float) -> None:
     started = time.perf_counter()
     try:
         compiled = thread.run(lowered.compile, timeout=timeout)
+        # A jaxpr may hide a mesh where nobody looks; what was compiled knows its devices.
+        refuse_spanning(_shardings(compiled), name="a candidate")
     except TookTooLongError as exc:
         trial.fail(exc, Status.TIMEOUT)
     except Exception as exc:
@@ -166,6 +180,12 @@ def _compile(trial: Trial, lowered: Any, timeout: float) -> None:
         trial.memory_bytes = _memory(compiled)
     finally:
         thread.close()
+
+
+def _shardings(compiled: Any) -> list[Any]:
+    import jax
+
+    return list(jax.tree_util.tree_leaves((compiled.input_shardings, compiled.output_shardings)))
 
 
 def _memory(compiled: Any) -> int | None:
