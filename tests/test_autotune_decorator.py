@@ -177,16 +177,27 @@ def test_functions_and_data_types_are_told_apart(store):
     assert op.key(X, one["f"]) == op.key(X, two["f"])
 
 
-def test_what_cannot_be_described_is_not_stored(store):
-    """A value with no description makes a call that is tuned for this process alone."""
+def test_what_cannot_be_described_is_neither_measured_nor_remembered(store):
+    """Of two values with no description, neither call gets the other's configuration: each has its own guess."""
 
     class Opaque:
-        __slots__ = ()
+        __slots__ = ("most",)
 
-    walk = autotuned(configs=[{"n": 1}, {"n": 2}], name="op", store=store, tuner=QUICK)(lambda x, o, *, n: x * n)
-    walk(X, Opaque())
+        def __init__(self, most):
+            self.most = most
+
+    @autotuned(configs=lambda x, o, config=None: [{"n": n} for n in (64, 32) if n <= o.most], name="op", store=store)
+    def op(x, o, *, config=None):
+        assert config["n"] <= o.most
+        return x * config["n"]
+
+    for most in (64, 32, 64):
+        np.testing.assert_array_equal(op(X, Opaque(most)), X * most)
     assert list(store.records()) == []
-    assert chooser_for(store).counters["opaque"] == 1
+    counters = chooser_for(store).counters
+    assert (counters["opaque"], counters["tuning"], counters["memory"]) == (3, 0, 0)
+    with require(), pytest.raises(ConfigurationMissingError, match="no key of its own"):
+        op(X, Opaque(64))
 
 
 def test_key_function(store):

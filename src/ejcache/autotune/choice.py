@@ -133,7 +133,7 @@ class Request:
         legacy: another source of a found configuration, asked after the layers.
         policy: the operation's own.
         describe: gives the call as `calls.py` writes it, to be recorded; raises `UnrecordableError`.
-        opaque: why this call has no key that is its own; then nothing is looked up or stored.
+        opaque: why this call has no key that is its own; then nothing is looked up, measured or remembered.
     """
 
     key: RecordKey
@@ -196,6 +196,8 @@ class Chooser:
             return self._chosen(Choice(request.override, Source.OVERRIDE, key))
         if (found := overlaid(key)) is not None:
             return self._chosen(Choice(found[0], Source.OVERLAY, key))
+        if request.opaque:
+            return self._chosen(self._unkeyed(request))
         held = self._memory.get(key.digest)
         if held is not None:
             self.counters["memory"] += 1
@@ -207,7 +209,7 @@ class Chooser:
             return guess.choice
         if key.digest in _being_tuned.get():
             # A candidate that calls the operation that is being tuned, in the same way: it must not wait for itself.
-            return self._guess(request, policy)
+            return self._second_best(request, policy)
         with self._turn(key.digest):
             held = self._memory.get(key.digest)
             if held is not None:
@@ -255,19 +257,23 @@ class Chooser:
         with self._lock:
             return self._turns.setdefault(digest, threading.Lock())
 
+    def _unkeyed(self, request: Request) -> Choice:
+        """The operation's own guess for this very call; anything remembered under its key may be another call's."""
+        self.emit("opaque", request.key, detail="; ".join(request.opaque))
+        warn_once(
+            f"opaque {request.key.operation}",
+            "%s is not tuned for some calls, which have no key of their own: %s",
+            request.key.operation,
+            request.opaque[0],
+        )
+        if current_policy(request.policy).on_miss == "error":
+            raise self._missing(request, f"it has no key of its own, because {request.opaque[0]}")
+        return self._guess(request)
+
     def _resolve(self, request: Request, policy: Policy) -> Choice:
-        if request.opaque:
-            self.emit("opaque", request.key, detail="; ".join(request.opaque))
-            warn_once(
-                f"opaque {request.key.operation}",
-                "configurations of %s are not kept: %s",
-                request.key.operation,
-                request.opaque[0],
-            )
-        else:
-            choice = self._stored(request, policy)
-            if choice is not None:
-                return choice
+        choice = self._stored(request, policy)
+        if choice is not None:
+            return choice
         self.emit("miss", request.key)
         if policy.on_miss == "autotune":
             choice = self._tuned(request, None)
@@ -275,7 +281,7 @@ class Chooser:
                 return choice
         elif policy.on_miss == "error":
             raise self._missing(request, "tuning is not allowed here")
-        return self._guess(request, policy)
+        return self._second_best(request, policy)
 
     def _stored(self, request: Request, policy: Policy) -> Choice | None:
         for found in self._found(request):
@@ -334,25 +340,26 @@ class Chooser:
             warn_once(f"tuning {request.key.operation}", "%s could not be tuned: %s", request.key.text, reason)
             return None
         self.emit("tuned", request.key)
-        if not request.opaque:
-            try:
-                self.store.publish(record)
-            except EjcacheError as exc:
-                self.emit("error", request.key, detail=repr(exc))
-                warn_once(f"publishing {request.key.operation}", "%s is not kept: %s", request.key.text, exc)
+        try:
+            self.store.publish(record)
+        except EjcacheError as exc:
+            self.emit("error", request.key, detail=repr(exc))
+            warn_once(f"publishing {request.key.operation}", "%s is not kept: %s", request.key.text, exc)
         return Choice(configuration, record.source, request.key, "memory", record)
 
-    def _guess(self, request: Request, policy: Policy) -> Choice:
-        if not request.opaque:
-            for found in self.store.elsewhere(request.key):
+    def _second_best(self, request: Request, policy: Policy) -> Choice:
+        for found in self.store.elsewhere(request.key):
+            choice = self._usable(request, found)
+            if choice is not None:
+                return choice
+        if policy.nearest:
+            for found in nearest(self.store, request.key):
                 choice = self._usable(request, found)
                 if choice is not None:
                     return choice
-            if policy.nearest:
-                for found in nearest(self.store, request.key):
-                    choice = self._usable(request, found)
-                    if choice is not None:
-                        return choice
+        return self._guess(request)
+
+    def _guess(self, request: Request) -> Choice:
         if request.heuristic is None:
             raise self._missing(request, "and the operation has no heuristic")
         return Choice(request.heuristic(), Source.HEURISTIC, request.key)
