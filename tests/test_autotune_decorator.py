@@ -200,6 +200,106 @@ def test_what_cannot_be_described_is_neither_measured_nor_remembered(store):
         op(X, Opaque(64))
 
 
+def test_closures_over_graphs_have_keys_or_none_and_never_hang(store):
+    """Links back are described by their place; a graph with too many paths is given up as opaque."""
+
+    class Node:
+        def __init__(self, value):
+            self.value = value
+            self.links = []
+
+    def over(nodes):
+        start = nodes[0]
+        return lambda x: x if start else -x
+
+    def tree(value):
+        parent, *children = nodes = [Node(value) for _ in range(4)]
+        for child in children:
+            parent.links.append(child)
+            child.links.append(parent)
+        return nodes
+
+    def mesh(count):
+        nodes = [Node(i) for i in range(count)]
+        for node in nodes:
+            node.links = list(nodes)
+        return nodes
+
+    op = autotuned(configs=[{"n": 1}], name="op", store=store)(lambda x, f, *, n: x)
+    assert not op.bound((X, over(tree(1))), {}).opaque
+    assert op.key(X, over(tree(1))) == op.key(X, over(tree(1)))
+    assert op.key(X, over(tree(1))) != op.key(X, over(tree(2)))
+    itself = Node(1)
+    itself.links.append(itself)
+    assert op.key(X, itself).call["arguments"]["f"]["links"] == [{"cycle": 2}]
+    (said,) = op.bound((X, over(mesh(12))), {}).opaque
+    assert "values of a call" in said
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    dtype: object = jnp.bfloat16
+    size: int = 1
+
+
+def test_an_argument_with_a_data_type_is_no_array(store):
+    """A static argument that has a dtype of its own is told apart by all that it has."""
+    op = autotuned(configs=[{"n": 2}], name="op", store=store)(lambda x, settings, *, n: x * n)
+    np.testing.assert_array_equal(op(X, Settings()), 2 * X)
+    np.testing.assert_array_equal(op(X, Settings()), 2 * X)
+    assert op.key(X, Settings()) != op.key(X, Settings(size=2))
+
+
+@jax.tree_util.register_pytree_node_class
+class Quantised:
+    """An array to look at, and more than that: as quantised weights are."""
+
+    def __init__(self, values, group):
+        self.values, self.group = values, group
+
+    shape = property(lambda self: self.values.shape)
+    dtype = property(lambda self: self.values.dtype)
+
+    def __repr__(self):
+        return f"Quantised({self.values})"
+
+    def tree_flatten(self):
+        return (self.values,), self.group
+
+    @classmethod
+    def tree_unflatten(cls, group, children):
+        return cls(*children, group)
+
+
+def test_pytrees_and_scalars_are_more_than_a_shape(store):
+    """A pytree is its leaves and what it says of itself; numpy's scalars are their values, as Python's are."""
+    op = autotuned(configs=lambda x, w, config=None: [{"n": w.group}], name="op", store=store)(
+        lambda x, w, *, config=None: x * config["n"]
+    )
+    zeros, ones = np.zeros((8, 8), np.int8), np.ones((8, 8), np.int8)
+    assert op.key(X, Quantised(zeros, 2)) == op.key(X, Quantised(ones, 2))
+    assert op.key(X, Quantised(zeros, 2)) != op.key(X, Quantised(zeros, 4))
+    assert op.key(X, Quantised(zeros, 2)) != op.key(X, Quantised(zeros.astype(np.int16), 2))
+    for group in (2, 4):
+        np.testing.assert_array_equal(op(X, Quantised(zeros, group)), X * group)
+    times = autotuned(configs=lambda x, w, config=None: [{"n": int(w)}], name="times", store=store)(op.function)
+    for value in (np.int32(3), np.int32(5), np.float32(3.0)):
+        np.testing.assert_array_equal(times(X, value), X * int(value))
+    assert times.key(X, np.int32(3)) != times.key(X, np.float32(3))
+
+
+def test_functions_with_sets_have_one_key_in_every_process(run_python):
+    """A set among a function's constants is described in one order, whatever the hash seed."""
+    program = """
+        from ejcache.autotune.describe import Describer
+        def f(x, mode="a"):
+            return x if mode in {"causal", "full", "window"} or (mode, 1) in {("a", 1), ("b", 2), ("c", 3)} else -x
+        print(Describer().describe(f)["code"])
+    """
+    said = {run_python(program, env={"PYTHONHASHSEED": str(seed)}).stdout for seed in (1, 2, 3)}
+    assert len(said) == 1
+
+
 def test_key_function(store):
     """The author decides what makes two calls the same."""
 

@@ -296,12 +296,13 @@ def test_values_are_recorded_and_made_again():
     """Arrays become stand-ins; data types, enumerations, functions and containers come back as they were."""
     values = [
         None, True, 3, 2.5, float("inf"), "text", (1, [2, {"a": (3,)}]), jnp.float32, jnp.dtype("bfloat16"),
-        jax.lax.Precision.HIGH, np.sum, QUICK.__class__,
+        jax.lax.Precision.HIGH, np.sum, QUICK.__class__, np.int32(3), np.bool_(False), np.float32("inf"),
     ]  # fmt: skip
     for value in values:
         import json
 
-        assert decode_value(json.loads(json.dumps(encode_value(value)))) == value
+        made = decode_value(json.loads(json.dumps(encode_value(value))))
+        assert (type(made), made) == (type(value), value)
     stand_in = decode_value(encode_value(np.ones((2, 3), np.int8)))
     assert (stand_in.shape, stand_in.dtype) == ((2, 3), np.int8)
     assert decode_value(encode_value(jax.random.key(0))).dtype == jax.random.key(0).dtype

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ejcache.autotune.describe import array_text
+from ejcache.autotune.measure_inputs import is_scalar
 from ejcache.autotune.plain import dtype_name
 from ejcache.errors import EntryCorruptError, EntryVersionError, UsageError
 
@@ -75,6 +76,8 @@ def encode_value(value: Any, *, name: str = "an argument") -> Any:
         return value if math.isfinite(value) else {"float": str(value)}
     if array_text(value) is not None:
         return {"array": str(getattr(value.dtype, "name", None) or value.dtype), "shape": list(value.shape)}
+    if is_scalar(value) and isinstance(value.item(), bool | int | float):
+        return {"scalar": str(value.dtype), "value": encode_value(value.item(), name=name)}
     if (text := dtype_name(value)) is not None:
         return {"dtype": text, "class": callable(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

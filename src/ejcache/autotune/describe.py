@@ -17,19 +17,24 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ejcache.autotune.measure_inputs import is_array, is_scalar, one_level
 from ejcache.autotune.plain import canonical_json, dtype_name
 
 __all__ = ["Describer", "array_text"]
 
 _DEPTH: Final = 30
+_VALUES: Final = 20_000
+"""Values of one call that are described: a graph can have more paths through it than a program has time for."""
 
 
 def array_text(value: Any) -> str | None:
-    """`float32[8,128]` for anything with a shape and a dtype; None for anything else."""
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if dtype is None or not isinstance(shape, tuple) or isinstance(value, type):
+    """`float32[8,128]` for what is an array to JAX, or stands for one; None for anything else.
+
+    What merely has a shape and a dtype, such as a quantised weight, is more than these two.
+    """
+    if not is_array(value):
         return None
-    return f"{getattr(dtype, 'name', None) or dtype}[{','.join(str(size) for size in shape)}]"
+    return f"{getattr(value.dtype, 'name', None) or value.dtype}[{','.join(str(size) for size in value.shape)}]"
 
 
 class Describer:
@@ -43,6 +48,8 @@ class Describer:
     def __init__(self) -> None:
         self.opaque: list[str] = []
         self.vague: list[str] = []
+        self._open: list[int] = []
+        self._left = _VALUES
 
     def describe(self, value: Any, *, name: str = "a value", depth: int = 0) -> Any:
         """`value` as a plain JSON value.
@@ -52,8 +59,21 @@ class Describer:
             name: what to call it in `opaque` and `vague`.
             depth: how deep in another value it was found.
         """
+        self._left -= 1
+        if self._left < 0:
+            return self._give_up_counting(name)
         if depth > _DEPTH:
             return self._give_up(value, name)
+        if id(value) in self._open:
+            # By its place and not by an address, which is another one in each process.
+            return {"cycle": len(self._open) - self._open.index(id(value))}
+        self._open.append(id(value))
+        try:
+            return self._described(value, name, depth)
+        finally:
+            self._open.pop()
+
+    def _described(self, value: Any, name: str, depth: int) -> Any:
         if value is None or (isinstance(value, bool | str) and not isinstance(value, enum.Enum)):
             return value
         if isinstance(value, enum.Enum):
@@ -66,6 +86,8 @@ class Describer:
             return {"complex": str(value)}
         if (text := array_text(value)) is not None:
             return text
+        if is_scalar(value):
+            return {"scalar": str(value.dtype), "value": str(value)}
         if (text := dtype_name(value)) is not None:
             if callable(value):
                 self.vague.append(f"{name} is the data type {text}")
@@ -89,6 +111,9 @@ class Describer:
             return self._mesh(value)
         if type(value).__name__ in {"PartitionSpec", "NamedSharding", "SingleDeviceSharding", "AxisType"}:
             return str(value)
+        if not isinstance(value, functools.partial) and (parts := one_level(value)) is not None:
+            held = {"leaves": parts[0], "static": parts[1]}
+            return {"is": type(value).__qualname__} | self._fields(held, name, depth)
         if isinstance(value, type):
             return {"class": f"{value.__module__}.{value.__qualname__}"}
         if callable(value):
@@ -106,6 +131,12 @@ class Describer:
         self.opaque.append(f"{name} is of type {kind}, which has no description")
         self.vague.append(f"{name} is of type {kind}")
         return {"opaque": kind}
+
+    def _give_up_counting(self, name: str) -> Any:
+        if self._left == -1:
+            self.opaque.append(f"{name} is beyond the {_VALUES} values of a call that are described")
+            self.vague.append(f"{name} is one value too many")
+        return {"opaque": "one value too many"}
 
     def _fields(self, fields: Mapping[Any, Any], name: str, depth: int) -> dict[str, Any]:
         return {str(key): self.describe(item, name=f"{name}.{key}", depth=depth + 1) for key, item in fields.items()}
@@ -167,5 +198,16 @@ class Describer:
 
 def _code_text(code: types.CodeType) -> str:
     """What the code does, without where it is written."""
-    constants = [_code_text(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
+    constants = [_constant_text(item) for item in code.co_consts]
     return repr((code.co_name, code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars))
+
+
+def _constant_text(value: Any) -> str:
+    """`repr`, but with sets in one order: theirs follows the hash seed, which is another one in each process."""
+    if isinstance(value, types.CodeType):
+        return _code_text(value)
+    if isinstance(value, frozenset):
+        return f"frozenset({{{', '.join(sorted(_constant_text(item) for item in value))}}})"
+    if isinstance(value, tuple):
+        return f"({', '.join(_constant_text(item) for item in value)}{',' if len(value) == 1 else ''})"
+    return repr(value)

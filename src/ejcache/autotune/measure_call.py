@@ -25,10 +25,10 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     parts: list[Any] = [treedef]
     place = None
     for leaf in leaves:
-        kind = type(leaf)
+        # Most of what is no array is found out by the cheaper question.
         dtype = getattr(leaf, "dtype", None)
-        if dtype is None or isinstance(leaf, type):
-            parts += (kind, leaf)
+        if dtype is None or not is_array(leaf):
+            parts += (type(leaf), leaf)
             continue
         parts += (leaf.shape, dtype)
         if place is None and not isinstance(leaf, jax.core.Tracer):

@@ -37,6 +37,8 @@ def _decoded(value: dict[str, Any]) -> Any:
 
     if "array" in value:
         return jax.ShapeDtypeStruct(tuple(value["shape"]), _dtype(value["array"]))
+    if "scalar" in value:
+        return _dtype(value["scalar"]).type(decode_value(value["value"]))
     if "float" in value:
         return float(value["float"])
     if "dtype" in value:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Inputs", "is_array", "split_arguments"]
+__all__ = ["Inputs", "is_array", "is_scalar", "one_level", "split_arguments"]
 
 _INTEGER_TOP: Final = 128
 
@@ -23,6 +23,21 @@ def is_array(value: Any) -> bool:
     import numpy as np
 
     return isinstance(value, jax.Array | np.ndarray | jax.core.Tracer | jax.ShapeDtypeStruct)
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is one of numpy's scalars: a constant of the candidates, and no array, for all its shape."""
+    import numpy as np
+
+    return isinstance(value, np.generic)
+
+
+def one_level(value: Any) -> tuple[list[Any], Any] | None:
+    """What a pytree holds and what it says of itself beside that; None for what is no pytree to JAX."""
+    import jax
+
+    found = jax.tree_util.default_registry.flatten_one_level(value)
+    return None if found is None else (list(found[0]), found[1])
 
 
 @dataclass(frozen=True)
