@@ -206,6 +206,24 @@ def test_a_default_that_fails_is_replaced():
     assert tuned(f, [1, 2], jnp.ones(8)).configuration == 2
 
 
+def test_beyond_the_budget_only_what_may_win_is_timed():
+    """Out of time, each candidate has one round, and the one that promises to win as many as a verdict takes."""
+
+    def f(x, n):
+        return jax.lax.fori_loop(0, n, lambda _, y: jnp.tanh(y @ x), x)
+
+    def samples(record):
+        return {c.configuration: c.seconds.samples for c in record.candidates}
+
+    x, hurried = jnp.eye(64), Tuner(budget=0.0, sample_seconds=0.0005)
+    best_first = tuned(f, [4, 1000, 2000], x, tuner=hurried)
+    assert (best_first.configuration, samples(best_first)) == (4, {4: 1, 1000: 1, 2000: 1})
+    best_last = tuned(f, [2000, 1000, 4], x, tuner=hurried)
+    assert best_last.configuration == 4
+    assert best_last.measurement["confirmed"]
+    assert samples(best_last) == {4: decide.fewest_rounds(), 1000: 1, 2000: decide.fewest_rounds()}
+
+
 def test_gradients_fall_back_to_the_forward_pass():
     """Where nothing has a gradient, the forward pass is timed, and the record says so."""
     tuner = Tuner(gradient=True, confirm=False, sample_seconds=0.0005)
@@ -251,6 +269,21 @@ def op(x, *, n):
 """
 
 
+INITIALISED = """
+import jax, numpy as np
+from ejcache.autotune import autotuned
+
+def checked(pages):
+    if (np.asarray(pages) != 77).any():
+        raise ValueError("no such page")
+    return np.asarray(pages)
+
+@autotuned(configs=[{"n": 1}], name="initialised", initialisers={"pages": lambda shape, dtype, _: np.full(shape, 77)})
+def op(x, pages, *, n):
+    return x.sum() * n + jax.pure_callback(checked, jax.ShapeDtypeStruct(pages.shape, pages.dtype), pages)
+"""
+
+
 @pytest.fixture
 def operation(tmp_path, monkeypatch):
     """A module with an operation some of whose candidates end the process that tries them."""
@@ -284,6 +317,18 @@ def test_a_candidate_that_hangs_in_its_own_process_is_killed(operation):
     status, error = screened(call, {"n": 1}, timeout=0.01)
     assert status is Status.TIMEOUT
     assert "0.01 s" in error
+
+
+def test_initialisers_reach_a_process_of_its_own(tmp_path, monkeypatch):
+    """Where a candidate is tried in another process, its positional arguments are made as here, by their names."""
+    (tmp_path / "initialised_operation.py").write_text(INITIALISED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    call = {
+        "how": {"kind": "autotuned", "object": "initialised_operation:op"},
+        "args": [encode_value(np.ones(4, np.float32)), encode_value(np.ones(2, np.int32))],
+        "kwargs": {},
+    }
+    assert screened(call, {"n": 1}, timeout=120) == (Status.OK, "")
 
 
 def test_isolation_needs_a_call_that_can_be_made_elsewhere():

@@ -8,6 +8,7 @@ assumes nothing about the shape of the noise (David and Nagaraja, Order Statisti
 
 from __future__ import annotations
 
+import itertools
 import math
 from enum import Enum
 from functools import cache
@@ -18,7 +19,7 @@ from ejcache.autotune.records import Timing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Verdict", "gains", "hopeless", "median", "timing", "verdict"]
+__all__ = ["Verdict", "fewest_rounds", "gains", "hopeless", "median", "timing", "verdict"]
 
 _LEVEL: Final = 0.01
 
@@ -67,6 +68,12 @@ def _order(count: int) -> int | None:
             break
         k = below
     return k
+
+
+@cache
+def fewest_rounds() -> int:
+    """The rounds that a verdict takes at least, however clear the case."""
+    return next(count for count in itertools.count(1) if _order(count) is not None)
 
 
 def verdict(saved: Sequence[float], *, min_gain: float) -> Verdict:

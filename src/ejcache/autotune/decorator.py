@@ -106,7 +106,13 @@ class BoundCall:
 
         configuration = self.restored(plain, Source.PINNED)
         operation = self.operation
-        attempt(lambda *a, **k: operation.invoke(configuration, a, k), self.args, self.kwargs, tuner=self._tuner())
+        attempt(
+            lambda *a, **k: operation.invoke(configuration, a, k),
+            self.args,
+            self.kwargs,
+            tuner=self._tuner(),
+            names=list(operation.signature.parameters),
+        )
 
     def described(self) -> dict[str, Any]:
         """The call as `calls.py` writes it; raises `UnrecordableError`."""

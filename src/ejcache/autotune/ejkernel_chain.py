@@ -143,7 +143,7 @@ class _Call:
     def _key(self, version: str) -> RecordKey:
         from ejcache.autotune.measure_call import place_of
 
-        names = [name for name in _argument_names(type(self.kernel).run) if name != "self"]
+        names = self._names()
         arguments = {
             (names[i] if i < len(names) else f"argument {i}"): value for i, value in enumerate(self.inv.args)
         } | dict(self.inv.kwargs)
@@ -198,7 +198,8 @@ class _Call:
         """Make the call once with this (plain) configuration."""
         from ejcache.autotune.measure import Tuner, attempt
 
-        attempt(self._build(self._restored(plain)), self.inv.args, self.inv.kwargs, tuner=_tuner or Tuner())
+        build = self._build(self._restored(plain))
+        attempt(build, self.inv.args, self.inv.kwargs, tuner=_tuner or Tuner(), names=self._names())
 
     def emit(self, event: str, **data: Any) -> None:
         device, op_id, call_key = self.legacy
@@ -231,6 +232,9 @@ class _Call:
             # Not a default that the environment may change, but what the operation's author decided.
             return Policy(own.on_miss, fixed=True)
         return own
+
+    def _names(self) -> list[str]:
+        return [name for name in _argument_names(type(self.kernel).run) if name != "self"]
 
     def _gradient(self) -> bool:
         theirs = self.chain.policy
@@ -291,7 +295,7 @@ class _Call:
             candidates=candidates,
             default=ABSENT if default is None else default,
             known=known,
-            names=[name for name in _argument_names(type(self.kernel).run) if name != "self"],
+            names=self._names(),
             call=self.described() if tuner.isolate else None,
         )
         if record is None or self.persistent is None or self.describer.vague or not self.chain.persist_autotune:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.choice import ABSENT
-from ejcache.autotune.decide import Verdict, gains, hopeless, median, timing, verdict
+from ejcache.autotune.decide import Verdict, fewest_rounds, gains, hopeless, median, timing, verdict
 from ejcache.autotune.isolated import screened
 from ejcache.autotune.measure_compile import Trial, compile_trials, run_once
 from ejcache.autotune.measure_device import device_of, provenance
@@ -50,7 +50,9 @@ class Tuner:
         min_gain: the share of the default's time that a winner must save.
         confirm: a winner must win again, against the default alone, in samples of their own.
         timeout: seconds that compiling, or one sample, of a candidate may take.
-        budget: seconds after which no further round is begun.
+        budget: seconds that timing may take, from the first round on. After that no further round is begun, except
+            for a candidate that promises to win: it and the default go on until they have the seven rounds that a
+            verdict takes, and as many to confirm it. Compiling is not part of it.
         workers: candidates that compile at the same time.
         gradient: time the function and its gradient, rather than the function alone.
         seed: of the inputs that are made and of the order within each round.
@@ -164,11 +166,18 @@ class Tuner:
             bench.close()
 
 
-def attempt(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, tuner: Tuner) -> None:
-    """Make the call once, on inputs as `tuner` makes them; raises what it raises."""
+def attempt(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    tuner: Tuner,
+    names: Sequence[str] = (),
+) -> None:
+    """Make the call once, on inputs as `tuner` makes them for arguments of these names; raises what it raises."""
     import jax
 
-    inputs = split_arguments(args, kwargs)
+    inputs = split_arguments(args, kwargs, names)
     arrays = inputs.concrete(seed=tuner.seed, initialisers=tuner.initialisers)
 
     def core(*leaves: Any) -> Any:
@@ -201,6 +210,7 @@ class _Bench:
         self.progress = progress
         self.thread = CleanThread()
         self.started = time.monotonic()
+        self._raced: float | None = None
         self.mode = "forward"
         self.profiled = int(jax.config.jax_pgle_profiling_runs) if jax.config.jax_enable_pgle else 0
         self._arrays: list[Any] | None = None
@@ -257,6 +267,9 @@ class _Bench:
         # The same number for all: a longer sample is more likely to be interrupted, and would look slower for that.
         first = reference if reference in alive else min(alive, key=lambda trial: trial.warm_seconds)
         repeats = min(500, max(1, math.ceil(self.tuner.sample_seconds / max(first.warm_seconds, 1e-7))))
+        if self._raced is None:
+            self._raced = time.monotonic()
+        out_of_time = self._raced + self.tuner.budget
         rounds = 0
         for look in [*(n for n in _LOOKS if n < self.tuner.rounds), self.tuner.rounds]:
             while rounds < look:
@@ -266,13 +279,26 @@ class _Bench:
                 for trial in list(alive):
                     self._sample(trial, repeats)
                 alive = [trial for trial in alive if trial.status is Status.OK]
-                if rounds >= _LOOKS[0] and time.monotonic() - self.started > self.tuner.budget:
-                    return
+                if time.monotonic() >= out_of_time:
+                    alive = self._promising(alive, reference)
+                    if not alive or rounds >= fewest_rounds():
+                        return
             if not alive or self._clear(alive, reference):
                 return
             best = min(alive, key=lambda trial: median(trial.samples))
             self.progress.best(best.plain, median(best.samples))
             alive = [trial for trial in alive if trial is reference or not hopeless(trial.samples, best.samples)]
+
+    def _promising(self, alive: list[Trial], reference: Trial | None) -> list[Trial]:
+        """The fastest that may yet beat the reference, and the reference; nothing if none may."""
+        if reference is None or reference not in alive:
+            return []
+        rivals = [
+            trial
+            for trial in alive
+            if trial is not reference and median(gains(trial.samples, reference.samples)) >= self.tuner.min_gain
+        ]
+        return [min(rivals, key=lambda trial: median(trial.samples)), reference] if rivals else []
 
     def _clear(self, alive: list[Trial], reference: Trial | None) -> bool:
         if reference is None or reference.status is not Status.OK:
