@@ -99,6 +99,32 @@ def test_unknown_fields_and_hand_written_records_are_taken():
     assert decode_record(json.dumps(body).encode()).configuration == {"block": 32}
 
 
+TIMED = {"configuration": {"block": 1}, "seconds": {"p20": 1e-3, "p50": 1e-3, "p80": 1e-3, "samples": "HERE"}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("candidates", json.dumps([TIMED]).replace('"HERE"', "1e999")),
+        ("candidates", json.dumps([TIMED]).replace('"HERE"', "3").replace('"p50": 0.001', '"p50": NaN')),
+        ("candidates", json.dumps([TIMED]).replace('"HERE"', "3").replace('"p50": 0.001', '"p50": "nan"')),
+        ("candidates", json.dumps([TIMED]).replace('"HERE"', '3}, "compile_seconds": {"no": 1')),
+        ("candidates", '[{"configuration": 1, "seconds": [1]}]'),
+        ("configuration", "Infinity"),
+        ("default", "-1e999"),
+        ("measurement", '{"gain": NaN}'),
+        ("created", "1" + "0" * 400),
+    ],
+)
+def test_numbers_that_are_none_are_corrupt(field, value):
+    """A hand-written record with a number that is infinite, too large or none is corrupt, and no other exception."""
+    body = json.loads(encode_record(record()))
+    del body["checksum"]
+    text = json.dumps(body | {field: "HERE IT GOES"}).replace('"HERE IT GOES"', value)
+    with pytest.raises(EntryCorruptError):
+        decode_record(text.encode())
+
+
 @pytest.mark.parametrize("source", [Source.OVERRIDE, Source.OVERLAY, Source.SEED, Source.HEURISTIC, Source.NEAREST])
 def test_guesses_and_overrides_are_never_stored(source):
     """Only what was measured, imported or pinned has a document."""

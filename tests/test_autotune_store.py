@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import subprocess
@@ -229,6 +230,24 @@ def test_damaged_records_are_misses_and_heal(tmp_path, data, caplog):
     assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
     assert store.publish(record())
     assert AutotuneStore(str(tmp_path)).find(key()) is not None
+
+
+def test_a_record_that_cannot_be_merged_stops_no_other(tmp_path, caplog):
+    """Where a document is there that no record can be merged with, that one is dropped, counted, and others go on."""
+    body = json.loads(encode_record(record()))
+    del body["checksum"]
+    body["provenance"] = {"host": "\ud800"}
+    body["source"] = "pinned"
+    path = tmp_path / key().path
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(body))
+    store = AutotuneStore(str(tmp_path), seeds=())
+    assert not store.publish(record())
+    assert store.publish(record(key("softmax")))
+    store.close()
+    assert (store.stats()["waiting"], store.stats()["errors"]) == (0, 1)
+    assert AutotuneStore(str(tmp_path), seeds=()).find(key("softmax")) is not None
+    assert sum("cannot be stored" in r.message for r in caplog.records) == 1
 
 
 def test_damaged_records_in_read_only_layers_are_left(tmp_path):

@@ -263,10 +263,10 @@ def decode_record(data: bytes, *, path: str = "") -> Record:
             candidates=tuple(_candidate(item) for item in _typed(body.get("candidates", []), list)),
             measurement=_typed(body.get("measurement", {}), dict),
             provenance=_typed(body.get("provenance", {}), dict),
-            created=float(body.get("created", 0.0)),
+            created=_number(body.get("created", 0.0)),
         )
         digest = key.digest
-    except (KeyError, TypeError, ValueError) as exc:
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
         raise EntryCorruptError(f"the record is incomplete or malformed: {exc!r}") from exc
     if not record.source.storable:
         raise EntryCorruptError(f"a record cannot be of source {record.source.value}")
@@ -279,7 +279,8 @@ def _parsed(data: bytes) -> dict[str, Any]:
     if len(data) > _MAX_BYTES:
         raise EntryCorruptError(f"a record has at most {_MAX_BYTES} bytes, and this has {len(data)}")
     try:
-        body = json.loads(data)
+        # Infinity and NaN are no JSON, but Python reads them, and 1e999 as infinity; no record can be written with one.
+        body = json.loads(data, parse_constant=_number, parse_float=_number)
     except (ValueError, RecursionError) as exc:
         raise EntryCorruptError(f"the record is no JSON: {exc}") from exc
     if not isinstance(body, dict) or body.get("ejcache") != KIND:
@@ -291,6 +292,13 @@ def _typed(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is no number")
+    return number
 
 
 def _candidate_body(candidate: Candidate) -> dict[str, Any]:
@@ -312,11 +320,11 @@ def _candidate(body: Any) -> Candidate:
         status=Status(body.get("status", "ok")),
         seconds=None
         if timing is None
-        else Timing(float(timing["p20"]), float(timing["p50"]), float(timing["p80"]), int(timing["samples"])),
+        else Timing(_number(timing["p20"]), _number(timing["p50"]), _number(timing["p80"]), int(timing["samples"])),
         error=str(body.get("error", "")),
-        compile_seconds=body.get("compile_seconds"),
-        memory_bytes=body.get("memory_bytes"),
-        measured=float(body.get("measured", 0.0)),
+        compile_seconds=None if body.get("compile_seconds") is None else _number(body["compile_seconds"]),
+        memory_bytes=None if body.get("memory_bytes") is None else int(body["memory_bytes"]),
+        measured=_number(body.get("measured", 0.0)),
     )
 
 

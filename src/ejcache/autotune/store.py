@@ -214,10 +214,16 @@ class AutotuneStore:
         taken = []
         for place, record in list(self._unpublished.items()):
             layer = self.layers[place[0]]
-            if layer.publish(record):
-                taken.append(place)
-            elif layer.writable:
-                continue
+            try:
+                if layer.publish(record):
+                    taken.append(place)
+                elif layer.writable:
+                    continue
+            except (EjcacheError, RecursionError, TypeError, ValueError) as exc:
+                # Dropped: it would come first the next time, too, and nothing behind it would ever be published.
+                layer.counters["errors"] += 1
+                url = layer.documents.url
+                warn_once(f"{url} unmergeable", "%s cannot be stored in %s: %s", record.key.text, url, exc)
             with self._lock:
                 if self._unpublished.get(place) is record:
                     del self._unpublished[place]
