@@ -132,6 +132,13 @@ def test_pin_and_unpin(place):
     assert run("pin", digest, "{", "--dir", place).status == 2
 
 
+def test_pin_of_a_misspelt_name_says_so(place):
+    """A name that no candidate has is most likely a typing error, which the program would only pass over."""
+    said = run("pin", key().digest, '{"blok": 8}', "--dir", place)
+    assert "blok" in said.err
+    assert run("pin", key().digest, '{"block": 9}', "--dir", place).err == ""
+
+
 def test_rm(place):
     """Removed records are gone, others stay."""
     assert run("rm", key().digest, key("softmax", device="NVIDIA H200").digest[:8], "--dir", place).status == 0

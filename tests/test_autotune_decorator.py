@@ -24,6 +24,7 @@ from ejcache.autotune import (
     policy_override,
     require,
 )
+from ejcache.autotune import layer as layer_module
 from ejcache.autotune.choice import Chooser
 from ejcache.autotune.defaults import chooser_for
 from ejcache.errors import UsageError
@@ -319,6 +320,25 @@ def test_an_override_is_used_and_never_stored(store):
     assert sources(store) == []
 
 
+def test_a_configuration_by_position_is_an_override_too(store):
+    """A parameter of the configuration that the call fills by its position counts as given."""
+
+    @autotuned(configs=[{"block": 1}, {"block": 2}], name="by position", store=store, tuner=QUICK)
+    def scaled(x, block=2, offset=0):
+        return x * block + offset
+
+    @autotuned(configs=[3, 4], name="config by position", store=store, tuner=QUICK)
+    def configured(x, config=None, offset=0):
+        return x * config + offset
+
+    np.testing.assert_array_equal(scaled(X, 5), X * 5)
+    np.testing.assert_array_equal(scaled(X, 5, 1), X * 5 + 1)
+    np.testing.assert_array_equal(configured(X, 5, 1), X * 5 + 1)
+    assert list(store.records()) == []
+    assert np.asarray(configured(X, None, 1))[0, 0] in (4, 5)
+    assert len(list(store.records())) == 1
+
+
 def test_overlay(store):
     """In an overlay every call of the operation runs with its configuration, traced functions too."""
     walk = slow_or_quick(store)
@@ -497,6 +517,22 @@ def test_pinned_configurations_stay(store, tmp_path):
     slow_or_quick(AutotuneStore(str(tmp_path / "store"))).tune(X)
     walk.forget()
     assert walk.choose(X).configuration == {"steps": 7}
+
+
+@pytest.mark.parametrize("plain", [{"stepz": 7}, {"steps": 7, "x": 1}, [7], None])
+def test_a_pin_that_the_function_cannot_take_is_passed_over(store, plain, caplog):
+    """What a person pinned under another name fails no call: what is next in the chain is used, with one warning."""
+    from ejcache.autotune.records import encode_record, pinned
+
+    layer_module._warned.clear()
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, plain, now=1.0)))
+    walk.forget()
+    with policy_override(on_miss="heuristics"):
+        np.testing.assert_allclose(walk(X), walk.function(X, steps=1000), rtol=1e-6)
+        walk(X)
+    assert sum("pinned" in r.message and "walk" in r.message for r in caplog.records) == 1
 
 
 def test_gradient_is_measured_where_asked(store):

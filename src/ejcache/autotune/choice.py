@@ -289,7 +289,11 @@ class Chooser:
                 configuration = request.restore(found.record.configuration, found.source)
             except ConfigurationError as exc:
                 self.emit("unusable", request.key, detail=f"{found.layer}: {exc}")
-                if policy.on_miss == "autotune" and found.source in {Source.PGLE, Source.TUNED}:
+                if found.source is Source.PINNED:
+                    warn_once(
+                        f"pin {request.key.digest}", "what is pinned for %s is not used: %s", request.key.text, exc
+                    )
+                if policy.on_miss == "autotune" and found.source in {Source.PINNED, Source.PGLE, Source.TUNED}:
                     # Its other candidates are still known: only the choice among them is to be made again.
                     choice = self._tuned(request, found.record)
                     if choice is not None:

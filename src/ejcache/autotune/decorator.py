@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,6 +94,7 @@ class BoundCall:
             if canonical_json(to_plain(candidate)) == wanted:
                 return candidate
         if source is Source.PINNED:
+            self.operation.check_names(plain)
             return restored(plain, like=default)
         raise ConfigurationError(f"{wanted} is no candidate of {self.operation.name} any more")
 
@@ -214,6 +216,7 @@ class Autotuned:
         self.signature = inspect.signature(function)
         self.takes_config = _CONFIG in self.signature.parameters
         self.config_names = frozenset() if self.takes_config else self._names_of_configs()
+        self._config_place = self._place_of_config()
         self._calls: dict[Any, tuple[Chooser, Any, float]] = {}
 
     def __repr__(self) -> str:
@@ -224,8 +227,10 @@ class Autotuned:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the configuration that is best for these arguments."""
+        if self.takes_config and len(args) > self._config_place and args[self._config_place] is None:
+            args, kwargs = self._without_config(args, kwargs)
         given = kwargs.get(_CONFIG) is not None if self.takes_config else not self.config_names.isdisjoint(kwargs)
-        if given:
+        if given or len(args) > self._config_place:
             return self.function(*args, **kwargs)
         from ejcache.autotune.measure_call import fingerprint
 
@@ -300,6 +305,32 @@ class Autotuned:
 
     def _chooser(self) -> Chooser:
         return default_chooser() if self._store is None else chooser_for(self._store)
+
+    def check_names(self, plain: Any) -> None:
+        """Raise `ConfigurationError` if a stored (plain) configuration cannot be passed by name, where it has to be."""
+        if self.takes_config:
+            return
+        if not isinstance(plain, dict):
+            raise ConfigurationError(
+                f"{canonical_json(plain)} is no object, whose items {self.name} could take by name"
+            )
+        if unknown := sorted(set(plain) - self.config_names):
+            raise ConfigurationError(f"the configurations of {self.name} have no {', '.join(unknown)}")
+
+    def _place_of_config(self) -> int:
+        """A call with more positional arguments than this gives the configuration itself."""
+        for place, parameter in enumerate(self.signature.parameters.values()):
+            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY}:
+                break
+            if parameter.name == _CONFIG or parameter.name in self.config_names:
+                return place
+        return sys.maxsize
+
+    def _without_config(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call without the None that it has in the place of the configuration; what comes after goes by name."""
+        place = self._config_place
+        names = list(self.signature.parameters)[place + 1 :]
+        return args[:place], dict(zip(names, args[place + 1 :], strict=False)) | kwargs
 
     def _names_of_configs(self) -> frozenset[str]:
         if callable(self.configs):

@@ -16,6 +16,7 @@ from ejcache.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from ejcache.autotune.key import RecordKey
+    from ejcache.autotune.records import Record
     from ejcache.autotune.replay import Replayed
     from ejcache.autotune.store import AutotuneStore, Found
 
@@ -111,6 +112,10 @@ def pin(
             changed = dataclasses.replace(record, configuration=best.configuration, source=Source.TUNED)
         else:
             plain = record.configuration if configuration is None else _parsed(configuration)
+            if odd := _unheard_of(plain, record):
+                output.warn(
+                    f"no configuration that was tried has {', '.join(odd)}; a program may not be able to use it"
+                )
             changed = pinned(record, plain, now=time.time())
         # Not merged: what a person says goes before what is there, also where that is a stronger record.
         store.layers[0].documents.replace(record.key.path, encode_record(changed))
@@ -215,6 +220,13 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except ValueError as exc:
         raise UsageError(f"the configuration {text!r} is no JSON: {exc}") from exc
+
+
+def _unheard_of(plain: Any, record: Record) -> list[str]:
+    """Names in a (plain) configuration that none in the record has: most likely a typing error."""
+    tried = [record.configuration, record.default, *(candidate.configuration for candidate in record.candidates)]
+    known = {name for configuration in tried if isinstance(configuration, dict) for name in configuration}
+    return sorted(set(plain) - known) if isinstance(plain, dict) and known else []
 
 
 def _is_doomed(item: Found, found: list[Found], seconds: float | None, old_environments: bool) -> bool:
