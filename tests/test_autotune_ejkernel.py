@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import logging
+import shutil
 import textwrap
 from argparse import Namespace
 
@@ -242,6 +243,44 @@ def test_unmodified_ejkernel_shares_through_our_store(run_python, tmp_path):
         env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(ours)},
     )
     assert done.stdout.startswith("ejkernel.ops.config.persistent Namespace(")
+
+
+POOLING = """
+    import contextlib, json, sys
+    import ejcache.autotune.ejkernel as drop_in
+    drop_in.install()
+    from ejcache.autotune import Tuner, forward_only
+    from ejcache.autotune.defaults import default_chooser
+    from ejcache.autotune.ejkernel_chain import set_tuner
+    set_tuner(Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+    import jax.numpy as jnp
+    from ejkernel.modules.operations.pooling import mean_pooling
+    for mode in sys.argv[1:]:
+        with forward_only() if mode == "forward" else contextlib.nullcontext():
+            mean_pooling(jnp.ones((1, 32, 2, 16)), chunk_size=16)
+    print(json.dumps([[e.source, e.key.call["mode"]] for e in default_chooser().events if e.name == "chosen"]))
+"""
+
+
+@needs_ejkernel
+def test_what_we_wrote_into_ejkernels_file_answers_no_other_call(run_python, place):
+    """ejkernel's key has neither mode nor limits: a winner of ours that is filed under it serves its own call."""
+    forward, both = ["tuned", "forward"], ["tuned", "forward and backward"]
+    chosen = [json.loads(run_python(POOLING, *modes).stdout) for modes in (["forward"], ["both", "forward"], ["both"])]
+    assert chosen == [[forward], [both, forward], [both]]
+    before = (place / "pooling.json").read_bytes()
+    for calls in ([forward, both], [forward, both]):
+        done = run_python(POOLING, "forward", "both", env={"EJKERNEL_TRITON_SMEM_LIMIT": "50000"})
+        assert json.loads(done.stdout) == calls
+    assert (place / "pooling.json").read_bytes() == before
+    assert len(list(AutotuneStore(str(place), seeds=()).records())) == 4
+
+    # In one process, too, and an entry that ejkernel itself wrote still counts.
+    other = place / "other"
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(other)}
+    assert json.loads(run_python(POOLING, "forward", "both", "forward", env=env).stdout)[:2] == [forward, both]
+    shutil.rmtree(other / "autotune")
+    assert json.loads(run_python(POOLING, "both", env=env).stdout) == [["imported", "forward and backward"]]
 
 
 @needs_ejkernel

@@ -12,6 +12,7 @@ import inspect
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from ejcache.autotune.calls import UnrecordableError, encode_value, import_path, imported
 from ejcache.autotune.choice import ABSENT, Request
@@ -36,6 +37,13 @@ __all__ = ["call_again", "choose", "choose_for_executor", "set_tuner"]
 
 _GUESSING: Final = frozenset({"attention", "kernel_delta_attention", "sdpa", "unified-attention"})
 """Operations (by their file's name) that ejkernel never tunes, whatever `EJKERNEL_AUTOTUNE_POLICY` says."""
+
+_LIMITS: Final = {
+    "triton_smem_limit": "EJKERNEL_TRITON_SMEM_LIMIT",
+    "rda_max_candidates": "EJKERNEL_RDA_MAX_CANDIDATES",
+}
+_kept: Final[WeakKeyDictionary[Any, dict[tuple[str, str, str], str]]] = WeakKeyDictionary()
+"""What we put into ejkernel's memory: the digest of our key by theirs, which says too little of a call."""
 
 _tuner: Tuner | None = None
 
@@ -68,7 +76,7 @@ def choose(chain: Any, inv: Any, kernel: Any) -> Any:
             return found
     if not call.describer.vague:
         found = chain.cache.get(*call.legacy)
-        if found is not None:
+        if found is not None and call.may_use_cached():
             call.emit("cache_hit", level="memory", cfg=found)
             return found
     choice = default_chooser().choose(call.request())
@@ -159,6 +167,8 @@ class _Call:
             self.describer.vague.append("the mesh and the partition specs")
         call["mode"] = "forward and backward" if self._gradient() else "forward"
         device, environment = place_of(self.inv.args, self.inv.kwargs)
+        # Nor are the limits; they are in ours only where they are set.
+        self.describer.vague += [f"{name} is set" for limit, name in _LIMITS.items() if limit in environment]
         return RecordKey(self.kernel.op_id, version, device, environment, call)
 
     def request(self) -> Request:
@@ -219,7 +229,12 @@ class _Call:
             self.emit("cache_hit", level="persistent", cfg=choice.configuration)
         if self.describer.vague or choice.source.rank > Source.SEED.rank:
             return
+        _kept.setdefault(self.chain.cache, {})[self.legacy] = self.key.digest
         self.chain.cache.put(*self.legacy, choice.configuration)
+
+    def may_use_cached(self) -> bool:
+        """Whether what ejkernel's memory has is of this call, or of somebody else who answers for it."""
+        return _kept.get(self.chain.cache, {}).get(self.legacy, self.key.digest) == self.key.digest
 
     def _policy(self) -> Policy:
         theirs = self.chain.policy
@@ -268,8 +283,10 @@ class _Call:
         found = None if key is None else default_chooser().store.find(key)
         if found is None and (plain := self.persistent.read(text)) is not None:
             found = Found(Record(key or self.key, plain, Source.IMPORTED), "ejkernel's file", Source.IMPORTED)
-        if found is None or not self.describer.vague:
-            return found
+        if found is None:
+            return None
+        if not self.describer.vague:
+            return None if self._is_of_another_call(text, found.record) else found
         default_chooser().emit("ambiguous", self.key, detail="; ".join(self.describer.vague))
         warn_once(
             f"ambiguous {self.kernel.op_id}",
@@ -278,6 +295,18 @@ class _Call:
             self.describer.vague[0],
         )
         return None
+
+    def _is_of_another_call(self, text: str, entry: Record) -> bool:
+        """Whether we wrote the entry ourselves, for a call that ejkernel's key does not tell from this one.
+
+        Their key has neither the mode nor the toolchain nor the model of a CPU.
+        """
+        return any(
+            found.record.provenance.get(EJKERNEL_KEY) == text
+            and found.record.key not in {self.key, entry.key}
+            and found.record.configuration == entry.configuration
+            for found in default_chooser().store.records(operation=self.key.operation, device=self.key.device)
+        )
 
     def _tune(self, known: Record | None, default: Any) -> Record | None:
         from ejcache.autotune.measure import Tuner
