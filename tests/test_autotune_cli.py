@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 
@@ -250,6 +251,71 @@ def test_run_tunes_what_was_recorded(run_python, tmp_path, monkeypatch):
     assert (fields["tuned"], fields["already"], fields["failed"]) == (1, 1, 0)
     assert "2 already" in again.out
     assert len(list(AutotuneStore(str(place)).records(operation="recorded"))) == 2
+
+
+UNNAMED = """
+import dataclasses, sys
+import jax.numpy as jnp
+from ejcache.autotune import Tuner, autotuned
+
+class Mode: ...
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005), gradient=True)
+def op(x, mode=Mode, *, n):
+    return x * n
+
+if __name__ == "__main__":
+    from ejcache.autotune import forward_only
+    with forward_only():
+        print(op.choose(jnp.ones(4)).source)
+"""
+
+
+def test_operations_of_the_program_itself_are_tuned_under_their_own_name(run_python, tmp_path):
+    """An unnamed operation of a program that was recorded is filed where that program looks for it, in its mode."""
+    program, place = tmp_path / "unnamed.py", tmp_path / "place"
+    program.write_text(UNNAMED)
+    env = {"EJKERNEL_AUTOTUNE_POLICY": "heuristics", "EJKERNEL_PERSISTENT_CACHE_DIR": str(place)}
+    run_python(program, env=env | {"EJKERNEL_OPS_RECORD": "1"})
+    done = run_python("from ejcache.cli.main import main; main(['autotune', 'run', '--json'])", env=env)
+    assert json.loads(done.stdout)["calls"][0]["operation"] == "__main__.op"
+    assert run_python(program, env=env).stdout.strip() == "tuned"
+
+
+def recorded_op(monkeypatch, tmp_path, **changes):
+    """A recording of `op` in a module of the test's own, with changes to its document; (its place, the document)."""
+    (tmp_path / "recorded_module.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "recorded_module", raising=False)
+    import jax.numpy as jnp
+
+    import ejcache.autotune
+    from ejcache.autotune import policy_override
+
+    op = importlib.import_module("recorded_module").op
+    with ejcache.autotune.record(str(tmp_path / "recorded")), policy_override(on_miss="heuristics"):
+        op(jnp.ones(4))
+    (document,) = (tmp_path / "recorded").rglob("*.json")
+    document.write_text(json.dumps(json.loads(document.read_text()) | changes))
+    return tmp_path / "recorded"
+
+
+@pytest.mark.parametrize("changes", [{"operation": "another"}, {"call": {"arguments": {"x": "int8[3]"}}}])
+def test_run_tunes_nothing_else_than_what_was_recorded(monkeypatch, tmp_path, changes):
+    """Where the program has changed so that its call is filed elsewhere, that is a failure and no success."""
+    recorded = recorded_op(monkeypatch, tmp_path, **changes)
+    said = run("run", recorded, "--dir", tmp_path / "place", "--json")
+    assert (said.status, said.json["failed"]) == (1, 1)
+    assert "is now" in said.json["calls"][0]["problem"]
+
+
+def test_run_says_what_could_not_be_stored(monkeypatch, tmp_path):
+    """What was measured and could not be stored anywhere has failed."""
+    recorded = recorded_op(monkeypatch, tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    said = run("run", recorded, "--dir", tmp_path / "file" / "place", "--json")
+    assert (said.status, said.json["tuned"], said.json["failed"]) == (1, 0, 1)
+    assert "could not be stored" in said.json["calls"][0]["problem"]
 
 
 def test_run_says_what_could_not_be_tuned(tmp_path):

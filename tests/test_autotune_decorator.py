@@ -25,9 +25,12 @@ from ejcache.autotune import (
     require,
 )
 from ejcache.autotune import layer as layer_module
+from ejcache.autotune.calls import UnrecordableError
 from ejcache.autotune.choice import Chooser
 from ejcache.autotune.defaults import chooser_for
-from ejcache.errors import UsageError
+from ejcache.autotune.recording import note
+from ejcache.errors import StoreUnavailableError, UsageError
+from ejcache.stores.documents_directory import DirectoryDocuments
 
 QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 
@@ -582,6 +585,35 @@ def test_events_are_told_and_listeners_may_fail(tmp_path):
     walk(X)
     assert heard == [("miss", None), ("tuning", None), ("tuned", None), ("chosen", Source.TUNED)]
     assert chooser_for(store).counters["listener_errors"] == 4
+
+
+def test_recording_to_a_place_that_fails_asks_it_once(store):
+    """Calls go on without waiting for a place that could not take a recording a moment ago."""
+    tried = []
+
+    class Dead(DirectoryDocuments):
+        def create(self, path, data):
+            tried.append(path)
+            raise StoreUnavailableError("no answer")
+
+    store.layers[0].documents = Dead("/nonexistent/recordings")
+    walk = slow_or_quick(store)
+    for x in (X, X, X.astype(np.int32)):
+        assert not note(walk.key(x), lambda: {"how": {}, "args": [], "kwargs": {}}, store)
+    assert len(tried) == 1
+
+
+def test_calls_that_cannot_be_recorded_are_described_once(store):
+    """A call that has no form that can be recorded is not tried again at every call."""
+    described = []
+
+    def describe():
+        described.append(1)
+        raise UnrecordableError("it has no name")
+
+    for _ in range(3):
+        assert not note(slow_or_quick(store).key(X), describe, store)
+    assert len(described) == 1
 
 
 def test_steady_state_reads_nothing(store, monkeypatch):

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from ejcache.autotune.describe import array_text
 from ejcache.autotune.measure_inputs import is_scalar
-from ejcache.autotune.plain import dtype_name
+from ejcache.autotune.plain import MAIN_MODULES, dtype_name
 from ejcache.errors import EntryCorruptError, EntryVersionError, UsageError
 
 __all__ = ["UnrecordableError", "decode_call", "encode_call", "encode_value", "import_path", "imported"]
@@ -117,8 +117,8 @@ def import_path(value: Any, *, name: str = "an argument") -> str:
         held = getattr(held, part, None)
     if held is not value:
         raise UnrecordableError(f"{name} is {module}.{qualname}, which is another object there")
-    if module == "__main__":
-        file = getattr(sys.modules["__main__"], "__file__", None)
+    if module in MAIN_MODULES:
+        file = getattr(sys.modules[module], "__file__", None)
         if file is None:
             raise UnrecordableError(f"{name} is defined in an interactive session")
         module = str(Path(file).resolve())

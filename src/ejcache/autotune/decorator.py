@@ -15,7 +15,7 @@ from ejcache.autotune.choice import ABSENT, Request
 from ejcache.autotune.defaults import chooser_for, default_chooser
 from ejcache.autotune.describe import Describer
 from ejcache.autotune.key import RecordKey
-from ejcache.autotune.plain import ConfigurationError, canonical_json, restored, to_plain
+from ejcache.autotune.plain import ConfigurationError, canonical_json, module_name, restored, to_plain
 from ejcache.autotune.policy import altered, current_policy
 from ejcache.autotune.recording import recording
 from ejcache.autotune.records import Source
@@ -390,7 +390,7 @@ def autotuned(
         made = Autotuned(
             decorated,
             configs=configs if callable(configs) else tuple(configs),
-            name=name or f"{decorated.__module__}.{decorated.__qualname__}".replace(".<locals>", ""),
+            name=name or f"{module_name(decorated)}.{decorated.__qualname__}".replace(".<locals>", ""),
             version=str(version),
             key=key,
             heuristic=heuristic,

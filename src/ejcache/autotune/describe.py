@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ejcache.autotune.measure_inputs import is_array, is_scalar, one_level
-from ejcache.autotune.plain import canonical_json, dtype_name
+from ejcache.autotune.plain import canonical_json, dtype_name, module_name
 
 __all__ = ["Describer", "array_text"]
 
@@ -115,7 +115,7 @@ class Describer:
             held = {"leaves": parts[0], "static": parts[1]}
             return {"is": type(value).__qualname__} | self._fields(held, name, depth)
         if isinstance(value, type):
-            return {"class": f"{value.__module__}.{value.__qualname__}"}
+            return {"class": f"{module_name(value)}.{value.__qualname__}"}
         if callable(value):
             self.vague.append(f"{name} is the function {getattr(value, '__qualname__', type(value).__qualname__)}")
             return self._callable(value, name, depth)
@@ -158,7 +158,7 @@ class Describer:
         if isinstance(value, types.FunctionType):
             return {"function": value.__qualname__, "code": self._code(value, name, depth)}
         if isinstance(value, types.BuiltinFunctionType):
-            return {"function": f"{value.__module__}.{value.__qualname__}"}
+            return {"function": f"{module_name(value)}.{value.__qualname__}"}
         # jit, custom_jvp and the like: what they wrap is what they do, as far as a configuration is concerned.
         for attribute in ("__wrapped__", "fun", "func"):
             inner = getattr(value, attribute, None)
@@ -170,7 +170,7 @@ class Describer:
             call = type(value).__dict__.get("__call__")
             code = self._code(call, name, depth) if isinstance(call, types.FunctionType) else ""
             if code or described:
-                return {"is": f"{type(value).__module__}.{type(value).__qualname__}", "code": code} | described
+                return {"is": f"{module_name(type(value))}.{type(value).__qualname__}", "code": code} | described
         return self._give_up(value, name)
 
     def _code(self, function: types.FunctionType, name: str, depth: int) -> str:

@@ -13,9 +13,13 @@ from typing import Any, Final
 
 from ejcache.errors import UsageError
 
-__all__ = ["ConfigurationError", "canonical_json", "dtype_name", "restored", "to_plain"]
+__all__ = ["MAIN_MODULES", "ConfigurationError", "canonical_json", "dtype_name", "module_name", "restored", "to_plain"]
 
 _DTYPE_MODULES: Final = frozenset({"numpy", "ml_dtypes", "jax.numpy", "jax._src.numpy.scalar_types"})
+
+
+MAIN_MODULES: Final = frozenset({"__main__", "__mp_main__", "__ejcache_main__"})
+"""What the program's own file is called: where it runs, in `multiprocessing`'s processes, where it is replayed."""
 
 
 class ConfigurationError(UsageError):
@@ -27,6 +31,11 @@ def canonical_json(value: Any) -> str:
     import json
 
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def module_name(value: Any) -> str:
+    """The module of a class or function, the same in every process that has it."""
+    return "__main__" if value.__module__ in MAIN_MODULES else str(value.__module__)
 
 
 def dtype_name(value: Any) -> str | None:

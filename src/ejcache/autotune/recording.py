@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.calls import UnrecordableError, decode_call, encode_call
 from ejcache.autotune.key import slug
 from ejcache.autotune.layer import warn_once
-from ejcache.errors import EjcacheError, EntryError
+from ejcache.errors import EjcacheError, EntryError, StoreError
 from ejcache.settings import environment, resolve
 from ejcache.stores.documents import open_documents
 
@@ -29,7 +29,11 @@ __all__ = ["RECORDED", "Recorded", "note", "record", "recorded_calls", "recordin
 RECORDED: Final = "autotune-recorded/"
 
 _places: Final[ContextVar[DocumentStore | None]] = ContextVar("ejcache_autotune_recording", default=None)
-_noted: Final[set[tuple[str, str]]] = set()
+_PAUSE_SECONDS: Final = 30.0
+_noted: Final[dict[tuple[str, str], bool]] = {}
+"""Whether a call could be recorded in a place; neither is tried again."""
+_failing: Final[dict[str, float]] = {}
+"""Places that failed a moment ago, and until when they are left alone: each call would wait for them."""
 _lock: Final = threading.Lock()
 
 
@@ -71,22 +75,31 @@ def note(key: RecordKey, describe: Callable[[], dict[str, Any]], store: Autotune
     """
     documents = _places.get() or store.layers[0].documents
     with _lock:
-        if (documents.url, key.digest) in _noted:
-            return True
+        noted = _noted.get((documents.url, key.digest))
+        if noted is not None:
+            return noted
+        if time.monotonic() < _failing.get(documents.url, 0.0):
+            return False
     call: dict[str, Any] = {"operation": key.operation, "version": key.version, "key": key.text, "digest": key.digest}
     call |= {"device": key.device, "environment": dict(key.environment), "call": dict(key.call)}
     call |= {"created": time.time(), "host": socket.gethostname()}
+    recordable = False
     try:
         documents.create(f"{RECORDED}{slug(key.operation)}/{key.digest}.json", encode_call(call | describe()))
     except UnrecordableError as exc:
         warn_once(f"recording {key.operation}", "a call of %s is not recorded: %s", key.operation, exc)
-        return False
-    except (EjcacheError, ValueError) as exc:
+    except StoreError as exc:
         warn_once(f"recording to {documents.url}", "calls are not recorded: %s", exc)
+        with _lock:
+            _failing[documents.url] = time.monotonic() + _PAUSE_SECONDS
         return False
+    except (EjcacheError, RecursionError, TypeError, ValueError) as exc:
+        warn_once(f"recording {key.operation}", "a call of %s is not recorded: %r", key.operation, exc)
+    else:
+        recordable = True
     with _lock:
-        _noted.add((documents.url, key.digest))
-    return True
+        _noted[documents.url, key.digest] = recordable
+    return recordable
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.calls import imported
 from ejcache.autotune.decorator import Autotuned
+from ejcache.autotune.plain import canonical_json
+from ejcache.autotune.policy import forward_only
 from ejcache.autotune.records import Source
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
+    from ejcache.autotune.key import RecordKey
     from ejcache.autotune.recording import Recorded
     from ejcache.autotune.records import Record
     from ejcache.autotune.store import AutotuneStore
@@ -60,18 +64,40 @@ def replay(recorded: Recorded, store: AutotuneStore, *, force: bool = False) -> 
         return Replayed(recorded.path, "", Outcome.FAILED, problem=recorded.problem)
     operation = recorded.call["operation"]
     try:
-        again = tunable(recorded.call)
-        found = store.find(again.key)
-        if found is not None and found.source.rank <= Source.TUNED.rank and not force:
-            return Replayed(recorded.path, operation, Outcome.ALREADY, found.record)
-        record = again.measured()
-        if record is None:
-            return Replayed(recorded.path, operation, Outcome.FAILED, problem="every candidate failed")
-        store.publish(record)
+        with _mode_of(recorded.call):
+            return _replayed(recorded.path, recorded.call, store, force=force)
     except Exception as exc:
         # One call that cannot be replayed must not end the tuning of all others.
         return Replayed(recorded.path, operation, Outcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
-    return Replayed(recorded.path, operation, Outcome.TUNED, record)
+
+
+def _replayed(path: str, call: dict[str, Any], store: AutotuneStore, *, force: bool) -> Replayed:
+    operation = call["operation"]
+    again = tunable(call)
+    _check_same(again.key, call)
+    found = store.find(again.key)
+    if found is not None and found.source.rank <= Source.TUNED.rank and not force:
+        return Replayed(path, operation, Outcome.ALREADY, found.record)
+    record = again.measured()
+    if record is None:
+        return Replayed(path, operation, Outcome.FAILED, problem="every candidate failed")
+    if not store.publish(record):
+        return Replayed(path, operation, Outcome.FAILED, record, "it could not be stored")
+    return Replayed(path, operation, Outcome.TUNED, record)
+
+
+def _mode_of(call: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Where the call is what it was when it was recorded: without the gradient, if that was to be left out."""
+    described = call.get("call")
+    recorded_forward = isinstance(described, dict) and described.get("mode") == "forward"
+    return forward_only() if recorded_forward else contextlib.nullcontext()
+
+
+def _check_same(key: RecordKey, call: dict[str, Any]) -> None:
+    """Raise `UsageError` if a record of `key` would not be found by the program that recorded the call."""
+    described = call.get("call", key.call)
+    if key.operation != call["operation"] or canonical_json(dict(key.call)) != canonical_json(described):
+        raise UsageError(f"what was recorded as {call.get('key', call['operation'])} is now {key.text}")
 
 
 def tunable(call: dict[str, Any]) -> Any:
