@@ -538,6 +538,20 @@ def test_a_pin_that_the_function_cannot_take_is_passed_over(store, plain, caplog
     assert sum("pinned" in r.message and "walk" in r.message for r in caplog.records) == 1
 
 
+def test_reload_reaches_the_next_call(store):
+    """After the store's `reload()` calls run with what the store says then, choices and guesses that are held too."""
+    from ejcache.autotune.records import encode_record, pinned
+
+    walk = slow_or_quick(store)
+    walk(X)
+    record = store.find(walk.key(X)).record
+    store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, {"steps": 1}, now=1.0)))
+    assert walk.choose(X).configuration == {"steps": 4}
+    store.reload()
+    np.testing.assert_allclose(walk(X), walk.function(X, steps=1), rtol=1e-6)
+    assert walk.choose(X).source is Source.PINNED
+
+
 def test_gradient_is_measured_where_asked(store):
     """Forward, or forward and backward, are different calls with records of their own."""
     walk = slow_or_quick(store, gradient=True)

@@ -177,6 +177,7 @@ class Chooser:
         self.agreement = agreement or Agreement()
         self.counters: Counter[str] = Counter()
         self.events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
+        self._generation = store.generation
         self._memory: dict[str, Choice] = {}
         self._guesses: dict[str, _Guess] = {}
         self._in_vain: set[str] = set()
@@ -198,6 +199,7 @@ class Chooser:
             return self._chosen(Choice(found[0], Source.OVERLAY, key))
         if request.opaque:
             return self._chosen(self._unkeyed(request))
+        self._follow_reloads()
         held = self._memory.get(key.digest)
         if held is not None:
             self.counters["memory"] += 1
@@ -220,11 +222,17 @@ class Chooser:
 
     def forget(self) -> None:
         """Choose anew, from what the layers have now."""
+        self.store.reload()
+        self._follow_reloads()
+
+    def _follow_reloads(self) -> None:
+        if self._generation == self.store.generation:
+            return
         with self._lock:
+            self._generation = self.store.generation
             self._memory.clear()
             self._guesses.clear()
             self._in_vain.clear()
-        self.store.reload()
 
     def emit(self, name: str, key: RecordKey, *, source: Source | None = None, detail: str = "") -> None:
         """Count an event and tell the listener."""

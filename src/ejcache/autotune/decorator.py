@@ -174,6 +174,21 @@ class BoundCall:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Held:
+    """The configuration of a kind of call, and as long as what it was chosen from is the same."""
+
+    configuration: Any
+    chooser: Chooser
+    generation: int
+    until: float
+
+    def counts(self, chooser: Chooser) -> bool:
+        if self.chooser is not chooser or self.generation != chooser.store.generation:
+            return False
+        return self.until == math.inf or time.monotonic() < self.until
+
+
 class Autotuned:
     """A function whose configuration is chosen for each kind of call. Made by `autotuned`.
 
@@ -217,7 +232,7 @@ class Autotuned:
         self.takes_config = _CONFIG in self.signature.parameters
         self.config_names = frozenset() if self.takes_config else self._names_of_configs()
         self._config_place = self._place_of_config()
-        self._calls: dict[Any, tuple[Chooser, Any, float]] = {}
+        self._calls: dict[Any, _Held] = {}
 
     def __repr__(self) -> str:
         return f"Autotuned({self.name!r}, version={self.version!r})"
@@ -240,15 +255,16 @@ class Autotuned:
         call = None if altered() or recording() else fingerprint(args, kwargs)
         if call is not None:
             held = self._calls.get(call)
-            if held is not None and held[0] is chooser and (held[2] == math.inf or time.monotonic() < held[2]):
-                return self._run(held[1], args, kwargs)
+            if held is not None and held.counts(chooser):
+                return self._run(held.configuration, args, kwargs)
+        generation = chooser.store.generation
         choice = chooser.choose(self.bound(args, kwargs).request())
         if call is not None:
             firm = choice.source.rank <= Source.SEED.rank
             until = math.inf if firm else time.monotonic() + _GUESS_SECONDS
             if len(self._calls) >= _REMEMBERED_CALLS:
                 self._calls.clear()
-            self._calls[call] = (chooser, choice.configuration, until)
+            self._calls[call] = _Held(choice.configuration, chooser, generation, until)
         return self._run(choice.configuration, args, kwargs)
 
     def choose(self, *args: Any, **kwargs: Any) -> Choice:

@@ -42,8 +42,9 @@ _LIMITS: Final = {
     "triton_smem_limit": "EJKERNEL_TRITON_SMEM_LIMIT",
     "rda_max_candidates": "EJKERNEL_RDA_MAX_CANDIDATES",
 }
-_kept: Final[WeakKeyDictionary[Any, dict[tuple[str, str, str], str]]] = WeakKeyDictionary()
-"""What we put into ejkernel's memory: the digest of our key by theirs, which says too little of a call."""
+_kept: Final[WeakKeyDictionary[Any, dict[tuple[str, str, str], tuple[str, int]]]] = WeakKeyDictionary()
+"""What we put into ejkernel's memory: by their key, which says too little of a call, the digest of ours and the store's
+generation."""
 
 _tuner: Tuner | None = None
 
@@ -229,12 +230,16 @@ class _Call:
             self.emit("cache_hit", level="persistent", cfg=choice.configuration)
         if self.describer.vague or choice.source.rank > Source.SEED.rank:
             return
-        _kept.setdefault(self.chain.cache, {})[self.legacy] = self.key.digest
+        _kept.setdefault(self.chain.cache, {})[self.legacy] = self._stamp()
         self.chain.cache.put(*self.legacy, choice.configuration)
 
     def may_use_cached(self) -> bool:
-        """Whether what ejkernel's memory has is of this call, or of somebody else who answers for it."""
-        return _kept.get(self.chain.cache, {}).get(self.legacy, self.key.digest) == self.key.digest
+        """Whether what ejkernel's memory has is of this call, not reloaded since, or of somebody else who answers."""
+        stamp = _kept.get(self.chain.cache, {}).get(self.legacy)
+        return stamp is None or stamp == self._stamp()
+
+    def _stamp(self) -> tuple[str, int]:
+        return self.key.digest, default_chooser().store.generation
 
     def _policy(self) -> Policy:
         theirs = self.chain.policy

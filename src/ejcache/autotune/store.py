@@ -77,6 +77,8 @@ class AutotuneStore:
         self.refresh_seconds = refresh_seconds
         self.beside: object = None
         """What this process keeps as long as it keeps the store: its chooser."""
+        self.generation = 0
+        """How often it was reloaded: what was chosen before is chosen anew."""
         self.layers = [Layer(name, _opened(place, read_only=read_only)) for name, place in places]
         for place in settings.autotune_seeds if seeds is None else seeds:
             self.layers.append(Layer("seeds", _opened(place, read_only=True), seeds=True))
@@ -153,8 +155,9 @@ class AutotuneStore:
             self._absent.pop(key.digest, None)
 
     def reload(self) -> None:
-        """Look everything up in the layers again, each key when it is asked for."""
+        """Look everything up in the layers again, each key when it is asked for; calls choose anew then, too."""
         with self._lock:
+            self.generation += 1
             self._found.clear()
             self._absent.clear()
 
