@@ -7,13 +7,15 @@ import importlib.util
 import json
 import logging
 import shutil
+import sys
 import textwrap
+import types
 from argparse import Namespace
 
 import pytest
 
 from ejcache.autotune import layer as layer_module
-from ejcache.autotune.ejkernel import PersistentCache
+from ejcache.autotune.ejkernel import PersistentCache, held_in_modules
 from ejcache.autotune.ejkernel_files import OperationFile, file_key, key_of_file, operation_directory
 from ejcache.autotune.layer import QUARANTINE
 from ejcache.autotune.records import Source
@@ -331,6 +333,25 @@ def test_policies_overrides_and_uninstall(run_python, place):
     assert guess[0] == "heuristics"
     assert guess[1] != 7
     assert records == "[]"
+
+
+def test_lazy_objects_of_other_libraries_are_left_alone(monkeypatch):
+    """Looking for executors asks nothing of what other modules hold, which might load or refuse to."""
+
+    class Lazy:
+        @property
+        def __class__(self):
+            raise RuntimeError("settings are not configured")
+
+    class LazyModule(types.ModuleType):
+        def __getattribute__(self, name):
+            raise RuntimeError(f"{name} would be loaded")
+
+    plain = types.ModuleType("some_framework")
+    plain.settings, plain.file = Lazy(), OperationFile(DirectoryDocuments("/nonexistent"), "op.json")
+    monkeypatch.setitem(sys.modules, "some_framework", plain)
+    monkeypatch.setitem(sys.modules, "some_lazy_module", LazyModule("some_lazy_module"))
+    assert ("some_framework:file", plain.file) in held_in_modules(OperationFile)
 
 
 @needs_ejkernel

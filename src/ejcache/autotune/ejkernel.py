@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 from argparse import Namespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ejcache.autotune.ejkernel_files import OperationFile, file_key, key_of_file, operation_directory
@@ -24,8 +25,7 @@ from ejcache.errors import EjcacheError
 from ejcache.settings import environment, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
+    from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.autotune.store import AutotuneStore
 
@@ -234,15 +234,27 @@ def installed_chains() -> list[Any]:
     if executor is None or selection is None or not _originals:
         return []
     chains: list[Any] = []
-    for module in list(sys.modules.values()):
-        for value in list(getattr(module, "__dict__", {}).values()):
-            if type(value) is not executor.Executor and not isinstance(value, executor.Executor):
-                continue
-            chain = value.chooser
-            if isinstance(chain, selection.ConfigSelectorChain) and not any(chain is seen for seen in chains):
-                adopt(chain)
-                chains.append(chain)
+    for _, held in held_in_modules(executor.Executor):
+        chain = held.chooser
+        if isinstance(chain, selection.ConfigSelectorChain) and not any(chain is seen for seen in chains):
+            adopt(chain)
+            chains.append(chain)
     return chains
+
+
+def held_in_modules(kind: type) -> Iterator[tuple[str, Any]]:
+    """(`module:name`, value) of every global of an imported module that is of this type.
+
+    Nothing is asked of the values, nor of the modules: lazy ones, of any library, would load what they stand for, or
+    raise because it is not configured yet.
+    """
+    variables: Any = vars(ModuleType)["__dict__"].__get__
+    for name, module in list(sys.modules.items()):
+        if not issubclass(type(module), ModuleType):
+            continue
+        for variable, value in list(variables(module).items()):
+            if issubclass(type(value), kind):
+                yield f"{name}:{variable}", value
 
 
 def adopt(chain: Any) -> PersistentCache[Any] | None:

@@ -106,11 +106,11 @@ def _is_plain(kernel: Any) -> bool:
 
 
 def _executor_path(chain: Any) -> str:
-    kind = _module("ejkernel.ops.execution.executor").Executor
-    for module in list(sys.modules.values()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if isinstance(value, kind) and value.chooser is chain:
-                return f"{module.__name__}:{name}"
+    from ejcache.autotune.ejkernel import held_in_modules
+
+    for path, held in held_in_modules(_module("ejkernel.ops.execution.executor").Executor):
+        if held.chooser is chain:
+            return path
     raise UnrecordableError("the executor of this call is in no module")
 
 
