@@ -194,6 +194,55 @@ def test_import_says_what_it_left_out(tmp_path):
     assert (said.status, said.json["new"], len(said.json["problems"])) == (1, 1, 2)
 
 
+def test_import_takes_both_kinds_from_a_directory(place, tmp_path):
+    """A store that ejkernel's files lie beside gives its records and their entries."""
+    (place / "op.json").write_text(json.dumps({"cpu|cpu|op@v1|12": {"a": 1}}))
+    assert run("import", place, "--dir", tmp_path / "all", "--json").json["new"] == 4
+    assert run("import", place, "--dir", tmp_path / "one", "--json", "--format", "ejkernel").json["new"] == 1
+    assert run("import", place, "--dir", tmp_path / "other", "--json", "--format", "ejcache").json["new"] == 3
+    odd = tmp_path / "operation.txt"
+    odd.write_text(json.dumps({"cpu|cpu|op@v1|12": {"a": 1}}))
+    assert run("import", odd, "--dir", tmp_path / "odd", "--json").json["new"] == 1
+
+
+@pytest.mark.parametrize("command", ["merge", "import"])
+def test_sources_that_are_not_there_are_bad_usage(command, place, tmp_path):
+    """A directory or file that does not exist is a mistake of whoever names it; an empty store is none."""
+    for source in ("none", "none.json"):
+        said = run(command, tmp_path / source, "--dir", place)
+        assert (said.status, len(said.err.splitlines())) == (2, 1)
+        assert source in said.err
+    assert run("diff", place, tmp_path / "none").status == 2
+    (tmp_path / "empty").mkdir()
+    assert run(command, tmp_path / "empty", "--dir", place).status == 0
+
+
+def test_sources_that_cannot_be_read_are_failures(place, tmp_path):
+    """A store that gives no answer is no empty one."""
+    path = tmp_path / "blocked" / key().path
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path)
+    said = run("merge", tmp_path / "blocked", "--dir", place)
+    assert said.status == 1
+    assert "blocked" in said.err
+
+
+def test_export_to_where_ejkernels_files_cannot_be_written(tmp_path, monkeypatch):
+    """A bucket, which ejkernel does not read, is bad usage; a place that cannot be written is a failure."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
+    entries = {"cpu|cpu|matmul@v1|76c3833ef674ac9b": {"block_m": 128}}
+    (tmp_path / "mat-mul.json").write_text(json.dumps(entries))
+    place = tmp_path / "place"
+    assert run("import", tmp_path / "mat-mul.json", "--dir", place).status == 0
+    export = ("export", "--dir", place, "--format", "ejkernel", "--to")
+    bucket = run(*export, "gs://bucket/files")
+    assert (bucket.status, "gs://bucket/files" in bucket.err) == (2, True)
+    (tmp_path / "file").write_text("in the way")
+    said = run(*export, tmp_path / "file" / "out", "--json")
+    assert (said.status, said.json["files"], said.json["failed"]) == (1, {}, 1)
+    assert run("export", "--dir", place, "--html", tmp_path / "file" / "page.html").status == 1
+
+
 def test_export_makes_seeds_and_a_page(place, tmp_path, monkeypatch):
     """A directory of records serves as seeds; the page shows every candidate and fetches nothing."""
     assert run("export", "--dir", place).status == 2

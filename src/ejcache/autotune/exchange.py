@@ -98,14 +98,14 @@ def _text_of(key: RecordKey, call_key: str) -> str:
     return file_key(device, f"{key.operation}@v{key.version}", call_key)
 
 
-def export_to_ejkernel(found: Iterable[Found], documents: DocumentStore) -> tuple[Counter[str], int]:
+def export_to_ejkernel(found: Iterable[Found], documents: DocumentStore) -> tuple[Counter[str], int, int]:
     """Write ejkernel's files, merged with those that are there.
 
     Returns:
-        How many entries each file got, and how many records have no key of ejkernel's.
+        How many entries each file got, how many records have no key of ejkernel's, and how many entries failed.
     """
     written: Counter[str] = Counter()
-    left_out = 0
+    left_out = failed = 0
     strongest: dict[tuple[str, str], tuple[int, Any]] = {}
     for item in found:
         place = legacy_key(item.record)
@@ -118,4 +118,6 @@ def export_to_ejkernel(found: Iterable[Found], documents: DocumentStore) -> tupl
     for (name, text), (_, configuration) in sorted(strongest.items()):
         if OperationFile(documents, name).put(text, configuration):
             written[name] += 1
-    return written, left_out
+        else:
+            failed += 1
+    return written, left_out, failed

@@ -11,9 +11,11 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.autotune_place import AutotuneDir, opened_store, strongest
 from ejcache.cli.options import Json  # noqa: TC001 (typer reads the annotations)
-from ejcache.errors import UsageError
+from ejcache.errors import SettingError, StoreError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ejcache.autotune.records import Record
 
 __all__ = ["compare_stores", "export", "import_", "is_place", "merge"]
@@ -51,13 +53,13 @@ def import_(
     records: list[Record] = []
     problems: list[str] = []
     for source in sources:
-        kind = format or (Format.ejkernel if _looks_like_ejkernel(source) else Format.ejcache)
-        if kind is Format.ejcache:
+        kinds = (format,) if format is not None else _kinds_of(source)
+        if Format.ejcache in kinds:
             records += _records_of(source)
-            continue
-        found, said = _from_ejkernel(source)
-        records += found
-        problems += said
+        if Format.ejkernel in kinds:
+            found, said = _from_ejkernel(source)
+            records += found
+            problems += said
     _take_in(records, directory, problems, as_json=as_json)
 
 
@@ -90,13 +92,19 @@ def export(
         found = strongest(store.records(operation=operation))
     fields: dict[str, Any] = {"records": len(found)}
     if to is not None and format is Format.ejkernel:
-        written, left_out = export_to_ejkernel(found, open_documents(to))
-        fields |= {"url": to, "files": dict(written), "left_out": left_out}
+        documents = open_documents(to)
+        if documents.remote and "://" in documents.url:
+            raise SettingError("--to", to, "a directory, because ejkernel reads its files from nowhere else")
+        written, left_out, failed = export_to_ejkernel(found, documents)
+        fields |= {"url": to, "files": dict(written), "left_out": left_out, "failed": failed}
     elif to is not None:
         outcome = merge_records((item.record for item in found), Layer("export", open_documents(to)))
         fields |= {"url": to, **_counted(outcome)}
     if html is not None:
-        Path(html).write_text(page(found), encoding="utf-8")
+        try:
+            Path(html).write_text(page(found), encoding="utf-8")
+        except OSError as exc:
+            raise StoreError(f"{html} cannot be written: {exc}") from exc
         fields["html"] = html
     _report(fields, as_json=as_json)
     if fields.get("failed"):
@@ -122,22 +130,49 @@ def compare_stores(one: str, other: str) -> dict[str, dict[str, list[Any]]]:
 
 
 def _records_of(source: str) -> list[Record]:
+    path = _local(source)
+    if path is not None and not path.is_dir():
+        raise UsageError(f"{source} is no directory, and so no store of tuned configurations")
     with opened_store(source) as store:
-        return [item.record for item in strongest(store.records(layer=store.layers[0].name))]
+        records = [item.record for item in strongest(store.records(layer=store.layers[0].name))]
+        failed = store.stats()["errors"] > 0
+    if failed:
+        raise StoreError(f"{source} cannot be read")
+    if path is None and not records:
+        # A prefix in a bucket is there only if something is below it.
+        raise UsageError(f"there are no tuned configurations in {source}")
+    return records
 
 
-def _looks_like_ejkernel(source: str) -> bool:
-    path = Path(source).expanduser()
-    return path.is_file() or (path.is_dir() and any(path.glob("*.json")))
+def _local(source: str) -> Path | None:
+    """Where a source is on this machine, None if it is elsewhere; raises `UsageError` if it is not there."""
+    from ejcache.stores.opening import local_path
+
+    text = local_path(source)
+    if text is None:
+        return None
+    path = Path(text)
+    if not path.exists():
+        raise UsageError(f"there is no {source}")
+    return path
+
+
+def _kinds_of(source: str) -> Sequence[Format]:
+    """What a source may hold: ejkernel's files may lie beside a store's records."""
+    path = _local(source)
+    if path is None:
+        return (Format.ejcache,)
+    return (Format.ejcache, Format.ejkernel) if path.is_dir() else (Format.ejkernel,)
 
 
 def _from_ejkernel(source: str) -> tuple[list[Record], list[str]]:
     from ejcache.autotune.exchange import import_from_ejkernel
     from ejcache.stores.documents import open_documents
 
-    if source.endswith(".json"):
-        root, _, name = source.rpartition("/")
-        return import_from_ejkernel(open_documents(root or ".", read_only=True), [name])
+    path = _local(source)
+    if source.endswith(".json") if path is None else not path.is_dir():
+        root, _, name = source.rpartition("/") if path is None else (str(path.parent), "/", path.name)
+        return import_from_ejkernel(open_documents(root, read_only=True), [name])
     documents = open_documents(source, read_only=True)
     names = [name for name in documents.list("") if name.endswith(".json") and "/" not in name]
     return import_from_ejkernel(documents, names)
