@@ -8,9 +8,10 @@ import sys
 
 import pytest
 from autotune_helpers import ENVIRONMENT, candidate, key, record
+from buckets import GcsServerProcess
 from cli_helpers import ejcache
 
-from ejcache.autotune.records import Source
+from ejcache.autotune.records import Source, encode_record, pinned
 from ejcache.autotune.store import AutotuneStore
 
 
@@ -159,6 +160,59 @@ def test_prune(place):
     assert run("prune", "--dir", place, "--old-environments").status == 0
     blocks = sorted(f.record.configuration["block"] for f in AutotuneStore(str(place)).records())
     assert blocks == [4, 16, 16, 32]
+
+
+@pytest.fixture
+def pod(tmp_path, monkeypatch):
+    """A bucket that the settings name, with a tuned record; the same is in this user's directory. (bucket, user)"""
+    with GcsServerProcess() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", "gs://bucket/tuned")
+        store = AutotuneStore(seeds=())
+        assert [layer.name for layer in store.layers][:2] == ["user", "shared"]
+        assert store.publish(record(created=1_795_000_000.0))
+        yield AutotuneStore(store.layers[1].documents, seeds=()), AutotuneStore(store.layers[0].documents, seeds=())
+
+
+def held(store, of=None):
+    """(configuration, source) in one place."""
+    found = next((item.record for item in store.records() if item.record.key == (of or key())), None)
+    return None if found is None else (found.configuration["block"], found.source)
+
+
+def test_a_pin_reaches_the_place_that_the_settings_name(pod):
+    """With a bucket in the settings, pin and unpin change the bucket, and nothing older of this user's hides it."""
+    bucket, user = pod
+    user.layers[0].documents.replace(key().path, encode_record(pinned(record(), {"block": 3}, now=1.0)))
+    said = run("pin", key().digest, '{"block": 8}', "--json").json
+    assert (said["layer"], held(bucket)) == ("shared", (8, Source.PINNED))
+    assert AutotuneStore(seeds=()).find(key()).record.configuration == {"block": 8}
+    user.layers[0].documents.replace(key().path, encode_record(pinned(record(), {"block": 3}, now=1.0)))
+    assert run("pin", key().digest, "--unpin").status == 0
+    assert (held(bucket), held(user)) == ((16, Source.TUNED), (16, Source.TUNED))
+    assert run("pin", key().digest, "--unpin").status == 2
+
+
+def test_what_is_taken_in_goes_to_the_place_that_the_settings_name(pod, tmp_path):
+    """With a bucket in the settings, merge and import write the bucket, and say so."""
+    bucket, user = pod
+    other = AutotuneStore(str(tmp_path / "other"), seeds=())
+    for command in ("merge", "import"):
+        other.publish(record(key(command)))
+        said = run(command, tmp_path / "other", "--json").json
+        assert (said["url"], said["new"]) == ("gs://bucket/tuned", 1)
+        assert held(bucket, key(command)) == (16, Source.TUNED)
+        assert held(user, key(command)) is None
+
+
+def test_prune_removes_from_the_bucket_and_from_this_users_directory(pod):
+    """What is pruned is gone wherever this user's programs would find it."""
+    bucket, user = pod
+    dry = run("prune", "--older-than", "0d", "-n", "--json").json
+    assert (dry["removed"], dry["paths"], dry["url"]) == (2, [key().path], "gs://bucket/tuned")
+    assert held(bucket) == held(user) == (16, Source.TUNED)
+    assert run("prune", "--older-than", "0d", "--json").json["removed"] == 2
+    assert held(bucket) is held(user) is None
 
 
 def test_merge_keeps_the_stronger(place, tmp_path):

@@ -324,6 +324,56 @@ def test_what_one_layer_cannot_take_is_offered_again(tmp_path):
     assert AutotuneStore(str(blocked)).find(key()) is not None
 
 
+@pytest.mark.parametrize("way", ["default", "given"])
+def test_what_is_waiting_is_published_when_the_program_ends(way, run_python, tmp_path):
+    """What could not be written when it was found is offered once more at the end, however lately that failed."""
+    run_python(
+        """
+        import sys
+        sys.path.insert(0, {tests!r})
+        from autotune_helpers import record
+        from pathlib import Path
+        from ejcache.autotune.store import AutotuneStore, default_store, set_default_store
+        if {way!r} == "given":
+            set_default_store(AutotuneStore({place!r}))
+        Path({place!r}).write_text("in the way")
+        assert not default_store().publish(record())
+        Path({place!r}).unlink()
+        """.format(tests=str(Path(__file__).parent), place=str(tmp_path / "place"), way=way),
+        env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "place")},
+    )
+    assert AutotuneStore(str(tmp_path / "place"), seeds=()).find(key()) is not None
+
+
+def test_a_place_that_gives_no_answer_does_not_keep_the_program(run_python, tmp_path):
+    """At the end a write that hangs is left behind."""
+    run_python(
+        """
+        import sys, threading
+        sys.path.insert(0, {tests!r})
+        from autotune_helpers import record
+        from ejcache.autotune import store
+        from ejcache.errors import StoreUnavailableError
+        from ejcache.stores.documents_directory import DirectoryDocuments
+        from ejcache.stores.shared_workers import call_with_timeout
+
+        class Hanging(DirectoryDocuments):
+            ending = False
+            def create(self, path, data):
+                if self.ending:
+                    threading.Event().wait()
+                raise StoreUnavailableError("not now")
+
+        call_with_timeout("a thread", int, 1.0)
+        store._EXIT_SECONDS = 0.1
+        documents = Hanging({place!r})
+        store.set_default_store(store.AutotuneStore(documents, seeds=()))
+        assert not store.default_store().publish(record())
+        documents.ending = True
+        """.format(tests=str(Path(__file__).parent), place=str(tmp_path / "place"))
+    )
+
+
 def test_configurations_that_json_cannot_hold_lose_nothing_else(tmp_path):
     """A record that cannot be written is refused, and others are published before and after it."""
     store = AutotuneStore(str(tmp_path))

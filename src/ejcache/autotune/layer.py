@@ -70,6 +70,10 @@ class Layer:
         """Whether a publication is worth trying."""
         return not self._unwritable
 
+    def resume(self) -> None:
+        """Try again at once what failed a moment ago."""
+        self._failed_until = dict.fromkeys(self._failed_until, 0.0)
+
     def read(self, key: RecordKey) -> Record | None:
         """The intact record of `key`, or None."""
         record: Record | None = self._guarded("reading", lambda: self._read(key.path))

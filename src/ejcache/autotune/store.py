@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -208,8 +209,11 @@ class AutotuneStore:
         return total | {"in_memory": len(self._found), "waiting": len(self._unpublished)}
 
     def close(self) -> None:
-        """Publish what could not be published before, and release connections."""
-        self._publish_waiting()
+        """Publish what could not be published before, however lately that failed, and release connections."""
+        if self._unpublished:
+            for layer in self.layers:
+                layer.resume()
+            self._publish_waiting()
         for layer in self.layers:
             layer.documents.close()
 
@@ -263,6 +267,7 @@ def _default_places() -> list[tuple[str, str | DocumentStore]]:
     return [("user", root)]
 
 
+_EXIT_SECONDS: Final = 5.0
 _VARIABLES: Final = ("EJKERNEL_PERSISTENT_CACHE_DIR", "EJCACHE_AUTOTUNE_SEEDS", "JAX_COMPILATION_CACHE_DIR")
 _default: AutotuneStore | None = None
 _default_variables: tuple[str | None, ...] | None = None
@@ -290,7 +295,27 @@ def default_store() -> AutotuneStore:
                 warn_once("default store", "the autotune store cannot be opened, and results are not kept: %s", exc)
                 _default = AutotuneStore("/nonexistent/ejcache", seeds=(), read_only=True)
             _default_variables = variables
+        _close_at_exit()
         return _default
+
+
+@cache
+def _close_at_exit() -> None:
+    from ejcache.stores.shared_workers import at_exit
+
+    at_exit(_close_default)
+
+
+def _close_default() -> None:
+    """Offer what is still to be published once more, for a few seconds: a program that has ended must not hang."""
+    from ejcache.stores.shared_workers import call_with_timeout
+
+    if _default is None or not _default.stats()["waiting"]:
+        return
+    try:
+        call_with_timeout("publishing tuned configurations", _default.close, _EXIT_SECONDS)
+    except Exception as exc:
+        warn_once("closing", "tuned configurations could not be kept: %s", exc)
 
 
 def set_default_store(store: AutotuneStore | None) -> None:
@@ -298,3 +323,4 @@ def set_default_store(store: AutotuneStore | None) -> None:
     global _default, _default_variables
     with _default_lock:
         _default, _default_variables = store, None
+        _close_at_exit()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ejcache.cli import autotune_exchange, autotune_tend, output
-from ejcache.cli.autotune_place import AutotuneDir, find_record, opened_store, record_fields, strongest
+from ejcache.cli.autotune_place import AutotuneDir, find_record, named_layer, opened_store, record_fields, strongest
 from ejcache.cli.options import Json  # noqa: TC001 (typer reads the annotations)
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def ls(
     """
     with opened_store(directory) as store:
         found = [item for item in strongest(store.records()) if _matches(item, operation, device)]
-        url = store.url
+        url = named_layer(store).documents.url
     if as_json:
         output.print_json({"url": url, "total_records": len(found), "records": [record_fields(i) for i in found]})
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.autotune_place import AutotuneDir, opened_store, strongest
+from ejcache.cli.autotune_place import AutotuneDir, named_layer, opened_store, strongest
 from ejcache.cli.options import Json  # noqa: TC001 (typer reads the annotations)
 from ejcache.errors import SettingError, StoreError, UsageError
 
@@ -182,10 +182,11 @@ def _take_in(records: list[Record], directory: str | None, problems: list[str], 
     from ejcache.autotune.exchange import merge as merge_records
 
     with opened_store(directory, write=True) as store:
-        outcome = merge_records(records, store.layers[0])
+        target = named_layer(store)
+        outcome = merge_records(records, target)
     for problem in problems:
         output.warn(problem)
-    _report({"url": store.url, **_counted(outcome), "problems": problems}, as_json=as_json)
+    _report({"url": target.documents.url, **_counted(outcome), "problems": problems}, as_json=as_json)
     if problems or outcome["failed"]:
         raise typer.Exit(1)
 

@@ -13,9 +13,10 @@ from ejcache.errors import SettingError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ejcache.autotune.layer import Layer
     from ejcache.autotune.store import AutotuneStore, Found
 
-__all__ = ["AutotuneDir", "find_record", "opened_store", "record_fields", "strongest"]
+__all__ = ["AutotuneDir", "find_record", "kept_layers", "named_layer", "opened_store", "record_fields", "strongest"]
 
 AutotuneDir = Annotated[
     str | None,
@@ -49,6 +50,19 @@ def opened_store(directory: str | None, *, write: bool = False) -> Iterator[Auto
             warn(f"{errors} operations on the store failed")
 
 
+def named_layer(store: AutotuneStore) -> Layer:
+    """The place that `--dir` or the settings name, which is what commands change.
+
+    Where the settings name a bucket, a directory of the user's comes before it, which only the user's programs read.
+    """
+    return next((layer for layer in store.layers if layer.name == "shared"), store.layers[0])
+
+
+def kept_layers(store: AutotuneStore) -> list[Layer]:
+    """The named place and the user's own directory, without what was shipped."""
+    return [layer for layer in store.layers if not layer.seeds]
+
+
 def strongest(found: Iterable[Found]) -> list[Found]:
     """Of the records of each key the one that counts, ordered by operation and key."""
     best: dict[str, Found] = {}
@@ -73,9 +87,10 @@ def find_record(store: AutotuneStore, key: str) -> Found:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UsageError(f"{store.url} has no record {key!r}; `ejcache autotune ls` lists them")
+        raise UsageError(f"{named_layer(store).documents.url} has no record {key!r}; `ejcache autotune ls` lists them")
     some = ", ".join(item.record.key.digest[:12] for item in found[:5])
-    raise UsageError(f"{len(found)} records in {store.url} are meant by {key!r}: {some}{', ...' * (len(found) > 5)}")
+    url = named_layer(store).documents.url
+    raise UsageError(f"{len(found)} records in {url} are meant by {key!r}: {some}{', ...' * (len(found) > 5)}")
 
 
 def record_fields(item: Found, *, full: bool = False) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.autotune_place import AutotuneDir, find_record, opened_store, record_fields
+from ejcache.cli.autotune_place import AutotuneDir, find_record, kept_layers, named_layer, opened_store, record_fields
 from ejcache.cli.options import Json, age
 from ejcache.errors import StoreError, UsageError
 
@@ -61,7 +62,7 @@ def run(
                 if not as_json:
                     output.say(_line(result))
                 advance()
-        url = store.url
+        url = named_layer(store).documents.url
     counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in Outcome}
     if as_json:
         results = [
@@ -95,31 +96,23 @@ def pin(
 ) -> None:
     """Fix the configuration of a call: no measurement replaces it.
 
-    With --unpin the fastest candidate counts again.
+    It is fixed in the place that --dir or the settings name. With --unpin the fastest candidate counts again.
     """
-    from ejcache.autotune.records import Source, Status, encode_record, pinned
     from ejcache.autotune.store import Found
 
     with opened_store(directory, write=True) as store:
-        item = find_record(store, key)
-        record = item.record
+        record = find_record(store, key).record
+        layer = named_layer(store)
         if unpin:
-            best = next((c for c in record.candidates if c.status is Status.OK), None)
-            if record.source is not Source.PINNED or best is None:
-                raise UsageError(f"{record.key.digest} is not pinned, or has no measurement to go back to")
-            import dataclasses
-
-            changed = dataclasses.replace(record, configuration=best.configuration, source=Source.TUNED)
+            changed = _unpinned(store, record)
         else:
             plain = record.configuration if configuration is None else _parsed(configuration)
             if odd := _unheard_of(plain, record):
                 output.warn(
                     f"no configuration that was tried has {', '.join(odd)}; a program may not be able to use it"
                 )
-            changed = pinned(record, plain, now=time.time())
-        # Not merged: what a person says goes before what is there, also where that is a stronger record.
-        store.layers[0].documents.replace(record.key.path, encode_record(changed))
-    fields = record_fields(Found(changed, item.layer, changed.source))
+            changed = _pinned(store, record, plain)
+    fields = record_fields(Found(changed, layer.name, changed.source))
     if as_json:
         output.print_json(fields)
     else:
@@ -143,7 +136,10 @@ def prune(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove records by age or environment; pinned ones stay. Also what interrupted writers left behind."""
+    """Remove records by age or environment; pinned ones stay. Also what interrupted writers left behind.
+
+    With a bucket in the settings, the user's own directory is pruned, too.
+    """
     from ejcache.autotune.layer import QUARANTINE
     from ejcache.autotune.recording import RECORDED
     from ejcache.autotune.records import Source
@@ -152,23 +148,27 @@ def prune(
     if not (seconds is not None or old_environments or recorded or quarantine):
         raise UsageError("prune needs --older-than, --old-environments, --recorded or --quarantine")
     with opened_store(directory, write=not dry_run) as store:
-        documents = store.layers[0].documents
-        found = [item for item in store.records(layer=store.layers[0].name) if item.source is not Source.PINNED]
-        doomed = {item.record.key.path: item for item in found if _is_doomed(item, found, seconds, old_environments)}
-        paths = [*doomed]
-        paths += [
-            path
+        layers = {layer.name: layer.documents for layer in kept_layers(store)}
+        found = [item for item in store.records() if item.layer in layers and item.source is not Source.PINNED]
+        doomed = [item for item in found if _is_doomed(item, found, seconds, old_environments)]
+        places = [(layers[item.layer], item.record.key.path) for item in doomed]
+        places += [
+            (documents, path)
             for prefix, wanted in ((RECORDED, recorded), (QUARANTINE, quarantine))
             if wanted
+            for documents in layers.values()
             for path in documents.list(prefix)
         ]
-        removed = len(paths) if dry_run else sum(documents.delete(path) for path in paths)
-        swept = 0 if dry_run or not hasattr(documents, "sweep") else documents.sweep()
+        removed = len(places) if dry_run else sum(documents.delete(path) for documents, path in places)
+        swept = 0 if dry_run else sum(item.sweep() for item in layers.values() if hasattr(item, "sweep"))
+        url = named_layer(store).documents.url
+    paths = list(dict.fromkeys(path for _, path in places))
+    texts = {item.record.key.path: item.record.key.text for item in doomed}
     if as_json:
-        output.print_json({"url": store.url, "dry_run": dry_run, "removed": removed, "swept": swept, "paths": paths})
+        output.print_json({"url": url, "dry_run": dry_run, "removed": removed, "swept": swept, "paths": paths})
         return
     for path in paths:
-        output.say(doomed[path].record.key.text if path in doomed else path)
+        output.say(texts.get(path, path))
     output.say(f"{'would remove' if dry_run else 'removed'} {output.plural(removed, 'document')}")
 
 
@@ -181,13 +181,15 @@ def rm(
     with opened_store(directory, write=True) as store:
         items = [find_record(store, key) for key in keys]
         removed = [item for item in items if store.delete(item.record.key)]
+        failed = any(layer.counters["errors"] for layer in kept_layers(store))
+        url = named_layer(store).documents.url
     if as_json:
-        output.print_json({"url": store.url, "removed": [item.record.key.digest for item in removed]})
+        output.print_json({"url": url, "removed": [item.record.key.digest for item in removed]})
     else:
         for item in removed:
             output.say(f"removed {item.record.key.text}")
-    if len(removed) < len(items):
-        raise StoreError("some records are in layers that cannot be written")
+    if failed or len(removed) < len(items):
+        raise StoreError("some records are in layers that cannot be written, or gave no answer")
 
 
 def _line(result: Replayed) -> str:
@@ -220,6 +222,36 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except ValueError as exc:
         raise UsageError(f"the configuration {text!r} is no JSON: {exc}") from exc
+
+
+def _pinned(store: AutotuneStore, record: Record, plain: Any) -> Record:
+    from ejcache.autotune.records import Source, encode_record, pinned
+
+    changed = pinned(record, plain, now=time.time())
+    named = named_layer(store)
+    # Not merged: what a person says goes before what is there, also where that is a stronger record.
+    named.documents.replace(record.key.path, encode_record(changed))
+    for layer in kept_layers(store):
+        held = None if layer is named else layer.read(record.key)
+        if held is not None and held.source is Source.PINNED:
+            # An older pin of this user's, which would count before it.
+            layer.documents.delete(record.key.path)
+    return changed
+
+
+def _unpinned(store: AutotuneStore, record: Record) -> Record:
+    from ejcache.autotune.records import Source, Status, encode_record, fastest_first
+
+    held = [(layer, layer.read(record.key)) for layer in kept_layers(store)]
+    fixed = [(layer, found) for layer, found in held if found is not None and found.source is Source.PINNED]
+    tried = [candidate for _, found in held if found is not None for candidate in found.candidates]
+    best = next((candidate for candidate in fastest_first(tried) if candidate.status is Status.OK), None)
+    if not fixed or best is None:
+        raise UsageError(f"{record.key.digest} is not pinned, or has no measurement to go back to")
+    for layer, found in fixed:
+        changed = dataclasses.replace(found, configuration=best.configuration, source=Source.TUNED)
+        layer.documents.replace(record.key.path, encode_record(changed))
+    return changed
 
 
 def _unheard_of(plain: Any, record: Record) -> list[str]:
