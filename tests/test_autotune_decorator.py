@@ -339,7 +339,12 @@ def test_a_configuration_by_position_is_an_override_too(store):
     np.testing.assert_array_equal(configured(X, 5, 1), X * 5 + 1)
     assert list(store.records()) == []
     assert np.asarray(configured(X, None, 1))[0, 0] in (4, 5)
-    assert len(list(store.records())) == 1
+    assert (
+        configured.choose(X, None, offset=1).source
+        is configured.choose(X, offset=1, config=None).source
+        is Source.TUNED
+    )
+    assert len({configured.key(X, None, 1), configured.key(X, offset=1)}) == len(list(store.records())) == 1
 
 
 def test_overlay(store):

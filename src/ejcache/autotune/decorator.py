@@ -242,15 +242,12 @@ class Autotuned:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the configuration that is best for these arguments."""
-        if self.takes_config and len(args) > self._config_place and args[self._config_place] is None:
-            args, kwargs = self._without_config(args, kwargs)
-        given = kwargs.get(_CONFIG) is not None if self.takes_config else not self.config_names.isdisjoint(kwargs)
+        args, kwargs = self._without_none(args, kwargs)
+        given = _CONFIG in kwargs if self.takes_config else not self.config_names.isdisjoint(kwargs)
         if given or len(args) > self._config_place:
             return self.function(*args, **kwargs)
         from ejcache.autotune.measure_call import fingerprint
 
-        if self.takes_config:
-            kwargs.pop(_CONFIG, None)
         chooser = self._chooser()
         call = None if altered() or recording() else fingerprint(args, kwargs)
         if call is not None:
@@ -302,7 +299,7 @@ class Autotuned:
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundCall:
         """A call with these arguments, to be looked at."""
-        return BoundCall(self, args, kwargs)
+        return BoundCall(self, *self._without_none(args, kwargs))
 
     def invoke(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the function with this configuration."""
@@ -342,11 +339,17 @@ class Autotuned:
                 return place
         return sys.maxsize
 
-    def _without_config(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call without the None that it has in the place of the configuration; what comes after goes by name."""
+    def _without_none(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The call without a `config` that is None, which gives none; positional arguments behind it go by name."""
+        if not self.takes_config:
+            return args, kwargs
         place = self._config_place
-        names = list(self.signature.parameters)[place + 1 :]
-        return args[:place], dict(zip(names, args[place + 1 :], strict=False)) | kwargs
+        if len(args) > place and args[place] is None:
+            names = list(self.signature.parameters)[place + 1 :]
+            return args[:place], dict(zip(names, args[place + 1 :], strict=False)) | dict(kwargs)
+        if kwargs.get(_CONFIG, ABSENT) is None:
+            return args, {name: value for name, value in kwargs.items() if name != _CONFIG}
+        return args, kwargs
 
     def _names_of_configs(self) -> frozenset[str]:
         if callable(self.configs):
