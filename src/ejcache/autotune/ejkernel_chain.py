@@ -148,6 +148,8 @@ class _Call:
         )
         self.describer = Describer()
         self.key = self._key(version)
+        # Asked for before the choice: what is chosen while another thread reloads the store is chosen again.
+        self.stamp = (self.key.digest, default_chooser().store.generation)
 
     def _key(self, version: str) -> RecordKey:
         from ejcache.autotune.measure_call import place_of
@@ -230,16 +232,12 @@ class _Call:
             self.emit("cache_hit", level="persistent", cfg=choice.configuration)
         if self.describer.vague or choice.source.rank > Source.SEED.rank:
             return
-        _kept.setdefault(self.chain.cache, {})[self.legacy] = self._stamp()
+        _kept.setdefault(self.chain.cache, {})[self.legacy] = self.stamp
         self.chain.cache.put(*self.legacy, choice.configuration)
 
     def may_use_cached(self) -> bool:
         """Whether what ejkernel's memory has is of this call, not reloaded since, or of somebody else who answers."""
-        stamp = _kept.get(self.chain.cache, {}).get(self.legacy)
-        return stamp is None or stamp == self._stamp()
-
-    def _stamp(self) -> tuple[str, int]:
-        return self.key.digest, default_chooser().store.generation
+        return _kept.get(self.chain.cache, {}).get(self.legacy, self.stamp) == self.stamp
 
     def _policy(self) -> Policy:
         theirs = self.chain.policy
