@@ -204,14 +204,21 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
             local_faults.reach("before-commit")
             sql("COMMIT")
         except BaseException:
-            if self.connection.in_transaction:
-                sql("ROLLBACK")
-            if filename is not None:
-                self.values.discard(filename)
-                self.values.remove(filename)
+            # What cannot be undone here, as the connection is closed or damaged, is the next sweep's.
+            with contextlib.suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    sql("ROLLBACK")
+                if filename is not None and not self._committed(filename):
+                    self.values.discard(filename)
+                    self.values.remove(filename)
             raise
         self.doomed.extend(filter(None, removed))
         local_faults.reach("committed")
+
+    def _committed(self, filename: str) -> bool:
+        """Whether the row written last stands with this file: Ctrl-C during a COMMIT is raised after it."""
+        named = "SELECT 1 FROM Cache WHERE rowid = ? AND filename = ?"
+        return self._sql(named, (self._written, filename)).fetchone() is not None
 
     def _begin(self) -> None:
         while True:
