@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import sys
 
 import pytest
 from local_processes import starting
@@ -222,3 +224,53 @@ def test_stopped_process_is_not_dead(tmp_path, start_python):
     out, _ = stopped.communicate("go on\n", timeout=60)
     assert out == "True\n"
     check_whole(path)
+
+
+class Interrupts:
+    """Raises where a signal handler's exception would come: at the end of the nth call of C, or the start of Python's.
+
+    Once, so that what is done about the interrupt is not interrupted.
+    """
+
+    PLACES = re.compile(r"/ejcache/stores/|/diskcache/|/contextlib\.py$")
+
+    def __init__(self, number):
+        self.left = number
+
+    def __call__(self, frame, event, argument):
+        if event in {"call", "c_return"} and self.PLACES.search(frame.f_code.co_filename):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+# A file that was open when it came is closed by whoever drops the exception.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("operation", ["put", "replace", "get", "delete"])
+def test_interrupted_anywhere(tmp_path, operation):
+    """Ctrl-C at any moment of a call: the store is as usable as before, and each entry is whole or absent."""
+    with LocalStore(tmp_path, max_size=LIMIT, timeout=0.1) as store:
+        arguments = (b"n" * 60_000,) if operation in {"put", "replace"} else ()
+        interrupted = 0
+        kept = []  # as sys.last_exc keeps it, and with it what was open when it came
+        while len(kept) == interrupted:
+            key = f"k{interrupted}"
+            if operation != "put":
+                store.put(key, b"o" * 60_000)
+            interrupted += 1
+            sys.setprofile(Interrupts(interrupted))
+            try:
+                getattr(store, operation)(key, *arguments)
+            except KeyboardInterrupt as exc:
+                kept.append(exc)
+            finally:
+                sys.setprofile(None)
+            assert store.size() == sum(info.size for info in store.entries())
+            for info in store.entries():
+                value = store.peek(info.key) or b""
+                assert (len(value), len(set(value))) == (60_000, 1), f"interrupted at {interrupted}"
+        assert interrupted > 10
+    with LocalStore(tmp_path, max_size=LIMIT) as store:
+        assert store.check() == []
+        assert len(list(tmp_path.rglob("*.val"))) == len(list(store.entries()))

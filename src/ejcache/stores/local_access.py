@@ -7,13 +7,12 @@ import contextlib
 import logging
 import os
 import sqlite3
-import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local_locks import pause
+from ejcache.stores.local_locks import ThreadLock, pause
 from ejcache.stores.local_session import Session, open_for_reading, open_for_writing, set_aside
 from ejcache.stores.local_trouble import Trouble, is_full, kind_of, one_error_for_damage, translated
 
@@ -43,7 +42,7 @@ class Access:
         self._layout = layout
         self._max_size = max_size
         self._timeout = timeout
-        self._lock = threading.Lock()
+        self._lock = ThreadLock(self._root)
         self._session: Session | None = None
         self._generation: Path | None = None
         self._suspect: Path | None = None
@@ -134,8 +133,7 @@ class Access:
             deadline = time.monotonic() + patience
             with self._exclusive(deadline):
                 if session is self._session and not session.read_only:
-                    session.index.deadline = deadline
-                    action(session)
+                    self._once(session, action, deadline)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Session | None]:
@@ -255,16 +253,8 @@ class Access:
         if session is not None:
             session.close()
 
-    @contextlib.contextmanager
-    def _exclusive(self, deadline: float) -> Iterator[None]:
-        # Not reentrant: a signal handler that comes here while its own thread is inside waits until the deadline, and
-        # does not find a transaction half done.
-        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise StoreBusyError(f"another thread kept {self._root} busy too long")
-        try:
-            yield
-        finally:
-            self._lock.release()
+    def _exclusive(self, deadline: float) -> ThreadLock:
+        return self._lock.until(deadline)
 
     def __del__(self) -> None:
         # Nobody calls any more, so no lock is needed; the attribute is missing if the constructor raised.
@@ -273,17 +263,23 @@ class Access:
             session.close()
 
     def _before_fork(self) -> None:
-        if self._lock.acquire(timeout=self._timeout):
-            self._frozen = True
+        if self._lock.owned():
+            return  # a fork inside a call of this very thread, which goes on with its session
+        try:
+            self._lock.acquire(timeout=self._timeout)
+        finally:
+            self._frozen = self._frozen or self._lock.owned()
+        if self._lock.owned():
             self._release()
 
     def _after_fork(self) -> None:
-        if self._frozen:
+        # Not if it is another thread's, which forks just now too.
+        if self._frozen and self._lock.owned():
             self._frozen = False
             self._lock.release()
 
     def _after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ThreadLock(self._root)
         self._frozen = False
         self._holders = 0
         session, self._session = self._session, None

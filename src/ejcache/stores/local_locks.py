@@ -1,4 +1,7 @@
-"""Locks between the processes of one host, by `flock`: the kernel releases them however their holder dies."""
+"""Locks between the processes of one host, by `flock`: the kernel releases them however their holder dies.
+
+And the lock between the threads of one process, which an interrupt does not lose.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import fcntl
 import os
 import random
 import secrets
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from ejcache.errors import StoreBusyError
 
@@ -16,7 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Presence", "departed", "exclusive", "living", "pause"]
+    class _ReentrantLock:
+        def acquire(self, *, timeout: float) -> bool: ...
+        def release(self) -> None: ...
+        def _is_owned(self) -> bool: ...
+        def __exit__(self, *about: object) -> None: ...
+
+else:
+    # The interpreter's own, which it gives no name to.
+    _ReentrantLock = type(threading.RLock())
+
+__all__ = ["Presence", "ThreadLock", "departed", "exclusive", "living", "pause"]
 
 # Descriptors that a forked child must not keep: a lock lives as long as any copy of the descriptor it was taken with.
 _held: Final[set[int]] = set()
@@ -29,6 +43,52 @@ def pause(deadline: float) -> bool:
         return False
     time.sleep(min(left, random.uniform(0.0001, 0.0005)))  # noqa: S311 (jitter)
     return True
+
+
+class ThreadLock(_ReentrantLock):
+    """A lock between threads with a deadline, and not reentrant: `with lock.until(deadline): …`.
+
+    A signal handler that comes here while its own thread is inside gets an error, and does not find a transaction half
+    done.
+
+    Args:
+        what: what it keeps others from, for the error.
+    """
+
+    # An exception out of a signal handler (Ctrl-C) comes between two instructions of Python: one between a lock that
+    # is taken and the `try` that releases it, or in a release that is Python itself, loses the lock for the rest of
+    # the process. So the release is C's own `__exit__`, and what follows `acquire` is inside its `try`.
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._deadline = threading.local()
+
+    def until(self, deadline: float) -> Self:
+        """This lock, for a `with` of this thread that waits until `deadline` (monotonic seconds)."""
+        self._deadline.at = deadline
+        return self
+
+    def owned(self) -> bool:
+        """Whether this thread is inside."""
+        return self._is_owned()  # as threading.Condition asks it
+
+    def __enter__(self) -> Self:
+        """Take the lock.
+
+        Raises:
+            StoreBusyError: another thread held it until the deadline, or this thread is inside.
+        """
+        if self.owned():
+            raise StoreBusyError(f"{self._what} was used by a signal handler inside one of this thread's own calls")
+        try:
+            taken = self.acquire(timeout=max(0.0, self._deadline.at - time.monotonic()))
+        except BaseException:
+            if self.owned():
+                self.release()
+            raise
+        if not taken:
+            raise StoreBusyError(f"another thread kept {self._what} busy too long")
+        return self
 
 
 @contextlib.contextmanager
