@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+from collections import Counter
 
 import pytest
 
+from ejcache import statistics
 from ejcache.reporting import report_line
 from ejcache.statistics import Miss, Skip, Tally
 
@@ -74,3 +78,41 @@ def test_a_forked_child_reports_nothing(run_python):
     """The parent answers for what it counted, the child adds no second report."""
     done = run_python(PROGRAM + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n", "line")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_counting_in_a_signal_handler():
+    """A signal handler that counts, reads or takes inside the same thread's call waits for nobody and loses nothing."""
+    tally = Tally()
+    taken = Counter()
+    calls = [
+        lambda: tally.add(here=1, hits=1),
+        tally.stats,
+        lambda: taken.update(tally.take_pending()),
+    ]
+
+    def handler(frame, event, argument):
+        # Where the interpreter runs handlers: at the start of a Python function, and after a C function.
+        if event in {"call", "c_return"} and frame.f_code.co_filename == statistics.__file__:
+            sys.setprofile(None)
+            tally.add(**{f"handler{tally.stats().amounts.get('handlers', 0) % 5}": 1, "handlers": 1})
+            taken.update(tally.take_pending())
+            sys.setprofile(handler)
+
+    def count():
+        for call in calls * 5:
+            sys.setprofile(handler)
+            try:
+                call()
+            finally:
+                sys.setprofile(None)
+        taken.update(tally.take_pending())
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    thread.join(30.0)
+    assert not thread.is_alive()
+    amounts = tally.stats().amounts
+    assert amounts["here"] == 5
+    assert amounts["handlers"] > 20
+    assert sum(amounts[f"handler{n}"] for n in range(5)) == amounts["handlers"]
+    assert taken == amounts

@@ -7,6 +7,7 @@ a later version is kept and shown by an earlier one.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -163,19 +164,23 @@ class Stats:
 
 
 class Tally:
-    """Counts in this process, by any number of threads."""
+    """Counts in this process, by any number of threads and the signal handlers that run inside them.
+
+    A handler that saves a checkpoint compiles, and so comes here above its own thread: the lock lets it in, and every
+    change is one that no handler comes into the middle of (they run after calls, not between an item's += and itself).
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._total: dict[str, float] = {}
-        self._pending: dict[str, float] = {}
+        self._lock = threading.RLock()
+        self._total: defaultdict[str, float] = defaultdict(int)
+        self._pending: defaultdict[str, float] = defaultdict(int)
 
     def add(self, **amounts: float) -> None:
         """Count."""
         with self._lock:
             for name, amount in amounts.items():
-                self._total[name] = self._total.get(name, 0) + amount
-                self._pending[name] = self._pending.get(name, 0) + amount
+                self._total[name] += amount
+                self._pending[name] += amount
 
     def miss(self, reason: Miss) -> None:
         """Count a miss and its reason."""
@@ -193,9 +198,8 @@ class Tally:
     def take_pending(self) -> dict[str, float]:
         """What was counted since this was last called; the caller now answers for it."""
         with self._lock:
-            pending = {name: amount for name, amount in self._pending.items() if amount}
-            self._pending.clear()
-            return pending
+            pending, self._pending = self._pending, defaultdict(int)
+        return {name: amount for name, amount in pending.items() if amount}
 
     def forget(self) -> None:
         """Start from zero: in a forked child, whose parent answers for what it counted."""
