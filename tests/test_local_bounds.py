@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
 
@@ -105,6 +106,21 @@ def test_use_that_could_not_be_noted(tmp_path):
     with LocalStore(tmp_path, max_size=20_000) as store:
         store.put("k2", bytes(10_000))
         assert keys_of(store) == {"k0", "k2"}
+
+
+def test_uses_while_the_clock_was_ahead(tmp_path):
+    """Entries used while the clock was a year ahead go before what is put once it is right again."""
+    with LocalStore(tmp_path, max_size=50_000) as store:
+        for n in range(5):
+            store.put(f"k{n}", bytes(10_000))
+    (path,) = tmp_path.glob("v1/local/g-*/cache.db")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as index:
+        index.execute("UPDATE Cache SET access_time = access_time + 365 * 86400")
+    with LocalStore(tmp_path, max_size=50_000) as store:
+        for n in range(4):
+            store.put(f"m{n}", bytes(10_000))
+            assert store.get(f"m{n}") is not None
+        assert keys_of(store) == {"k4", "m0", "m1", "m2", "m3"}
 
 
 def test_pinned_entries_stay(tmp_path):

@@ -61,6 +61,8 @@ _FIND_WHOLE: Final = _FIND_LENGTH.replace("length(value)", "value")
 _EVICTABLE: Final = "rowid != ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
 _WATCH_STEPS: Final = 1_000_000
 _MOST_USED: Final = 1_000
+_CLOCK_SLACK: Final = 60.0
+"""Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""
 _MOST_STEPS: Final = 200
 """A statement of more than this many million steps walks in circles in a damaged index."""
 
@@ -257,6 +259,10 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
             # The sum was within this limit before, unless somebody else has a larger one, or the sum is damaged:
             # then believing it would evict everything.
             excess = self.recount() - self.max_size
+        if excess > 0:
+            # Used while the clock was wrong: they would stay the most recent until time catches up, and each new entry
+            # be the one that goes.
+            sql("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
         number = 1
         gone: set[int] = set()
         while excess > 0:
