@@ -74,6 +74,24 @@ def test_a_report_that_cannot_be_written(run_python):
     assert "Traceback" not in done.stderr
 
 
+def test_a_report_to_a_user_that_there_is_not(run_python):
+    """Said once, at exit; the program that is reported on hears nothing of it."""
+    done = run_python(PROGRAM, "~nosuchuser/report.json")
+    assert done.returncode == 0
+    assert done.stderr.count("nosuchuser/report.json: ") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_report_from_a_deleted_directory(run_python, tmp_path):
+    """A relative path leads nowhere: it is said once, and nothing is reported."""
+    gone = "import os, sys\nplace = os.path.abspath('gone')\nos.mkdir(place)\nos.chdir(place)\nos.rmdir(place)\n"
+    done = run_python(gone + PROGRAM, "report.json")
+    assert done.returncode == 0
+    assert done.stderr.count("report.json") == 1
+    assert "EJCACHE_REPORT" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_forked_child_reports_nothing(run_python):
     """The parent answers for what it counted, the child adds no second report."""
     done = run_python(PROGRAM + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n", "line")

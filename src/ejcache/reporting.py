@@ -51,6 +51,8 @@ class _Session:
 
 
 _session: _Session | None = None
+_lost: Final[set[str]] = set()
+"""Destinations that led nowhere, and of which that has been said."""
 
 
 def include(cache: Reported, *, destination: str | None) -> None:
@@ -72,10 +74,18 @@ def include(cache: Reported, *, destination: str | None) -> None:
 
 
 def absolute_destination(destination: str | None) -> str | None:
-    """`destination`, and if it is a path, wherever the program will go meanwhile."""
+    """`destination`, and if it is a path, wherever the program will go meanwhile; None if that is nowhere."""
     if destination is None or destination.lower() in _OFF | _LINE | _JSON:
         return destination
-    return str(Path(destination).expanduser().absolute())
+    try:
+        # os.path's leaves a user that there is not as it is, where pathlib's raises.
+        return str(Path(os.path.expanduser(destination)).absolute())  # noqa: PTH111
+    except OSError as exc:
+        # The working directory is deleted. Each cache that is opened asks again.
+        level = logging.DEBUG if destination in _lost else logging.WARNING
+        log.log(level, "EJCACHE_REPORT cannot be %r, and nothing is reported: %s", destination, exc)
+        _lost.add(destination)
+        return None
 
 
 def describe_session(caches: Iterable[Reported]) -> dict[str, object]:
