@@ -5,6 +5,7 @@ Time is stepped: `sleep` moves a clock and does what the test has planned for th
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -657,8 +658,9 @@ def test_takeover_without_storage(shared_leases, time):
     assert flying.counters == {"expired": 1}
 
 
-def test_threads_compile_once(leases):
-    """Of many threads of one process that miss together one compiles."""
+@pytest.mark.parametrize("deadline", [60, math.inf])
+def test_threads_compile_once(leases, deadline):
+    """Of many threads of one process that miss together one compiles, however long the others may wait."""
     program = Program()
     start = threading.Barrier(8)
     begun, go_on = threading.Event(), threading.Event()
@@ -672,7 +674,7 @@ def test_threads_compile_once(leases):
 
     def one(_):
         start.wait(60)
-        return flying.run("k", lookup=program.lookup, work=work, deadline=60)
+        return flying.run("k", lookup=program.lookup, work=work, deadline=deadline)
 
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(one, range(8))

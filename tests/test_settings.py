@@ -96,9 +96,21 @@ def test_a_bad_value_in_the_environment_is_reported_and_passed_over():
     ]
 
 
+def test_a_bad_value_of_a_jax_flag_on_the_command_line_is_reported_and_passed_over():
+    """absl takes any text for some flags; the program that it belongs to goes on."""
+    flags = Flags(jax_persistent_cache_enable_xla_caches=FlagValue("some", Origin.COMMAND_LINE))
+
+    resolved = resolve(environ={"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}, flags=flags)
+
+    assert resolved.xla_caches == "none"
+    assert ["'some'" in str(problem) for problem in resolved.problems] == [True]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("wait_seconds", "inf"),
+        ("wait_seconds", "-inf"),
         ("max_size", "ten"),
         ("max_size", -2),
         ("min_entry_size", "1.5"),

@@ -11,6 +11,7 @@ setting over the default.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -127,6 +128,13 @@ def _limit(value: Any) -> int:
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if seconds != seconds:  # noqa: PLR0124 (NaN)
+        raise ValueError(value)
+    return seconds
+
+
+def _wait(value: Any) -> float:
+    seconds = _seconds(value)
+    if math.isinf(seconds):
         raise ValueError(value)
     return seconds
 
@@ -357,9 +365,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _variable(
         "wait_seconds",
         "EJCACHE_WAIT_SECONDS",
-        _seconds,
+        _wait,
         600.0,
-        "a number of seconds, or 0 for no waiting",
+        "a finite number of seconds, or 0 for no waiting",
         "how long to wait for another process that compiles the same program; then it is compiled here too",
     ),
     _variable(
@@ -578,7 +586,10 @@ def _resolve_one(
     if setting.name in _command_line:
         return Value(_command_line[setting.name], Origin.COMMAND_LINE, f"--{_option(setting.name)}")
     if flag is not None and flag.origin is Origin.COMMAND_LINE:
-        return Value(parse(setting, flag.value), Origin.COMMAND_LINE, f"--{setting.flag}")
+        try:
+            return Value(parse(setting, flag.value), Origin.COMMAND_LINE, f"--{setting.flag}")
+        except SettingError as problem:
+            problems.append(problem)
     for variable in setting.variables:
         if env.get(variable, "") == "":
             continue

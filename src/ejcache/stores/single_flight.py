@@ -109,6 +109,7 @@ class SingleFlight:
         if self._pid != os.getpid():
             self._after_fork()
         started = self._clock()
+        deadline = min(deadline, threading.TIMEOUT_MAX)
         if not missed:
             found = lookup()
             if found is not None:
