@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from ejcache import settings
@@ -147,12 +152,57 @@ def test_every_setting_is_documented():
     assert all(setting.doc and setting.accepted for setting in settings.SETTINGS)
 
 
-def test_home_is_found_without_a_passwd_entry(monkeypatch):
-    """A container's uid without a name, and no HOME: a directory of its own under the temporary one."""
+@pytest.fixture
+def _homeless(monkeypatch, tmp_path):
+    """A container's uid without a name, no HOME, and temporary files of the test's own."""
 
     def unknown():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(settings.Path, "home", unknown)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings._directory_of_this_process.cache_clear()
+    yield
+    settings._directory_of_this_process.cache_clear()
 
-    assert "ejcache-" in resolve(environ={}).cache_dir
+
+@pytest.mark.usefixtures("_homeless")
+def test_home_is_found_without_a_passwd_entry(tmp_path):
+    """A directory of this user's under the temporary one, the same for each process, and nobody else's to write."""
+    home = tmp_path / f"ejcache-{os.getuid()}"
+
+    assert resolve(environ={}).cache_dir == str(home / ".cache/ejcache")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+@pytest.mark.usefixtures("_homeless")
+@pytest.mark.parametrize("prepared", ["open to all", "another's", "link", "file"])
+def test_a_home_that_somebody_else_has_prepared_is_not_used(tmp_path, prepared, monkeypatch):
+    """Executables found there are run: a directory that no other user can have prepared takes its place."""
+    home = tmp_path / f"ejcache-{os.getuid()}"
+    if prepared == "link":
+        (tmp_path / "theirs").mkdir()
+        home.symlink_to(tmp_path / "theirs")
+    elif prepared == "file":
+        home.touch()
+    else:
+        home.mkdir()
+        home.chmod(0o777 if prepared == "open to all" else 0o755)
+        if prepared == "another's":
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    used = Path(resolve(environ={}).cache_dir)
+
+    assert home not in used.parents
+    assert used.is_relative_to(tmp_path)
+    assert stat.S_IMODE(used.parent.parent.stat().st_mode) == 0o700
+    assert resolve(environ={}).cache_dir == str(used)
+    assert resolve(environ={"XDG_CACHE_HOME": "/xdg"}).cache_dir == "/xdg/ejcache"
+
+
+@pytest.mark.usefixtures("_homeless")
+def test_no_home_and_no_room_for_temporary_files(tmp_path, monkeypatch):
+    """Nothing is raised: the store says that its directory cannot be made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+
+    assert resolve(environ={}).cache_dir == "/.cache/ejcache"

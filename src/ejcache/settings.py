@@ -11,8 +11,10 @@ setting over the default.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import stat
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,6 +40,7 @@ __all__ = [
     "resolve",
     "set_command_line",
     "setting_named",
+    "temporary_directory",
     "user_directory",
 ]
 
@@ -606,14 +609,16 @@ def _option(name: str) -> str:
 
 def _default_directory(env: Mapping[str, str]) -> Path:
     """The user's cache folder, as each system has it (XDG Base Directory Specification on Linux)."""
+    root = env.get("XDG_CACHE_HOME", "")
+    # A relative XDG path is invalid and to be ignored, by that specification.
+    if sys.platform not in {"darwin", "win32"} and root.startswith("/"):
+        return Path(root) / "ejcache"
     home = Path(env["HOME"]) if env.get("HOME") else _home()
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "ejcache"
     if sys.platform == "win32":
         return Path(env.get("LOCALAPPDATA") or home / "AppData" / "Local") / "ejcache"
-    root = env.get("XDG_CACHE_HOME", "")
-    # A relative XDG path is invalid and to be ignored, by that specification.
-    return (Path(root) if root.startswith("/") else home / ".cache") / "ejcache"
+    return home / ".cache" / "ejcache"
 
 
 def state_directory() -> Path:
@@ -621,11 +626,35 @@ def state_directory() -> Path:
     return _default_directory(os.environ) / "state"
 
 
+def temporary_directory() -> Path | None:
+    """A folder among the temporary files that nobody else can write to: what is in it is run. None if there is none."""
+    import tempfile
+
+    try:
+        path = Path(tempfile.gettempdir()) / f"ejcache-{os.getuid()}"
+        path.mkdir(mode=0o700, exist_ok=True)
+        about = path.lstat()
+    except OSError:
+        return None
+    # Anyone may have made it, for its name can be guessed.
+    private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not stat.S_IMODE(about.st_mode) & 0o022
+    return path if private else None
+
+
 def _home() -> Path:
     try:
         return Path.home()
     except (RuntimeError, KeyError):
         # A uid without a passwd entry and no HOME, as in some containers.
-        import tempfile
+        return temporary_directory() or _directory_of_this_process()
 
-        return Path(tempfile.gettempdir()) / f"ejcache-{os.getuid()}"
+
+@functools.cache
+def _directory_of_this_process() -> Path:
+    import tempfile
+
+    try:
+        return Path(tempfile.mkdtemp(prefix="ejcache-"))
+    except OSError:
+        # Nothing can be written; the store will say so.
+        return Path("/")

@@ -15,14 +15,12 @@ import hashlib
 import logging
 import os
 import re
-import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import UsageError
-from ejcache.settings import user_directory
+from ejcache.settings import temporary_directory, user_directory
 from ejcache.stores.opening import canonical_url, check_url, is_shared, local_path
 
 if TYPE_CHECKING:
@@ -87,17 +85,12 @@ def _can_be_made(path: Path) -> bool:
 
 
 def _temporary() -> Path | None:
-    """A folder among the temporary files that nobody else can write to: what is in it is run."""
-    path = Path(tempfile.gettempdir()) / f"ejcache-{os.getuid()}"
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        about = path.lstat()
-    except OSError as exc:
-        log.debug("%s cannot be made: %s", path, exc)
-        return None
-    private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not stat.S_IMODE(about.st_mode) & 0o022
-    if not private:
-        log.warning("ejcache: %s is not this user's alone, and is not used; set EJCACHE_LOCAL_DIR", path)
+    path = temporary_directory()
+    if path is None:
+        log.warning(
+            "ejcache: the folder among the temporary files cannot be made, or is not this user's alone, so copies are "
+            "kept in memory only; set EJCACHE_LOCAL_DIR"
+        )
         return None
     return path / "tiers" if not is_shared(str(path)) else None
 
