@@ -29,6 +29,8 @@ HEADER = entry.Header(
     components={"computation": "ab", "flags": "cd"},
 )
 
+SMALL = {"key": "k", "codec": "none", "payload_size": 1, "raw_size": 1}
+
 
 def framed(fields: object, payload: bytes, *, magic: bytes = b"EJC1") -> bytes:
     """An entry made by hand, so that what `encode` would never write can be read."""
@@ -132,12 +134,52 @@ def test_unknown_header_fields_are_kept():
             b"",
             id="absurd-raw-size",
         ),
+        pytest.param({**SMALL, "created": 10**400}, b"x", id="created-no-float"),
+        pytest.param({**SMALL, "created": 1e300}, b"x", id="created-no-date"),
+        pytest.param({**SMALL, "created": float("inf")}, b"x", id="created-infinite"),
+        pytest.param({**SMALL, "created": float("nan")}, b"x", id="created-nan"),
+        pytest.param({**SMALL, "created": -1.0}, b"x", id="created-negative"),
+        pytest.param({**SMALL, "compile_seconds": 10**400}, b"x", id="compile-seconds-no-float"),
+        pytest.param({**SMALL, "compile_seconds": float("inf")}, b"x", id="compile-seconds-infinite"),
     ],
 )
 def test_a_checksummed_lie_is_corrupt(fields, payload):
     """A header that passes the checksum but makes no sense is damage too."""
     with pytest.raises(EntryCorruptError):
         entry.decode(framed(fields, payload))
+
+
+def test_a_header_that_is_nested_deep_is_corrupt():
+    """The JSON parser's limit is no error of the program's."""
+    text = b"[" * 200_000
+    body = b"EJC1" + struct.pack(">I", len(text)) + text
+
+    with pytest.raises(EntryCorruptError):
+        entry.decode(body + hashlib.sha256(body).digest())
+
+
+def test_the_last_date_is_kept():
+    """What a clock may say, however wrong, is a date."""
+    assert entry.decode(framed({**SMALL, "created": 253_402_214_400}, b"x")).header.created == 253_402_214_400.0
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        ({"name": None}, "name"),
+        ({"platform": 5}, "platform"),
+        ({"components": {"a": 1}}, "components"),
+        ({"components": None}, "components"),
+        ({"created": 1e300}, "creation time"),
+        ({"compile_seconds": float("nan")}, "compile time"),
+        ({"extra": {"note": {1, 2}}}, "set"),
+        ({"extra": {"note": float("nan")}}, "range"),
+    ],
+)
+def test_what_would_not_be_read_back_is_not_written(header, named):
+    """A header that `decode` would call corrupt is refused where it is made, and the field is named."""
+    with pytest.raises(ValueError, match=named):
+        entry.encode(entry.Header(key="k", **header), b"x")
 
 
 def test_a_decompression_bomb_is_refused():

@@ -23,15 +23,13 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import zstandard
 
 from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "MAX_HEADER_SIZE",
@@ -51,6 +49,8 @@ _MAGIC: Final = b"EJC1"
 _LENGTH: Final = struct.Struct(">I")
 _CHECKSUM_SIZE: Final = 32
 _CODECS: Final = ("zstd", "none")
+_LAST_DAY: Final = 253_402_214_400.0
+"""The last day of the year 9999; what is later is no date in Python."""
 
 OVERHEAD: Final = len(_MAGIC) + _LENGTH.size + _CHECKSUM_SIZE
 """Bytes of an entry that are neither header nor payload."""
@@ -136,17 +136,22 @@ def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
         level: zstd level; 0 stores the bytes as they are. Never part of a key.
 
     Raises:
-        ValueError: the header is too large, or holds what JSON cannot carry.
+        ValueError: the header is too large, or holds what JSON cannot carry or `decode` would not take back.
     """
     payload = zstandard.ZstdCompressor(level=level).compress(raw) if level else raw
     fields = {name: getattr(header, name) for name in _FIELDS}
     fields["codec"] = "zstd" if level else "none"
     fields["payload_size"] = len(payload)
     fields["raw_size"] = len(raw)
-    fields["components"] = dict(header.components)
+    if isinstance(header.components, Mapping):
+        fields["components"] = dict(header.components)
     if not fields.keys().isdisjoint(header.extra):
         raise ValueError(f"extra header fields shadow named ones: {sorted(fields.keys() & header.extra.keys())}")
-    text = json.dumps({**header.extra, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    try:
+        _header({**header.extra, **fields})
+        text = json.dumps({**header.extra, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (EntryCorruptError, TypeError, RecursionError) as exc:
+        raise ValueError(f"no entry can have this header: {exc}") from exc
     encoded = text.encode()
     if len(encoded) > MAX_HEADER_SIZE:
         raise ValueError(f"the header has {len(encoded)} bytes, and at most {MAX_HEADER_SIZE} fit")
@@ -210,8 +215,8 @@ def decode_header(data: bytes) -> Header:
         raise EntryCorruptError("the header is cut off")
     try:
         fields = json.loads(bytes(data[start : start + length]))
-    except ValueError as exc:
-        raise EntryCorruptError("the header is not JSON") from exc
+    except (ValueError, RecursionError) as exc:
+        raise EntryCorruptError("the header is not JSON, or nested too deep") from exc
     if not isinstance(fields, dict):
         raise EntryCorruptError("the header is not an object")
     return _header(fields)
@@ -229,7 +234,7 @@ def _header(fields: dict[str, Any]) -> Header:
             continue
         value = fields.pop(name)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            value = _float(value)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise EntryCorruptError(f"header field {name} has the wrong type")
         known[name] = value
@@ -241,7 +246,16 @@ def _header(fields: dict[str, Any]) -> Header:
         raise EntryCorruptError("the header's sizes or codec are out of range")
     if not math.isfinite(known.get("compile_seconds", 0.0)):
         raise EntryCorruptError("the header's compile time is not a number")
+    if not 0.0 <= known.get("created", 0.0) <= _LAST_DAY:
+        raise EntryCorruptError("the header's creation time is no time")
     return Header(**known, extra=fields)
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError as exc:
+        raise EntryCorruptError("a number in the header is out of range") from exc
 
 
 def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> bytes:
