@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
+from contextlib import closing
+
 import pytest
 
 from ejcache import entry
 from ejcache.compilation import CompilationCache
-from ejcache.errors import StoreUnavailableError
+from ejcache.errors import StoreUnavailableError, UsageError
+from ejcache.statistics import Miss
 from ejcache.stores.breaker import breaker_for, forget_breakers
+from ejcache.stores.local import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.tiered import TieredStore
 from ejcache.testing import FaultStore
@@ -107,3 +113,34 @@ def test_shared_tier_in_trouble_is_a_miss(cache, tiers):
     assert cache.stats().misses_by_reason == {"error": 1}
     assert cache.put("k", b"value") is True
     assert cache.get("k") == b"value"
+
+
+def test_metadata_that_cannot_be_kept(cache):
+    """A field that no reader would take back is an error of the caller's, named, and nothing is stored."""
+    with pytest.raises(UsageError, match="platform"):
+        cache.put("k", b"value", metadata={"platform": 5})
+    assert cache.get("k") is None
+    assert cache.stats().corrupt == 0
+
+
+def test_damage_in_a_read_only_store_counts_once(tmp_path):
+    """It cannot be taken out of use, so that looking again would only meet it again."""
+    data = bytearray(entry.encode(entry.Header(key="k"), bytes(100)))
+    data[-40] ^= 1
+    with LocalStore(tmp_path) as store:
+        store.put("k", bytes(data))
+    with closing(CompilationCache(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))) as cache:
+        assert cache.lookup("k").miss is Miss.CORRUPT
+        assert cache.stats().corrupt == 1
+
+
+def test_an_entry_of_a_nonsensical_header_is_healed(tmp_path):
+    """One that passes its checksum and says what no entry says is taken out of use, as any damage is."""
+    text = b'{"key":"k","codec":"none","payload_size":0,"raw_size":0,"created":1%s}' % (b"0" * 400)
+    body = b"EJC1" + struct.pack(">I", len(text)) + text
+    with LocalStore(tmp_path) as store:
+        store.put("k", body + hashlib.sha256(body).digest())
+    with closing(CompilationCache(str(tmp_path), open_store=lambda: LocalStore(tmp_path))) as cache:
+        assert cache.get("k") is None
+        assert cache.put("k", b"value") is True
+        assert cache.get("k") == b"value"

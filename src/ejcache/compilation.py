@@ -152,10 +152,17 @@ class CompilationCache:
             compile_seconds: what it took to make; compared with the minimum compile time. 0.0 stands for unknown and
                 is not held against it.
             metadata: JSON fields kept in the entry's header; those of `entry.Header` set that field.
+
+        Raises:
+            UsageError: the header cannot hold that `metadata`, or that `compile_seconds`.
         """
         fields = dict(metadata or {})
         known = {name: fields.pop(name) for name in _SETTABLE & fields.keys()}
         header = entry.Header(key=check_key(key), compile_seconds=compile_seconds, **known, extra=fields)
+        try:
+            entry.encode(header, b"", level=0)
+        except ValueError as exc:
+            raise UsageError(str(exc)) from exc
         return self.store(header, value) is None
 
     def contains(self, key: str) -> bool:
@@ -238,15 +245,16 @@ class CompilationCache:
         store = self._opened()
         if store is None:
             return Lookup(None, Miss.ERROR)
-        looked = self._look(store, key)
-        if looked.miss in (Miss.CORRUPT, Miss.FOREIGN):
+        damaged: list[bytes] = []
+        looked = self._look(store, key, damaged)
+        if damaged and not self.read_only and not store.read_only:
             # It is taken out of use: of two tiers the other one may have the good one, or another host has healed it.
-            again = self._look(store, key)
+            again = self._look(store, key, damaged)
             if again.entry is not None:
                 return again
         return looked
 
-    def _look(self, store: Store, key: str) -> Lookup:
+    def _look(self, store: Store, key: str, damaged: list[bytes]) -> Lookup:
         try:
             data = store.get(key)
         except StoreError as exc:
@@ -259,7 +267,9 @@ class CompilationCache:
         except EntryVersionError:
             return Lookup(None, Miss.VERSION)
         except EntryError as exc:
-            self._take_out(store, key, data, exc)
+            if data not in damaged:
+                damaged.append(data)
+                self._take_out(store, key, data, exc)
             return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
         self._tally.add(bytes_read=len(data))
         return Lookup(found)
