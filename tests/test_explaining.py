@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -319,6 +321,38 @@ def test_the_log_survives_damage_and_stays_small(tmp_path):
 
     assert records[0].time == 1499
     assert sum(path.stat().st_size for path in log.parent.glob("misses*")) < 4_200_000
+
+
+def test_a_log_that_another_process_has_moved_aside(monkeypatch):
+    """Of two processes that find the log full one moves it; the other one's fresh log stays in its place."""
+    record = MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
+    record_miss(record)
+    log = state_directory() / "misses.jsonl"
+    log.write_bytes(log.read_bytes() + b"{}\n" * 700_000)
+    stat = os.fstat
+
+    def stat_and_lose(descriptor):
+        patched.undo()
+        found = stat(descriptor)
+        record_miss(replace(record, name="other"))
+        record_miss(replace(record, name="fresh"))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", stat_and_lose)
+        record_miss(replace(record, name="mine"))
+
+    assert [r.name for r in read_misses()] == ["fresh", "other", "mine", "n"]
+
+
+def test_a_reason_of_a_later_version(directory):
+    """The log is shared with other versions; a reason that this one does not know is given as it stands."""
+    record_miss(
+        MissRecord(time=1, url="u", reason="someday", outcome="stored", compile_seconds=0, key="k", name="jit_f")
+    )
+    ejcache.open_store(directory).close()
+
+    assert sentence(directory) == "jit_f was compiled: someday"
 
 
 def identity(key="k", **components):

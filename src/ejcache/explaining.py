@@ -21,7 +21,7 @@ __all__ = ["Explanation", "explain", "identities", "identity_of", "why_not_store
 _HEADER_BYTES: Final = 64 * 1024
 _DIFF_LINES: Final = 200
 
-_REASONS: Final = {
+_REASONS: Final[dict[str, str]] = {
     Miss.ABSENT: "no entry is stored under its key",
     Miss.CORRUPT: "its entry was damaged; it was taken out and this compilation takes its place",
     Miss.FOREIGN: "the index answered with another program's entry, which was taken out",
@@ -83,7 +83,7 @@ def explain(record: MissRecord, store: Store) -> Explanation:
     """
     if not record.reason:
         return Explanation(f"{record.name} was not looked up: {why_not_stored(record.outcome)}")
-    sentence = f"{record.name} was compiled: {_REASONS.get(Miss(record.reason), record.reason)}"
+    sentence = f"{record.name} was compiled: {_REASONS.get(record.reason, record.reason)}"
     if record.reason != Miss.ABSENT:
         return Explanation(sentence)
     near = nearest(record.identity, [i for i in identities(store, name=record.name) if i.created < record.time])

@@ -73,10 +73,11 @@ def record_miss(record: MissRecord) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, line)
-            full = os.fstat(descriptor).st_size > _LIMIT
+            written = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        if full:
+        # Another process may have moved it aside meanwhile, and a fresh one must not replace that.
+        if written.st_size > _LIMIT and path.stat().st_ino == written.st_ino:
             path.replace(path.with_suffix(".old.jsonl"))
     except OSError:
         return
