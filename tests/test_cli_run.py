@@ -183,6 +183,40 @@ def test_what_the_program_sets_goes_first(tmp_path, write, line):
 
 
 @pytest.mark.parametrize(
+    ("options", "environment", "where"),
+    [
+        (["--dir", "given"], {}, "given"),
+        ([], {"COMPILE_FUNC_DIR": "compiled"}, "compiled"),
+        ([], {}, "home/.cache/ejcache"),
+    ],
+)
+def test_an_empty_variable_sets_nothing(tmp_path, write, options, environment, where):
+    """While JAX_COMPILATION_CACHE_DIR is empty, the next source names the directory, as `ejcache config` says."""
+    write("train.py", JAX_PROGRAM)
+    done = ejcache_run(
+        *options,
+        "--min-compile-seconds",
+        "0",
+        "train.py",
+        cwd=tmp_path,
+        env={"JAX_COMPILATION_CACHE_DIR": "", **{name: str(tmp_path / path) for name, path in environment.items()}},
+    )
+    assert ", 0 stored" not in done.stderr
+    assert (tmp_path / where / "v1").is_dir()
+
+
+def test_the_report_says_why_nothing_is_cached(tmp_path, write):
+    """Without a directory there is none to name: the reason stands in its place."""
+    write("train.py", JAX_PROGRAM)
+    environment = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    line = ejcache_run("--dir", "cache", "train.py", cwd=tmp_path, env=environment).stderr
+    assert line.endswith("(nothing is cached: JAX_ENABLE_COMPILATION_CACHE is false)\n")
+    report = ejcache_run("--dir", "cache", "--json", "train.py", cwd=tmp_path, env=environment).stderr
+    assert json.loads(report)["urls"] == []
+    assert json.loads(report)["disabled_reason"] == "JAX_ENABLE_COMPILATION_CACHE is false"
+
+
+@pytest.mark.parametrize(
     "program",
     [
         "import ejcache\nprint(ejcache.active() is not None)",

@@ -25,7 +25,7 @@ from ejcache.statistics import Miss, Stats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Reported", "absolute_destination", "describe_session", "include", "report_line"]
+__all__ = ["Reported", "absolute_destination", "include", "report_line"]
 
 log = logging.getLogger("ejcache")
 
@@ -48,6 +48,8 @@ class _Session:
     pid: int
     destination: str = "off"
     caches: list[Reported] = field(default_factory=list)
+    urls: dict[str, None] = field(default_factory=dict)
+    disabled_reason: str = ""
 
 
 _session: _Session | None = None
@@ -55,12 +57,13 @@ _lost: Final[set[str]] = set()
 """Destinations that led nowhere, and of which that has been said."""
 
 
-def include(cache: Reported, *, destination: str | None) -> None:
+def include(cache: Reported, *, destination: str | None, disabled_reason: str = "") -> None:
     """Count `cache` in the report of this process.
 
     Args:
         cache: kept until exit, because a program may open several one after the other.
         destination: where the report goes; the latest call's word counts.
+        disabled_reason: why nothing is cached, if so; said in place of a URL unless another cache was in use.
 
     A forked child reports nothing of its own: its parent does.
     """
@@ -69,6 +72,10 @@ def include(cache: Reported, *, destination: str | None) -> None:
         _session = _Session(os.getpid())
         atexit.register(_report)
     _session.destination = absolute_destination(destination) or "off"
+    if disabled_reason:
+        _session.disabled_reason = disabled_reason
+    else:
+        _session.urls[cache.url] = None
     if cache not in _session.caches:
         _session.caches.append(cache)
 
@@ -88,18 +95,18 @@ def absolute_destination(destination: str | None) -> str | None:
         return None
 
 
-def describe_session(caches: Iterable[Reported]) -> dict[str, object]:
-    """The report as stable snake_case fields: the sum over `caches`, as `Stats.to_dict` has it, and whose it is."""
-    caches = list(caches)
+def _fields(session: _Session) -> dict[str, object]:
+    """Stable snake_case fields: the sum over the caches, as `Stats.to_dict` has it, and whose it is."""
     return {
         "version": __version__,
         "pid": os.getpid(),
-        "urls": list(dict.fromkeys(cache.url for cache in caches)),
-        **_total(caches).to_dict(),
+        "urls": list(session.urls),
+        "disabled_reason": "" if session.urls else session.disabled_reason,
+        **_total(session.caches).to_dict(),
     }
 
 
-def report_line(stats: Stats, urls: Iterable[str]) -> str:
+def report_line(stats: Stats, places: Iterable[str]) -> str:
     """The report as one line for a person."""
     parts = [
         _count(stats.hits, "hit", "hits"),
@@ -111,7 +118,7 @@ def report_line(stats: Stats, urls: Iterable[str]) -> str:
     if stats.errors:
         parts.append(_count(stats.errors, "error", "errors"))
     parts.append(f"{stats.seconds_saved:.1f} s saved")
-    return f"ejcache: {', '.join(parts)} ({', '.join(urls)})"
+    return f"ejcache: {', '.join(parts)} ({', '.join(places)})"
 
 
 def _report() -> None:
@@ -119,12 +126,12 @@ def _report() -> None:
     # A child that was forked runs its parent's exit handlers too.
     if session is None or session.pid != os.getpid() or session.destination.lower() in _OFF:
         return
-    fields = describe_session(session.caches)
+    fields = _fields(session)
     destination = session.destination
     try:
         if destination.lower() in _LINE:
-            urls = dict.fromkeys(cache.url for cache in session.caches)
-            print(report_line(_total(session.caches), urls), file=sys.stderr)  # noqa: T201 (that is what it is for)
+            places = list(session.urls) or [f"nothing is cached: {session.disabled_reason}"]
+            print(report_line(_total(session.caches), places), file=sys.stderr)  # noqa: T201 (that is what it is for)
         elif destination.lower() in _JSON:
             print(json.dumps(fields), file=sys.stderr)  # noqa: T201
         else:

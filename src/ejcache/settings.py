@@ -36,6 +36,7 @@ __all__ = [
     "Settings",
     "Value",
     "environment",
+    "jax_reading",
     "parse",
     "resolve",
     "set_command_line",
@@ -177,6 +178,25 @@ def _policy(value: Any) -> str:
 
 def _stamp(value: Any) -> str:
     return _one_of(value, "hash", "json", "none")
+
+
+def _jax_boolean(text: str) -> bool:
+    if text.lower() in _JAX_TRUE:
+        return True
+    if text.lower() in _JAX_FALSE:
+        return False
+    raise ValueError(text)
+
+
+# As `jax._src.config` reads the environment (0.10 to 0.12): less than we take, no `10GB` and no `ok`.
+_JAX_TRUE: Final = frozenset({"y", "yes", "t", "true", "on", "1"})
+_JAX_FALSE: Final = frozenset({"n", "no", "f", "false", "off", "0"})
+_JAX_TYPES: Final[Mapping[Callable[[Any], Any], Callable[[str], Any]]] = {
+    _boolean: _jax_boolean,
+    _limit: int,
+    _integer: int,
+    _seconds: float,
+}
 
 
 def _flag(name: str, flag: str, parser: Callable[[Any], Any], default: Any, accepted: str, doc: str) -> Setting:
@@ -485,6 +505,16 @@ def parse(setting: Setting, value: Any, *, source: str = "") -> Any:
         return setting.parser(value)
     except (TypeError, ValueError, OverflowError) as exc:
         raise SettingError(source or setting.flag or setting.name, value, setting.accepted) from exc
+
+
+def jax_reading(setting: Setting, text: str) -> Any:
+    """What JAX makes of the environment variable of the setting's flag when it is imported.
+
+    Raises:
+        ValueError: its import fails.
+    """
+    read = _JAX_TYPES.get(setting.parser)
+    return text if read is None else read(text)
 
 
 def set_command_line(values: Mapping[str, Any]) -> None:

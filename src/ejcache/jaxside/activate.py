@@ -72,7 +72,8 @@ class _Session:
             open_flights=lambda store: open_flights(url, store, self.settings()),
             settings=self.settings,
         )
-        reporting.include(cache, destination=self.settings().report)
+        settings = self.settings()
+        reporting.include(cache, destination=settings.report, disabled_reason=settings.disabled_reason)
         return cache
 
     def set(self, name: str, value: Any) -> None:

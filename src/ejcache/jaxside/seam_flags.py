@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jax._src import config as jax_config
 
-from ejcache.settings import SETTINGS, FlagValue, Origin, environment, parse, setting_named
+from ejcache.settings import SETTINGS, FlagValue, Origin, environment, jax_reading, setting_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,12 +86,15 @@ class _Watch:
 
 
 def _initial_value(flag: str, state: Any) -> Any:
-    """What JAX made of the environment when it was imported."""
+    """What JAX made of the environment when it was imported.
+
+    Not what we make of it: JAX holds an empty text as it is, and taken for a call it would switch the cache off.
+    """
     text = environment().get(flag.upper())
     if text is None:
         return _DEFAULTS.get(flag, state.value)
     try:
-        return parse(setting_named(flag), text)
+        return jax_reading(setting_named(flag), text)
     except ValueError:
         return state.value
 
