@@ -46,7 +46,7 @@ def test_stats_for_a_machine(cache):
 
 def test_stats_against_the_limit(cache, monkeypatch):
     """With a limit, the size is a share of it."""
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "100kB")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "100000")
     size = next(line for line in ejcache("stats", "--dir", cache).lines if line.startswith("Size"))
     assert "/ 100 kB (" in size
 
@@ -230,7 +230,7 @@ def test_names_from_files_cannot_write_to_the_terminal(tmp_path):
 
 def test_config_tells_where_values_come_from(monkeypatch, tmp_path):
     """A value's source is the option, the variable, or the default."""
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "10GB")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "10000000000")
     said = ejcache("config", "--dir", tmp_path, "--json")
     assert said.status == 0
     found = {s["name"]: (s["value"], s["origin"], s["source"]) for s in said.json["settings"]}
@@ -248,6 +248,20 @@ def test_config_finds_values_that_cannot_be_used(monkeypatch):
     assert said.status == 1
     assert "JAX_COMPILATION_CACHE_MAX_SIZE cannot be 'much': accepted is" in said.err
     assert len(said.json["problems"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [("JAX_COMPILATION_CACHE_MAX_SIZE", "10GB"), ("JAX_ENABLE_COMPILATION_CACHE", "easy"), ("JAX_ENABLE_PGLE", "")],
+)
+def test_config_finds_values_at_which_jax_stops(monkeypatch, variable, text):
+    """What JAX refuses is not said to be ignored: no job starts with it."""
+    monkeypatch.setenv(variable, text)
+    said = ejcache("config")
+    assert said.status == 1
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"ejcache: {variable} cannot be {text!r}: accepted is ")
+    assert line.endswith("; JAX itself refuses to be imported with it")
 
 
 def test_config_says_why_nothing_is_cached(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
@@ -109,6 +110,62 @@ def test_a_bad_value_of_a_jax_flag_on_the_command_line_is_reported_and_passed_ov
 
     assert resolved.xla_caches == "none"
     assert ["'some'" in str(problem) for problem in resolved.problems] == [True]
+
+
+TEXTS = (
+    *("", " ", "0", "1", "-1", "+5", " 7 ", "1_000", "-2", "1e3", "0x10", "1.5", "nan", "inf", "9" * 5_000),
+    *("10GB", "10GiB", "true", "TRUE", "Yes", "t", "y", "on", "ok", "easy", "false", "No", "f", "n", "off", "none"),
+)
+
+
+def test_jax_variables_are_read_as_jax_reads_them(run_python):
+    """A text with which `import jax` fails is a problem that says so; any other is none of that kind."""
+    variables = {setting.flag.upper(): setting for setting in settings.SETTINGS if setting.flag}
+    asked = json.dumps([list(variables), TEXTS])
+    program = """
+    import json, os, sys
+    from jax._src import config
+    names, texts = json.loads(sys.argv[1])
+    sources = {"bool": config.bool_state, "int": config.int_state, "float": config.float_state}
+    values = {name: config.config_states[name.lower()].value for name in names}
+    refused = []
+    for name in names:
+        for number, text in enumerate(texts):
+            os.environ["JAX_EJCACHE_PROBE_%d" % number] = text
+            try:
+                kind = type(values[name]).__name__
+                if kind in sources:
+                    sources[kind](name="jax_ejcache_probe_%d" % number, default=values[name], help="")
+            except ValueError:
+                refused.append([name, text])
+            config.config._value_holders.pop("jax_ejcache_probe_%d" % number, None)
+    print(json.dumps(refused))
+    """
+    refused = {tuple(pair) for pair in json.loads(run_python(program, asked).stdout)}
+    assert len(refused) > 100
+    for name in variables:
+        for text in TEXTS:
+            problems = [str(problem) for problem in resolve(environ={name: text}).problems]
+            says = any(problem.endswith("; JAX itself refuses to be imported with it") for problem in problems)
+            assert says == ((name, text) in refused), (name, text, problems)
+
+
+def test_units_are_for_options_and_calls_only():
+    """JAX takes bytes alone, and its message must not send anybody to `10GB`."""
+    (problem,) = resolve(environ={"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}).problems
+    assert str(problem) == (
+        "JAX_COMPILATION_CACHE_MAX_SIZE cannot be '10GB': accepted is a number of bytes without a unit, 0 for no "
+        "caching, or -1 for no limit; JAX itself refuses to be imported with it"
+    )
+    assert resolve(environ={"EJCACHE_LOCAL_MAX_SIZE": "10GB"}).local_max_size == 10**10
+    settings.set_command_line({"max_size": "10GB"})
+    assert resolve(environ={}).max_size == 10**10
+
+
+def test_empty_xla_caches_are_none_as_in_jax():
+    """JAX takes the empty text for an empty list."""
+    value = resolve(environ={"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": ""})["xla_caches"]
+    assert (value.value, value.origin) == ("none", Origin.ENVIRONMENT)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
     EjcacheError
     ├── UsageError(ValueError)          the caller can mend it: a bad setting, key, size, age or URL
     │   ├── SettingError                names the setting, the value it got and what is accepted
+    │   │   └── JaxImportError          of an environment variable with which JAX itself cannot be imported
     │   └── InvalidKeyError
     ├── EntryError                      the bytes are not an intact entry: count it, treat it as a miss
     │   ├── EntryCorruptError           truncated, flipped, or not ours
@@ -27,6 +28,7 @@ __all__ = [
     "EntryForeignError",
     "EntryVersionError",
     "InvalidKeyError",
+    "JaxImportError",
     "NotAStoreError",
     "SettingError",
     "StoreBusyError",
@@ -60,6 +62,13 @@ class SettingError(UsageError):
 
     def __str__(self) -> str:
         return f"{self.setting} cannot be {self.value!r}: accepted is {self.accepted}"
+
+
+class JaxImportError(SettingError):
+    """An environment variable of JAX's has a value with which `import jax` fails."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; JAX itself refuses to be imported with it"
 
 
 class InvalidKeyError(UsageError):

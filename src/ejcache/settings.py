@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ejcache.errors import SettingError
+from ejcache.errors import JaxImportError, SettingError
 from ejcache.units import ACCEPTED_SIZE, parse_size
 
 if TYPE_CHECKING:
@@ -582,7 +582,8 @@ def resolve(
         environ: the environment, if not this process's.
 
     A value in the environment that cannot be used is reported in `Settings.problems`, and the next layer is taken:
-    a typing error in a job's environment must not fail the job.
+    a typing error in a job's environment must not fail the job. JAX's own variables are read as strictly as JAX reads
+    them, or what is fine here would stop the job at `import jax`.
     """
     env = os.environ if environ is None else environ
     problems: list[SettingError] = []
@@ -624,13 +625,33 @@ def _resolve_one(
         except SettingError as problem:
             problems.append(problem)
     for variable in setting.variables:
-        if env.get(variable, "") == "":
+        text = env.get(variable)
+        if text is None or (not text and not _means_something_empty(setting, variable)):
             continue
         try:
-            return Value(parse(setting, env[variable], source=variable), Origin.ENVIRONMENT, variable)
+            return Value(_parse_variable(setting, variable, text), Origin.ENVIRONMENT, variable)
         except SettingError as problem:
             problems.append(problem)
     return Value(setting.default, Origin.DEFAULT, "default")
+
+
+def _means_something_empty(setting: Setting, variable: str) -> bool:
+    """JAX takes an empty list for an empty list, and an empty number or truth value for a mistake."""
+    return variable == setting.flag.upper() and setting.parser is not _text
+
+
+def _parse_variable(setting: Setting, variable: str, text: str) -> Any:
+    accepted = setting.accepted
+    if variable == setting.flag.upper():
+        accepted = accepted.replace(ACCEPTED_SIZE, "a number of bytes without a unit")
+        try:
+            jax_reading(setting, text)
+        except ValueError as exc:
+            raise JaxImportError(variable, text, accepted) from exc
+    try:
+        return parse(setting, text, source=variable)
+    except SettingError as exc:
+        raise SettingError(variable, text, accepted) from exc
 
 
 def _option(name: str) -> str:

@@ -105,7 +105,7 @@ def set_limits(
     if not is_shared(url):
         raise UsageError(
             f"{url} is a cache of this host alone, with which no limits are stored: "
-            "set JAX_COMPILATION_CACHE_MAX_SIZE where it is used"
+            "set JAX_COMPILATION_CACHE_MAX_SIZE (bytes, without a unit) where it is used"
         )
     bucket = open_bucket_at(url, settings=settings)
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ejcache.cli.output import warn
-from ejcache.errors import EntryError, SettingError, UsageError
+from ejcache.errors import EntryError, JaxImportError, SettingError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ def chosen_settings(directory: str | None) -> Settings:
     set_command_line({"cache_dir": directory} if directory is not None else {})
     settings = resolve()
     for problem in settings.problems:
-        warn(f"{problem}; it is ignored")
+        warn(str(problem) if isinstance(problem, JaxImportError) else f"{problem}; it is ignored")
     return settings
 
 
