@@ -6,12 +6,15 @@ import hashlib
 import io
 import os
 import signal
+import socket
+import stat
 import subprocess
 from collections import Counter
 
 import pytest
 from cli_helpers import PYTHON, ejcache, fill, key_text, plain_jax, put
 
+from ejcache.cli import transfer
 from ejcache.errors import EntryCorruptError, EntryVersionError
 from ejcache.stores.local import LocalStore
 from ejcache.stores.opening import open_store
@@ -182,7 +185,7 @@ def test_a_limit_keeps_what_was_used_last(bucket, cache, tmp_path, monkeypatch):
     for age, name in enumerate(NAMES):
         (path,) = [path for path in bucket.api.buckets["bucket"].objects if name in path]
         bucket.api.buckets["bucket"].objects[path].created = f"2026-0{age + 1}-01T00:00:00.000Z"
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "9kB")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "9000")
     monkeypatch.setattr("ejcache.cli.transfer.THREADS", 1)
     copied("pull", URL, "--dir", tmp_path / "small")
     assert held(tmp_path / "small").keys() == {key_text(name) for name in NAMES[1:]}
@@ -305,3 +308,56 @@ def test_a_place_that_no_bundle_can_have(cache, tmp_path):
     """A directory, or a name in none, is bad usage."""
     assert ejcache("export", tmp_path, "--dir", cache).status == 2
     assert ejcache("export", tmp_path / "none" / "all.ejb", "--dir", cache).status == 2
+
+
+def socket_at(path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+def device_at(path):
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root may make devices")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, socket_at, device_at])
+@pytest.mark.parametrize("through_link", [False, True])
+def test_what_is_no_file_is_not_replaced(cache, tmp_path, make, through_link):
+    """A device, a pipe or a socket stays what it is, also behind a link; one sentence says so."""
+    node = tmp_path / "node"
+    make(node)
+    before = node.lstat()
+    target = node
+    if through_link:
+        target = tmp_path / "link"
+        target.symlink_to("node")
+    said = ejcache("export", target, "--dir", cache)
+    assert said.status == 2
+    (line,) = said.err.splitlines()
+    assert f"{target} cannot be written: " in line
+    assert (node.lstat().st_ino, node.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_a_place_of_the_system_is_refused(cache, tmp_path, monkeypatch):
+    """Nothing is made where devices and processes are, not even where no file stands yet."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "link").symlink_to("dev/nul")
+    monkeypatch.setattr(transfer, "_SYSTEM", (str(tmp_path / "dev"),))
+    for target in (tmp_path / "dev" / "nul", tmp_path / "link"):
+        assert ejcache("export", target, "--dir", cache).status == 2
+    assert list((tmp_path / "dev").iterdir()) == []
+
+
+def test_the_target_of_a_link_is_replaced(cache, tmp_path):
+    """A link stays a link; the bundle is where it leads, and so is what an export broken off leaves."""
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "real.ejb").write_text("old")
+    (tmp_path / "link.ejb").symlink_to("below/real.ejb")
+    assert copied("export", tmp_path / "link.ejb", "--dir", cache) == (3, 0)
+    assert (tmp_path / "link.ejb").is_symlink()
+    assert (tmp_path / "below" / "real.ejb").read_bytes()[:4] == MAGIC
+    (tmp_path / "round.ejb").symlink_to("round.ejb")
+    assert ejcache("export", tmp_path / "round.ejb", "--dir", cache).status == 2

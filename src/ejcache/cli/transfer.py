@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import stat
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -41,6 +43,8 @@ Used = Annotated[
     str | None, typer.Option("--used-within", metavar="AGE", help="Only what was used within this time, such as 14d.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be copied; copy nothing.")]
+_SYSTEM: Final = ("/dev", "/proc")
+"""Where what looks like a file is a device or a part of a process."""
 _File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle.")]
 _Url = Annotated[str, typer.Argument(metavar="URL", help="The other cache: a directory or a URL.")]
 
@@ -101,9 +105,7 @@ def export(
     is .FILE.<digest>.partial beside it. Exits with 1 if an entry that was meant is not in it.
     """
     selection = _selection(name, newer_than, used_within)
-    path = Path(file).expanduser()
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{file} cannot be written: it is a directory, or its directory does not exist")
+    path = _place_for(file)
     with opened_place(directory) as place:
         digest = hashlib.sha256(repr((place.url, selection)).encode()).hexdigest()[:12]
         with BundleWriter(path, partial=path.with_name(f".{path.name}.{digest}.partial")) as bundle:
@@ -111,6 +113,25 @@ def export(
             if not (done.failed or done.not_tried):
                 bundle.finish()
     _report(done, place.url, file, as_json=as_json)
+
+
+def _place_for(file: str) -> Path:
+    """Where a bundle called `file` is put: of a link the target, or replacing the link would leave the target as it is.
+
+    Raises:
+        UsageError: what stands there is no file. Moving the bundle there would take a device or a pipe away from all
+            who use it.
+    """
+    try:
+        path = Path(file).expanduser().resolve()
+        mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise UsageError(f"{file} cannot be written: {exc}") from exc
+    if stat.S_ISDIR(mode) or not path.parent.is_dir():
+        raise UsageError(f"{file} cannot be written: it is a directory, or its directory does not exist")
+    if not stat.S_ISREG(mode) or any(path.is_relative_to(place) for place in _SYSTEM):
+        raise UsageError(f"{file} cannot be written: {path} is no place for a file; name a regular file")
+    return path
 
 
 def import_bundle(file: _File, directory: Dir = None, as_json: Json = False) -> None:
