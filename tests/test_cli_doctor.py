@@ -200,7 +200,7 @@ def test_little_room(tmp_path, bucket, monkeypatch):
     """Room that does not suffice for the limit is said, of a local cache and of a bucket's local tier."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10 << 30, 7 << 30, 3 << 30))
     assert verdicts(doctor(tmp_path / "cache")) == {}
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "4GiB")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", str(4 << 30))
     assert verdicts(doctor(tmp_path / "cache")) == {"free space": "warning"}
     assert verdicts(doctor(URL)) == {"local tier": "warning"}
     monkeypatch.setenv("EJCACHE_LOCAL_MAX_SIZE", "0")
