@@ -9,6 +9,7 @@ import pytest
 from cli_helpers import ejcache, files, fill, key_text, plain_jax, put
 
 from ejcache.cli import output
+from ejcache.keys.key import parse_key
 from ejcache.stores.local import LocalStore
 
 
@@ -131,6 +132,41 @@ def test_pinned_entries_stay(cache):
     ejcache("prune", "--dir", cache, "--max-size", "0")
     assert names(cache) == []
     assert ejcache("pin", "jit_train", "--dir", cache).status == 1
+
+
+def pinned(*arguments) -> list[str]:
+    said = ejcache("pin", *arguments, "--json")
+    assert said.status == 0, said
+    return sorted(said.json["keys"])
+
+
+def test_pin_takes_what_was_named(tmp_path):
+    """An exact key goes before an exact name, and that before a beginning of one, of a key or a digest."""
+    keys = fill(tmp_path / "cache", "jit_train", "jit_train_step", "jit_f", "jit_feed", "train")
+    place = ("--dir", tmp_path / "cache")
+    assert pinned(keys[1], *place) == [keys[1]]
+    assert pinned("jit_f", *place) == [keys[2]]
+    assert pinned("jit_train", *place) == [keys[0]]
+    assert pinned("train", *place) == sorted([keys[0], keys[4]])
+    assert pinned("jit_fee", *place) == [keys[3]]
+    assert pinned(parse_key(keys[3]).logical[:6], *place) == [keys[3]]
+    assert ejcache("pin", parse_key(keys[3]).logical[:5], *place).status == 1
+    assert ejcache("show", "jit_train", *place, "--json").json["key"] == keys[0]
+
+
+@pytest.mark.parametrize("command", ["pin", "unpin"])
+def test_a_beginning_of_several_programs_pins_none(cache, command):
+    """Their keys are told, as by `show`; variants of one program, and entries of one name, are meant together."""
+    before = ejcache("stats", "--dir", cache, "--json").json["pinned_entries"]
+    said = ejcache(command, "jit_", "--dir", cache)
+    assert (said.status, said.out) == (1, "")
+    assert key_text("jit_train") in said.err
+    assert ejcache("stats", "--dir", cache, "--json").json["pinned_entries"] == before
+    with LocalStore(cache) as store:
+        put(store, key_text("jit_train", variant="pgle"))
+        put(store, key_text("jit_train", program="another"))
+    assert len(pinned("jit_train", "--dir", cache)) == 3
+    assert len(pinned(parse_key(key_text("jit_train")).logical[:8], "--dir", cache)) == 2
 
 
 def test_verify_of_an_intact_cache(cache):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
-from ejcache.errors import EntryError, StoreError
+from ejcache.cli.output import warn
+from ejcache.errors import EntryError, SettingError, StoreError
 from ejcache.keys.key import PGLE, is_side_key
 from ejcache.upkeep.names import describe_key
 from ejcache.upkeep.parallel import THREADS, in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ejcache.entry import Header
     from ejcache.keys.key import KeyParts
@@ -24,19 +25,24 @@ __all__ = [
     "JAX",
     "OURS",
     "Facts",
+    "Match",
     "Row",
     "all_facts",
     "by_program",
+    "check_wanted",
     "facts",
     "match_rows",
     "profile_fields",
     "read_header",
     "rows_of",
+    "warn_of_several",
 ]
 
 OURS: Final = "ejcache"
 JAX: Final = "jax"
 
+_SHORTEST_DIGEST: Final = 6
+"""Digits from which a digest is meant: less may be the beginning of a word."""
 _HEADER_GUESS: Final = 8192
 """Bytes that hold nearly every header; a longer one is read again in full."""
 _MAX_REQUESTS: Final = 2000
@@ -95,24 +101,60 @@ def rows_of(store: Store | None, jax: JaxEntries | None) -> Iterator[Row]:
             yield Row(info, describe_key(info.key), JAX)
 
 
-def match_rows(rows: Iterator[Row], wanted: str) -> list[Row]:
-    """The rows that `wanted` names: the one of that key, or else all of that name or whose digest begins so.
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The rows that somebody meant.
 
-    A function's own name finds it too: JAX calls the module of `train` `jit_train`.
+    Attributes:
+        rows: the entries.
+        exact: whether they were named, and not only a beginning of their keys.
     """
-    found = []
+
+    rows: list[Row]
+    exact: bool = True
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether they are of more programs than one."""
+        return len(self.rows) > 1 and (self.rows[0].program is None or len({row.program for row in self.rows}) > 1)
+
+
+def match_rows(rows: Iterable[Row], wanted: str) -> Match:
+    """The row of the key `wanted`, or else those of that name, or else those whose key or digest begins so.
+
+    A function's own name finds it too: JAX calls the module of `train` `jit_train`. What is named in full comes first,
+    because a name may begin another one, and look like the beginning of a digest.
+    """
+    check_wanted(wanted)
+    names = {wanted, f"jit_{wanted}"}
     logical, _, environment = wanted.partition("-")
+    named, begun = [], []
     for row in rows:
         if row.info.key == wanted:
-            return [row]
+            return Match([row])
         digest = row.parts.logical or row.info.key.removeprefix(f"{row.parts.name}-")
-        if (
-            row.parts.name in {wanted, f"jit_{wanted}"}
-            or row.info.key.startswith(wanted)
-            or (digest.startswith(logical) and row.parts.environment.startswith(environment))
+        if row.parts.name in names:
+            named.append(row)
+        elif row.info.key.startswith(wanted) or (
+            len(logical) >= _SHORTEST_DIGEST
+            and digest.startswith(logical)
+            and row.parts.environment.startswith(environment)
         ):
-            found.append(row)
-    return found
+            begun.append(row)
+    return Match(named) if named else Match(begun, exact=False)
+
+
+def check_wanted(wanted: str) -> None:
+    """Refuse what would be the beginning of every key: an unset variable of a shell, say. Raises SettingError."""
+    if not wanted.strip():
+        raise SettingError("KEY", wanted, "a key, the beginning of one, or a name")
+
+
+def warn_of_several(match: Match, wanted: str) -> None:
+    """Tell the keys between which `wanted` does not decide, the last used first."""
+    warn(f"{len(match.rows)} entries are meant by {wanted!r}; say which:")
+    for row in sorted(match.rows, key=lambda row: -row.info.last_used):
+        warn(f"  {row.info.key}")
 
 
 def read_header(store: Store, key: str) -> Header | None:

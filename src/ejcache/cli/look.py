@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.catalog import JAX, OURS, Facts, Row, all_facts, by_program, facts, match_rows, profile_fields, rows_of
+from ejcache.cli.catalog import (
+    JAX,
+    OURS,
+    Facts,
+    Row,
+    all_facts,
+    by_program,
+    check_wanted,
+    facts,
+    match_rows,
+    profile_fields,
+    rows_of,
+    warn_of_several,
+)
 from ejcache.cli.opened import Opened, opened_place
 from ejcache.cli.options import Dir, Json, count
 from ejcache.units import format_age, format_size
@@ -130,18 +143,17 @@ def show(
 
     Of a program with several variants it is the optimised one, and the others are listed.
     """
+    check_wanted(key)
     with opened_place(directory) as place:
         listed = list(rows_of(place.store, place.jax))
-        rows = match_rows(iter(listed), key)
-        if not rows:
+        match = match_rows(listed, key)
+        if not match.rows:
             output.warn(f"no entry of {place.url} has a key or name like {key!r}")
             raise typer.Exit(1)
-        if len(rows) > 1 and (rows[0].program is None or len({row.program for row in rows}) > 1):
-            output.warn(f"{len(rows)} entries are meant by {key!r}; say which:")
-            for row in sorted(rows, key=lambda row: -row.info.last_used):
-                output.warn(f"  {row.info.key}")
+        if match.ambiguous:
+            warn_of_several(match, key)
             raise typer.Exit(1)
-        row = by_program(rows)[0]
+        row = by_program(match.rows)[0]
         fields = _entry_fields(place, row)
         fields["variants"] = [
             other.fields() | {"profile": facts(other, place.store, None).profile}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.catalog import OURS, Row, match_rows, rows_of
+from ejcache.cli.catalog import OURS, Row, check_wanted, match_rows, rows_of, warn_of_several
 from ejcache.cli.opened import Opened, opened_place
 from ejcache.cli.options import Dir, Json, Yes, age, count, size
 from ejcache.errors import UsageError
@@ -154,7 +154,10 @@ def clear(directory: Dir = None, yes: Yes = False, as_json: Json = False) -> Non
 
 
 def pin(key: _Key, directory: Dir = None, as_json: Json = False) -> None:
-    """Keep an entry, or all entries of a name: they are never evicted, only `clear` removes them."""
+    """Keep an entry, or all entries of a name: they are never evicted, only `clear` removes them.
+
+    A beginning of the keys of several programs pins none of them, and is an exit status of 1.
+    """
     _pin(key, directory, as_json, pinned=True)
 
 
@@ -164,13 +167,18 @@ def unpin(key: _Key, directory: Dir = None, as_json: Json = False) -> None:
 
 
 def _pin(wanted: str, directory: str | None, as_json: bool, *, pinned: bool) -> None:
+    check_wanted(wanted)
     with opened_place(directory, write=True) as place:
         store: object = place.store
         if not isinstance(store, Pinnable):
             raise UsageError(f"{place.url} is a cache whose entries cannot be pinned")
-        keys = [row.info.key for row in match_rows(rows_of(place.store, None), wanted)]
+        match = match_rows(rows_of(place.store, None), wanted)
+        keys = [row.info.key for row in match.rows]
         if not pinned and wanted in store.pinned():
             keys = [wanted]  # pinned, and not there: one that was removed, or is yet to come
+        elif match.ambiguous and not match.exact:
+            warn_of_several(match, wanted)
+            raise typer.Exit(1)
         if not keys:
             output.warn(f"no entry of {place.url} has a key or name like {wanted!r}")
             raise typer.Exit(1)

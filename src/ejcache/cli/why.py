@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.catalog import check_wanted
 from ejcache.cli.opened import opened_place
 from ejcache.cli.options import Dir, Json  # noqa: TC001  # typer reads annotations at run time
 from ejcache.errors import NotAStoreError, UsageError
@@ -42,6 +43,8 @@ def why(
     """
     if last is not None and (what is not None or last < 1):
         raise UsageError("--last takes a number of misses from 1 on, and no name or key beside it")
+    if what is not None:
+        check_wanted(what)
     number = last or 1
     with _store(directory) as store:
         records = list(itertools.islice(_records(what, store), number if what is None else 1))
