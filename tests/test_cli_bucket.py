@@ -9,6 +9,8 @@ import pytest
 import zstandard
 from cli_helpers import ejcache, key_text, put
 
+from ejcache.keys.key import parse_key
+from ejcache.misses import MissRecord, record_miss
 from ejcache.stores.opening import open_store
 from ejcache.stores.shared_layout import entry_name
 from ejcache.upkeep.journals import JournalWriter
@@ -83,6 +85,39 @@ def test_ls_and_show(bucket, cache):
     shown = ejcache("show", "jit_train", "--dir", URL, "--json").json
     assert (shown["key"], shown["problem"], shown["jax"]) == (cache["jit_train"], "", "0.12.0")
     assert bucket.objects() == before
+
+
+def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
+    """Several misses of one bucket cost one listing, and a request for each of the newest entries of a function."""
+    monkeypatch.setattr("ejcache.explaining._NEWEST", 4)
+    with open_store(URL) as store:
+        for number in range(9):
+            put(store, key_text("jit_train", program=str(number)))
+    for number in range(3):
+        record_miss(
+            MissRecord(
+                time=2e9 + number,
+                url=URL,
+                reason="absent",
+                outcome="stored",
+                compile_seconds=1.0,
+                key=f"jit_train-{number}",
+                name="jit_train",
+            )
+        )
+    bucket.clear_requests()
+    said = ejcache("why", "--dir", URL, "--last", "3", "--json")
+    assert [each["nearest_key"] is not None for each in said.json] == [True] * 3
+    counted = asked(bucket)
+    assert counted["GET", "storage", "a/v1/"] == 2  # whether anything is there at all, and the listing
+    assert counted["GET", "download", ""] <= 4 + 2  # the entries; the policy, and the snapshot of uses
+
+
+def test_why_of_an_entry_reads_its_function_only(bucket, cache):
+    """By the beginning of a digest, on a host that missed nothing."""
+    said = ejcache("why", parse_key(cache["jit_eval"]).logical[:8], "--dir", URL, "--json")
+    assert [(each["key"], each["url"]) for each in said.json] == [(cache["jit_eval"], URL)]
+    assert not [r for r in bucket.requests if "jit_train" in r.path]
 
 
 def test_last_use_is_everybodys(bucket, cache):

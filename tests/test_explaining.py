@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import ejcache
 from ejcache import entry
 from ejcache.cli.main import app
-from ejcache.explaining import explain
+from ejcache.explaining import Known, explain
 from ejcache.keys.difference import Identity, differences, nearest
 from ejcache.keys.key import is_side_key
 from ejcache.misses import MissRecord, read_misses, record_miss
@@ -49,7 +49,7 @@ def last_miss():
 
 def sentence(directory):
     with ejcache.open_store(directory, read_only=True) as store:
-        return explain(last_miss(), store).sentence
+        return explain(last_miss(), Known(store)).sentence
 
 
 def entry_of(store, name="jit_train"):
@@ -85,7 +85,7 @@ def test_another_program_text(cache, directory):
     compile_one(changed)
 
     with ejcache.open_store(directory, read_only=True) as store:
-        explanation = explain(last_miss(), store)
+        explanation = explain(last_miss(), Known(store))
     assert "the program's text differs" in explanation.sentence
     assert "-    %0 = stablehlo.sine" in explanation.diff
     assert "+    %0 = stablehlo.cosine" in explanation.diff
@@ -98,7 +98,7 @@ def test_no_text_is_kept_when_switched_off(directory):
     compile_one(size=8)
 
     with ejcache.open_store(directory, read_only=True) as store:
-        explanation = explain(last_miss(), store)
+        explanation = explain(last_miss(), Known(store))
         assert not [i for i in store.entries() if is_side_key(i.key)]
     assert "arguments" in explanation.sentence
     assert explanation.diff == ""
@@ -197,7 +197,7 @@ def test_storage_trouble(tmp_path):
 
     record = last_miss()
     assert (record.reason, record.outcome) == ("error", "error")
-    assert "could not be read" in explain(record, ejcache.open_store("memory://none")).sentence
+    assert "could not be read" in explain(record, Known(ejcache.open_store("memory://none"))).sentence
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,41 @@ def test_why_on_the_command_line(cache, directory):
     key = as_json[1]["key"]
     assert key in runner.invoke(app, ["why", key, "--dir", directory]).output
     assert runner.invoke(app, ["why", "nobody", "--dir", directory]).exit_code == 1
+
+
+def test_why_is_about_one_cache(cache, directory, tmp_path, monkeypatch):
+    """With --dir, misses of that cache only; without, those of any, each compared with the entries of its own."""
+    compile_one()
+    compile_one(size=8)
+    other = ejcache.enable(str(tmp_path / "other"), min_compile_seconds=0)
+    compile_one(size=16)
+    assert other.stats().misses == 1
+    monkeypatch.chdir(tmp_path)
+
+    def why(*arguments):
+        return json.loads(CliRunner().invoke(app, ["why", "--json", *arguments]).output)
+
+    (there,) = why("--dir", "other", "--last", "5")
+    assert (there["url"], there["nearest_key"]) == (other.url, None)
+    (here,) = why("train", "--dir", directory)
+    assert here["url"] == directory
+    assert here["differences"][0]["component"] == "signature"
+    found = why("--last", "3")
+    assert [each["url"] for each in found] == [other.url, directory, directory]
+    assert [each["nearest_key"] is None for each in found] == [True, False, True]
+    assert directory in CliRunner().invoke(app, ["why", "train", "--dir", directory]).output
+
+
+def test_why_takes_a_full_name_before_its_beginning(tmp_path):
+    """A later miss of `train_step` is not the answer about `train`."""
+    for number, name in enumerate(("jit_train", "jit_train_step")):
+        record_miss(
+            MissRecord(
+                time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key=f"{name}-k", name=name
+            )
+        )
+    for what, name in (("jit_train", "jit_train"), ("train", "jit_train"), ("jit_train_", "jit_train_step")):
+        assert json.loads(CliRunner().invoke(app, ["why", what, "--json"]).output)[0]["name"] == name
 
 
 def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_path):

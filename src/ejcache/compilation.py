@@ -27,7 +27,7 @@ from ejcache.errors import (
     StoreTooSmallError,
     UsageError,
 )
-from ejcache.explaining import Explanation, explain
+from ejcache.explaining import Explanation, Known, explain
 from ejcache.keys.key import module_text_key
 from ejcache.settings import Settings, resolve
 from ejcache.statistics import Miss, Skip, Stats, Tally
@@ -385,7 +385,7 @@ class CompilationCache:
         """Why the compilation of `record` was not answered, or None if the store cannot be asked."""
         store = self._opened()
         try:
-            return explain(record, store) if store is not None else None
+            return explain(record, Known(store)) if store is not None else None
         except StoreError as exc:
             self._trouble("explain a miss", exc)
             return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
@@ -11,14 +13,20 @@ from ejcache.errors import EntryError
 from ejcache.keys.difference import Difference, Identity, differences, nearest
 from ejcache.keys.key import is_side_key, listed_name, module_text_key, parse_key
 from ejcache.statistics import Miss, Skip
+from ejcache.upkeep.parallel import in_parallel
 
 if TYPE_CHECKING:
-    from ejcache.misses import MissRecord
-    from ejcache.stores.base import Store
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
-__all__ = ["Explanation", "explain", "identities", "identity_of", "why_not_stored"]
+    from ejcache.misses import MissRecord
+    from ejcache.stores.base import EntryInfo, Store
+
+__all__ = ["Explanation", "Known", "explain", "identity_of", "why_not_stored"]
 
 _HEADER_BYTES: Final = 64 * 1024
+_NEWEST: Final = 2000
+"""Entries of one function that are read: of a bucket, more would take minutes."""
 _DIFF_LINES: Final = 200
 
 _REASONS: Final[dict[str, str]] = {
@@ -75,8 +83,8 @@ class Explanation:
         }
 
 
-def explain(record: MissRecord, store: Store) -> Explanation:
-    """Why the compilation of `record` was not answered by `store`, which is listed for it.
+def explain(record: MissRecord, known: Known) -> Explanation:
+    """Why the compilation of `record` was not answered by the store of `known`, which is listed for it.
 
     Raises:
         StoreError: the store cannot be listed.
@@ -86,7 +94,7 @@ def explain(record: MissRecord, store: Store) -> Explanation:
     sentence = f"{record.name} was compiled: {_REASONS.get(record.reason, record.reason)}"
     if record.reason != Miss.ABSENT:
         return Explanation(sentence)
-    near = nearest(record.identity, [i for i in identities(store, name=record.name) if i.created < record.time])
+    near = nearest(record.identity, [i for i in known.named(record.name) if i.created < record.time])
     if near is None:
         return Explanation(f"{sentence}, nor another entry of a function of this name: it is new here, or was evicted")
     found = differences(near, record.identity)
@@ -94,7 +102,7 @@ def explain(record: MissRecord, store: Store) -> Explanation:
         f"{sentence}. The nearest entry of this function differs in: {'; '.join(d.sentence for d in found)}",
         near,
         tuple(found),
-        _text_diff(store, near, record.identity),
+        _text_diff(known.store, near, record.identity),
     )
 
 
@@ -103,23 +111,56 @@ def why_not_stored(outcome: str) -> str:
     return _SKIPS.get(Skip(outcome), outcome) if outcome in set(Skip) else outcome
 
 
-def identities(store: Store, *, name: str = "") -> list[Identity]:
-    """The identity of every entry that says one, of those with this module name if one is given."""
-    found = []
-    for info in store.entries():
-        if is_side_key(info.key):
-            continue
-        parts = parse_key(info.key)
-        if name and parts is not None and parts.name != listed_name(name):
-            continue
-        data = store.peek(info.key, length=_HEADER_BYTES)
-        if data is None:
-            continue
-        try:
-            found.append(identity_of(entry.decode_header(data)))
-        except EntryError:
-            continue
-    return [identity for identity in found if not name or identity.name == name]
+class Known:
+    """The entries of a store, listed once, and what each says of itself, read when somebody asks for it.
+
+    Args:
+        store: listed and read, never written.
+        progress: given a number of entries to be read, a context whose value is called after each.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        progress: Callable[[int], AbstractContextManager[Callable[[], None]]] = lambda _: nullcontext(lambda: None),
+    ) -> None:
+        self.store = store
+        self._progress = progress
+        self._read: dict[str, Identity | None] = {}
+
+    @cached_property
+    def entries(self) -> list[EntryInfo]:
+        """The entries, the newest first. Raises StoreError: they cannot be listed."""
+        listed = (info for info in self.store.entries() if not is_side_key(info.key))
+        return sorted(listed, key=lambda info: -info.created)
+
+    def identity(self, key: str) -> Identity | None:
+        """What the entry says of itself; None if it is gone or cannot be read."""
+        if key not in self._read:
+            data = self.store.peek(key, length=_HEADER_BYTES)
+            self._read[key] = None
+            with suppress(EntryError):
+                self._read[key] = identity_of(entry.decode_header(data)) if data is not None else None
+        return self._read[key]
+
+    def named(self, name: str) -> list[Identity]:
+        """The entries with this module name, of very many the newest. Raises StoreError: they cannot be read."""
+        listed = listed_name(name)
+        keys = [info.key for info in self.entries if _name_in(info.key) in (None, listed)][:_NEWEST]
+        found = []
+        with self._progress(len(keys)) as advance:
+            for identity in in_parallel(self.identity, keys):
+                advance()
+                if identity is not None and identity.name == name:
+                    found.append(identity)
+        return found
+
+
+def _name_in(key: str) -> str | None:
+    """The module's name; None if the key does not say, as a caller's own does not."""
+    parts = parse_key(key.partition("~")[0])
+    return parts.name if parts is not None else None
 
 
 def identity_of(header: entry.Header) -> Identity:

@@ -20,6 +20,7 @@ from ejcache.jaxside.modules import module_text
 from ejcache.keys.key import PLAIN
 from ejcache.misses import STORED, MissRecord, record_miss
 from ejcache.statistics import Miss, Skip
+from ejcache.stores.opening import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +152,7 @@ def record_of(
     made_of = key.key if isinstance(key, KeyText) else None
     return MissRecord(
         time=time.time(),
-        url=cache.url,
+        url=local_path(cache.url) or cache.url,  # a relative one means something else where `why` is called
         reason=str(reason),
         outcome="",
         compile_seconds=compile_seconds,
