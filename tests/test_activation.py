@@ -290,3 +290,46 @@ def test_an_executable_that_is_dropped_is_loaded_again(directory):
         gc.collect()
 
     assert (cache.stats().stores, cache.stats().hits) == (1, 2)
+
+
+@pytest.mark.parametrize("where", ["", "ejcache/below", "ejcache/v1", "gs://bucket/a"])
+def test_the_users_cache_directory_is_this_users_alone(run_python, clean_environment, bucket, where):
+    """Whatever makes it first, and whatever the umask: what is in it is run. Its own parents are as the umask says."""
+    above = clean_environment / ".cache"
+    url = where if "://" in where or not where else str(above / where)
+    run_python(
+        """
+        import os, sys
+        os.umask(0)
+        import ejcache, jax, numpy
+        ejcache.enable(sys.argv[1] or None, min_compile_seconds=0)
+        jax.jit(lambda x: x * 2)(numpy.ones(4))
+        """,
+        url,
+    )
+    assert above.stat().st_mode & 0o777 == 0o777
+    assert (above / "ejcache").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        (
+            "from ejcache.misses import MissRecord, record_miss\n"
+            "record_miss(MissRecord(time=0, url='', reason='', outcome='', compile_seconds=0, key='', name=''))"
+        ),
+        (
+            "from ejcache.keys.environment import library_digest\nfrom ejcache.settings import state_directory\n"
+            "os.utime(__file__, (1, 1))\nlibrary_digest([__file__], memo=state_directory() / 'memo')"
+        ),
+        (
+            "from ejcache.compilation_opening import open_cache_store\nfrom ejcache.settings import resolve\n"
+            "open_cache_store('gs://bucket/a', resolve()).put('k', b'x')"
+        ),
+    ],
+)
+def test_no_maker_leaves_it_to_the_umask(run_python, clean_environment, bucket, tmp_path, maker):
+    """The miss log, what libraries were like, and the copies of a bucket's entries: each may be the first."""
+    (tmp_path / "maker.py").write_text(f"import os\nos.umask(0)\n{maker}\n")
+    run_python(tmp_path / "maker.py")
+    assert (clean_environment / ".cache" / "ejcache").stat().st_mode & 0o777 == 0o700

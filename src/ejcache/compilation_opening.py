@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.errors import StoreError
+from ejcache.settings import make_user_directory_above
 from ejcache.stores.nearby import nearby
 from ejcache.stores.opening import is_shared, local_path, open_bucket_at, open_store
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ejcache.stores.base import Store
     from ejcache.stores.documents import DocumentStore
     from ejcache.stores.flights import Flights
+    from ejcache.stores.nearby import Nearby
 
 __all__ = ["XlaPlaces", "open_cache_store", "open_flights", "xla_places"]
 
@@ -49,7 +52,7 @@ def open_cache_store(url: str, settings: Settings) -> Store:
     from ejcache.upkeep.election import look_after
     from ejcache.upkeep.stored_policy import EffectivePolicy
 
-    place = nearby(url, settings) if settings.local_max_size else None
+    place = _nearby(url, settings) if settings.local_max_size else None
     local: Store | None = None
     if place is not None:
         from ejcache.stores.local import LocalStore
@@ -86,7 +89,7 @@ def open_flights(url: str, store: Store, settings: Settings) -> Flights | None:
 
     directory = local_path(url)
     if is_shared(url):
-        place = nearby(url, settings)
+        place = _nearby(url, settings)
         return Flights(store, directory=place.scratch / "leases" if place is not None else None)
     return Flights(store, directory=Path(directory) / "v1" / "leases" if directory is not None else None)
 
@@ -127,6 +130,15 @@ def xla_places(url: str, settings: Settings) -> XlaPlaces | None:
         place = nearby(url, settings)
         return XlaPlaces(documents, place.xla) if place is not None else None
     return XlaPlaces(documents, Path(directory) / "v1" / "xla-processes")
+
+
+def _nearby(url: str, settings: Settings) -> Nearby | None:
+    """As `nearby`; what is kept there makes its own directories, but not the user's cache directory above them."""
+    place = nearby(url, settings)
+    if place is not None:
+        with suppress(OSError):
+            make_user_directory_above(place.directory)
+    return place
 
 
 def _verify(key: str, data: bytes) -> object:

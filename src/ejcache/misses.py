@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.keys.difference import Identity
-from ejcache.settings import state_directory
+from ejcache.settings import make_private, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ def record_miss(record: MissRecord) -> None:
     path = _path()
     line = json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         # One write with O_APPEND: lines of several processes do not mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:

@@ -37,6 +37,8 @@ __all__ = [
     "Value",
     "environment",
     "jax_reading",
+    "make_private",
+    "make_user_directory_above",
     "parse",
     "resolve",
     "set_command_line",
@@ -533,6 +535,26 @@ def environment() -> Mapping[str, str]:
 def user_directory() -> Path:
     """Where this user's caches are by default, on this machine."""
     return _default_directory(os.environ)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory for this user alone, and first, if it is below that, the user's cache directory.
+
+    `mkdir(parents=True, mode=0o700)` leaves the parents to the umask: with an open one, others could then put entries,
+    which are code, into a cache directory that was made for something else.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    make_user_directory_above(directory)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def make_user_directory_above(path: Path) -> None:
+    """Make the user's cache directory for this user alone, if `path` is below it. Raises OSError: it cannot be made."""
+    own = user_directory()
+    if own in path.parents:
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 class Settings:

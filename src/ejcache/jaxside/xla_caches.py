@@ -21,6 +21,7 @@ from ejcache.compilation_opening import xla_places
 from ejcache.errors import StoreError, UsageError
 from ejcache.jaxside.keying import compiler_environment
 from ejcache.jaxside.xla_files import AUTOTUNE, KERNELS, XlaFiles
+from ejcache.settings import make_private
 from ejcache.stores.local_locks import Presence, living
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Mirror:
         self._read_only = read_only
         self._process = os.getpid()
         presences = root / "present"
-        presences.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(presences)
         self._presence = Presence(presences)
         self.directory = root / self._presence.token
         self.directory.mkdir(mode=0o700)

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ejcache.settings import make_private
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -187,7 +189,7 @@ def _write_memo(path: Path, fresh: dict[str, str]) -> None:
     kept = {known: digest for known, digest in _read_memo(path).items() if _place(known) not in places}
     text = json.dumps({"format": 1, "libraries": {**kept, **fresh}}, indent=1, sort_keys=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
