@@ -7,6 +7,17 @@ import pytest
 from ejcache.errors import SettingError
 from ejcache.units import format_age, format_size, parse_age, parse_size
 
+HUGE = (
+    "9" * 400,
+    "9" * 400 + "GB",
+    "9" * 400 + ".5",
+    "9" * 5_000,
+    "9" * 5_000 + "kB",
+    str(1 << 63),
+    1 << 63,
+    float("inf"),
+)
+
 
 @pytest.mark.parametrize(
     ("text", "size"),
@@ -18,6 +29,7 @@ from ejcache.units import format_age, format_size, parse_age, parse_size
         ("1.5 kB", 1500),
         ("2m", 2 * 10**6),
         (7, 7),
+        (str((1 << 63) - 1), (1 << 63) - 1),
     ],
 )
 def test_sizes(text, size):
@@ -25,7 +37,7 @@ def test_sizes(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "ten", "-5", "10 XB", "iB", "5i", "1e9", "-1", True, 1.5, float("nan")])
+@pytest.mark.parametrize("text", ["", "ten", "-5", "10 XB", "iB", "5i", "1e9", "-1", True, 1.5, float("nan"), *HUGE])
 def test_a_bad_size_is_one_clear_sentence(text):
     """The message names the setting, the value it got and what is accepted."""
     with pytest.raises(SettingError) as caught:
@@ -46,7 +58,7 @@ def test_ages(text, seconds):
     assert parse_age(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "5", "5w", "-3d", "d", 5])
+@pytest.mark.parametrize("text", ["", "5", "5w", "-3d", "d", 5, "9" * 400 + "d"])
 def test_a_bad_age_is_one_clear_sentence(text):
     """The message names the setting, the value it got and what is accepted."""
     with pytest.raises(SettingError, match=r"--older-than cannot be .* 14d"):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
 from ejcache.errors import SettingError
 
-__all__ = ["ACCEPTED_AGE", "ACCEPTED_SIZE", "format_age", "format_size", "parse_age", "parse_size"]
+__all__ = ["ACCEPTED_AGE", "ACCEPTED_SIZE", "format_age", "format_size", "parse_age", "parse_size", "whole_number"]
 
 ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
 ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
+
+_LARGEST: Final = (1 << 63) - 1
 
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtTpP]?)(i?)([bB]?)\s*")
 _AGE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*")
@@ -28,7 +31,7 @@ def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = Fa
     if isinstance(text, bool):
         raise SettingError(setting, text, accepted)
     if isinstance(text, int | float):
-        if text != text or int(text) != text or text < (-1 if unlimited else 0):  # noqa: PLR0124 (NaN)
+        if not (-1 if unlimited else 0) <= text <= _LARGEST or int(text) != text:
             raise SettingError(setting, text, accepted)
         return int(text)
     if unlimited and text.strip() == "-1":
@@ -40,7 +43,22 @@ def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = Fa
     if binary and not prefix:
         raise SettingError(setting, text, accepted)
     base = 1024 if binary else 1000
-    return int(float(number) * base ** _POWERS[prefix.lower()]) if prefix or "." in number else int(number)
+    if not prefix and "." not in number:
+        size = whole_number(number)
+    else:
+        rounded = float(number) * base ** _POWERS[prefix.lower()]
+        size = int(rounded) if rounded <= _LARGEST else None
+    if size is None:
+        raise SettingError(setting, text, accepted)
+    return size
+
+
+def whole_number(text: str) -> int | None:
+    """The number that `text` is, if it is one that a file system, and an index, can count."""
+    # As a float first: Python counts the digits of what becomes an integer, and refuses thousands of them.
+    if not text.isascii() or not text.isdigit() or float(text) > _LARGEST + 1:
+        return None
+    return int(text) if int(text) <= _LARGEST else None
 
 
 def parse_age(text: str | float, *, setting: str = "age") -> float:
@@ -50,9 +68,10 @@ def parse_age(text: str | float, *, setting: str = "age") -> float:
         SettingError: `text` is not an age; the message names `setting`.
     """
     match = _AGE.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
+    seconds = float(match[1]) * _AGE_UNITS[match[2]] if match is not None else math.inf
+    if seconds == math.inf:
         raise SettingError(setting, text, ACCEPTED_AGE)
-    return float(match[1]) * _AGE_UNITS[match[2]]
+    return seconds
 
 
 def format_size(size: int) -> str:

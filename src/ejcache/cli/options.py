@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ejcache.errors import SettingError
-from ejcache.units import parse_age, parse_size
+from ejcache.units import parse_age, parse_size, whole_number
 
 __all__ = ["Dir", "Json", "Yes", "age", "count", "size"]
 
@@ -38,6 +38,7 @@ def count(text: str | None, *, option: str) -> int | None:
     """The number that an option's text stands for; raises SettingError naming the option."""
     if text is None:
         return None
-    if not text.strip().isascii() or not text.strip().isdigit():
+    number = whole_number(text.strip())
+    if number is None:
         raise SettingError(option, text, "a whole number, 0 or more")
-    return int(text)
+    return number

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import EntryCorruptError, EntryError, EntryVersionError, SettingError, StoreBusyError
 from ejcache.stores.objects import ABSENT
-from ejcache.units import parse_age, parse_size
+from ejcache.units import parse_age, parse_size, whole_number
 from ejcache.upkeep.policy import Policy
 
 if TYPE_CHECKING:
@@ -49,9 +49,10 @@ _NONE: Final = frozenset({"", "none", "-1"})
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
+    number = whole_number(text)
+    if number is None:
         raise SettingError("max_entries", text, LIMITS["max_entries"][1])
-    return int(text)
+    return number
 
 
 LIMITS: Final[Mapping[str, tuple[Callable[[str], float], str]]] = {
