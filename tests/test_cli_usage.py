@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
 import pytest
 from cli_helpers import ejcache, files, fill, plain_jax
+from helpers import run_program
 
 LOOKING = [["stats"], ["ls"], ["show", "x"], ["verify"], ["prune", "-n", "--max-size", "0"]]
 CHANGING = [["prune", "--max-size", "0"], ["clear", "--yes"], ["verify", "--fix"], ["stats", "--reset"], ["pin", "x"]]
@@ -136,6 +138,40 @@ def test_a_reader_that_stops_reading(tmp_path):
     process.stderr.close()
     process.wait()
     assert complaint == ""
+
+
+def test_a_closed_stdout(tmp_path):
+    """A program runs as under `python`, without one; a command says that it cannot answer."""
+    (tmp_path / "program.py").write_text("import sys; print('ran', sys.stdout, file=sys.stderr)")
+
+    def closed(*arguments):
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ejcache", *arguments]
+        return run_program(command, cwd=tmp_path, check=False)
+
+    ran = closed("run", "program.py")
+    assert (ran.returncode, ran.stderr) == (0, "ran None\n")
+    for command in (["config"], ["--help"], ["config", "--json"]):
+        said = closed(*command)
+        assert (said.returncode, said.stderr) == (1, "ejcache: stdout cannot be written: Bad file descriptor\n")
+
+
+@pytest.mark.parametrize("command", [["config"], ["--help"], ["config", "--json"], ["--version"]])
+def test_a_full_disk_under_the_output(tmp_path, command):
+    """What cannot be written is one sentence and an exit status."""
+
+    def no_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    with (tmp_path / "out").open("w") as out:
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "ejcache", *command],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=no_room,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "ejcache: stdout cannot be written: File too large\n")
 
 
 def test_help_and_version():

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
 import sys
 from typing import Annotated, Final
@@ -23,6 +26,8 @@ FINE: Final = 0
 FOUND: Final = 1
 USAGE: Final = 2
 _INTERRUPTED: Final = 130
+_UNWRITTEN: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE})
+"""What writing to stdout fails with; trouble with a cache is a StoreError."""
 _BadUsage: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """What every mistake on the command line is; typer brings click along under different names in different versions."""
 
@@ -96,8 +101,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int | Program:
     try:
-        outcome = typer.main.get_command(app).main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
-        sys.stdout.flush()
+        # For the commands only: a program under `run` finds no stdout either, as under `python`.
+        with contextlib.redirect_stdout(_Closed()) if sys.stdout is None else contextlib.nullcontext():
+            command = typer.main.get_command(app)
+            outcome = command.main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
+            sys.stdout.flush()
     except typer.Exit as exc:
         return exc.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -107,13 +115,29 @@ def _dispatch(arguments: list[str]) -> int | Program:
     except EjcacheError as exc:
         warn(str(exc))
         return USAGE if isinstance(exc, UsageError) else FOUND
-    except BrokenPipeError:
-        # Nobody reads any more; what is still buffered would fail again when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as exc:
+        if exc.filename is not None or exc.errno not in _UNWRITTEN:
+            raise
+        _drop_output()
+        if not isinstance(exc, BrokenPipeError):  # else nobody reads any more, which is no trouble
+            warn(f"stdout cannot be written: {exc.strerror}")
         return FOUND
     if isinstance(outcome, Program):
         return outcome
     return outcome if isinstance(outcome, int) else FINE
+
+
+class _Closed(io.TextIOBase):
+    """What Python puts in place of a stdout that was closed is None, which cannot even say so."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere: it would fail again when Python exits, and change the exit status."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(exc: Exception) -> int:
