@@ -30,6 +30,10 @@ __all__ = ["clear", "pin", "prune", "unpin"]
 _CRITERIA = "--max-size, --max-entries, --older-than, --unused-for, --name or --old-versions"
 _SHOWN: Final = 200
 """Rows of a table that a person, or the log of a cron job, is given."""
+_COPIES_STAY: Final = (
+    "hosts go on using their own copies: to disown what was stored, set EJCACHE_NAMESPACE to another text in every "
+    "job, or remove EJCACHE_LOCAL_DIR on every host"
+)
 _Key = Annotated[str, typer.Argument(metavar="KEY|PREFIX|NAME", help="A key, what `ls` shows of it, or a name.")]
 
 
@@ -122,7 +126,8 @@ def prune(
 def clear(directory: Dir = None, yes: Yes = False, as_json: Json = False) -> None:
     """Remove all entries of ours, pinned ones too. Files of plain JAX, and everything else, stay.
 
-    Asks first, unless --yes is given.
+    Asks first, unless --yes is given. Of a cache that hosts share, each keeps its own copies and goes on using them: to
+    disown what was stored, set EJCACHE_NAMESPACE to another text, or remove EJCACHE_LOCAL_DIR on every host.
     """
     from ejcache.upkeep.execute import execute
     from ejcache.upkeep.plan import Deletion
@@ -148,6 +153,8 @@ def clear(directory: Dir = None, yes: Yes = False, as_json: Json = False) -> Non
         output.say(f"nothing to remove: {place.url} holds no entry of ours")
     else:
         output.say(f"removed {_counted(outcome.removed, outcome.freed)} from {place.url}")
+        if place.shared:
+            output.say(_COPIES_STAY)
         _print_failures(outcome)
     if outcome is not None and outcome.failed:
         raise typer.Exit(1)
