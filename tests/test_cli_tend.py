@@ -9,7 +9,7 @@ import pytest
 from cli_helpers import ejcache, files, fill, key_text, plain_jax, put
 
 from ejcache.cli import output
-from ejcache.keys.key import parse_key
+from ejcache.keys.key import module_text_key, parse_key
 from ejcache.stores.local import LocalStore
 
 
@@ -253,3 +253,22 @@ def test_clear_removes_ours_only(cache):
     assert names(cache) == ["jit_old"]
     assert (cache / "mine.txt").read_text() == "mine"
     assert "nothing to remove" in ejcache("clear", "--dir", cache, "--yes").out
+
+
+def test_what_lies_beside_entries_is_not_counted(cache, tmp_path):
+    """A kept text is verified, copied and removed with the entries, and is none itself, as in `ls` and `stats`."""
+    with LocalStore(cache) as store:
+        put(store, module_text_key("0" * 64))
+    size = ejcache("stats", "--dir", cache, "--json").json["size"]
+    verified = ejcache("verify", "--dir", cache, "--json").json
+    assert verified["entries"] == 3
+    assert "3 entries" in ejcache("doctor", cache).out
+    other = tmp_path / "other"
+    assert ejcache("push", other, "--dir", cache, "--dry-run", "--json").json["entries"] == 3
+    assert ejcache("push", other, "--dir", cache, "--json").json["copied_entries"] == 3
+    assert ejcache("push", other, "--dir", cache, "--json").json["already_entries"] == 3
+    assert "would remove 3 entries" in ejcache("prune", "--dir", cache, "-n", "--max-size", "0").out
+    assert ejcache("prune", "--dir", other, "--max-size", "0", "--json").json["removed_entries"] == 3
+    cleared = ejcache("clear", "--dir", cache, "--yes", "--json").json
+    assert cleared["removed_entries"] == 3
+    assert cleared["removed_size"] == verified["size"] >= size

@@ -15,6 +15,7 @@ from ejcache.cli.catalog import OURS, Row, check_wanted, match_rows, rows_of, wa
 from ejcache.cli.opened import Opened, opened_place
 from ejcache.cli.options import Dir, Json, Yes, age, count, size
 from ejcache.errors import UsageError
+from ejcache.keys.key import is_side_key
 from ejcache.units import format_size
 from ejcache.upkeep.abilities import Pinnable, pinned_keys, used_lately
 from ejcache.upkeep.names import describe_key
@@ -135,8 +136,7 @@ def clear(directory: Dir = None, yes: Yes = False, as_json: Json = False) -> Non
 
     with opened_place(directory, write=True) as place:
         entries = list(place.store.entries()) if place.store is not None else []
-        total = format_size(sum(entry.size for entry in entries))
-        what = f"{output.plural(len(entries), 'entry', 'entries')} ({total})"
+        what = _counted(sum(not is_side_key(entry.key) for entry in entries), sum(entry.size for entry in entries))
         if entries and not yes:
             if not sys.stdin.isatty() or as_json:
                 raise UsageError("clear asks before it removes anything: give --yes where nobody can answer")
@@ -256,7 +256,7 @@ def _print_pruned(place: Opened, planned: Plan, outcome: Outcome | None) -> None
         if len(shown) < planned.count:
             output.say(f"and {planned.count - len(shown):,} more; --json has them all")
     if outcome is None:
-        did, what = "would remove", _counted(planned.count, planned.size)
+        did, what = "would remove", _counted(planned.entries, planned.size)
     else:
         did, what = "removed", _counted(outcome.removed, outcome.freed)
     stays = "stays" if planned.left == 1 else "stay"

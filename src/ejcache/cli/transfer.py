@@ -17,6 +17,7 @@ from ejcache.cli import output
 from ejcache.cli.opened import chosen_settings, opened_place
 from ejcache.cli.options import Dir, Json, age
 from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError, UsageError
+from ejcache.keys.key import is_side_key
 from ejcache.units import format_size
 from ejcache.upkeep.bundle import BundleWriter, count_records, read_bundle
 from ejcache.upkeep.parallel import THREADS
@@ -175,7 +176,7 @@ def _records(file: BinaryIO, problems: list[str]) -> Iterator[Carry]:
 def _copy(place: Opened, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool) -> None:
     if dry_run:
         chosen = _chosen(place, selection, _keys_at(url, settings))
-        fields = {"entries": len(chosen), "size": sum(info.size for info in chosen)}
+        fields = {"entries": _entries_in(chosen), "size": sum(info.size for info in chosen)}
         if as_json:
             output.print_json({"from": place.url, "to": url, "dry_run": True, **fields})
         else:
@@ -200,13 +201,17 @@ def _carry(
             threads=THREADS,
             advance=advance,
         )
-    done.already += len(chosen) - len(missing)
+    done.already += _entries_in(chosen) - _entries_in(missing)
     return done
 
 
 def _chosen(place: Opened, selection: Selection, have: frozenset[str]) -> Sequence[EntryInfo]:
     chosen = selection.of(_store_of(place).entries(), now=time.time())
     return [info for info in chosen if info.key not in have]
+
+
+def _entries_in(chosen: Sequence[EntryInfo]) -> int:
+    return sum(not is_side_key(info.key) for info in chosen)
 
 
 def _store_of(place: Opened) -> Store:

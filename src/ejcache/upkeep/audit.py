@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ejcache import entry
 from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
+from ejcache.keys.key import is_side_key
 from ejcache.upkeep.abilities import Checkable
 from ejcache.upkeep.parallel import in_parallel
 
@@ -57,8 +58,8 @@ class Audit:
     """What an audit saw.
 
     Attributes:
-        entries: how many were read.
-        size: their bytes.
+        entries: how many were read; the texts and profiles beside them are read too, and not counted.
+        size: the bytes of all that was read.
         findings: what is wrong.
         unknown_versions: intact entries of a format that this version does not read; nothing is wrong with them.
     """
@@ -95,7 +96,11 @@ def audit(
     Raises:
         StoreReadOnlyError: `fix`, and the store is read-only.
     """
-    return _gather(in_parallel(lambda info: _check(store, info, fix=fix), entries, threads=threads), advance)
+
+    def check(info: EntryInfo) -> _Checked:
+        return replace(_check(store, info, fix=fix), is_entry=not is_side_key(info.key))
+
+    return _gather(in_parallel(check, entries, threads=threads), advance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +110,14 @@ class _Checked:
     size: int | None = None
     finding: Finding | None = None
     unknown_version: bool = False
+    is_entry: bool = True
 
 
 def _gather(checked: Iterable[_Checked], advance: Callable[[], None]) -> Audit:
     seen = Audit()
     for one in checked:
         if one.size is not None:
-            seen.entries += 1
+            seen.entries += one.is_entry
             seen.size += one.size
         seen.unknown_versions += one.unknown_version
         if one.finding is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreError
+from ejcache.keys.key import is_side_key
 from ejcache.stores.filesystems import filesystem_of, is_network_filesystem
 from ejcache.stores.local import LocalStore
 from ejcache.units import format_size
@@ -175,7 +176,7 @@ def _structures(path: Path) -> Check:
     try:
         with LocalStore(path, read_only=True) as store:
             problems = store.check()
-            count = sum(1 for _ in store.entries())
+            count = sum(not is_side_key(info.key) for info in store.entries())
     except StoreError as exc:
         return failed(name, exc, "run `ejcache verify --fix`")
     if problems:

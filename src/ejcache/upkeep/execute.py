@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.keys.key import is_side_key
 from ejcache.upkeep.abilities import BatchDeletable
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Outcome:
     """What became of a plan.
 
     Attributes:
-        removed: deletions that took place, and `freed` the bytes of what they removed.
+        removed: entries whose deletion took place, and `freed` the bytes, those of what lay beside entries too.
         gone: deletions of what somebody else had removed meanwhile.
         failed: deletions that the storage refused, with its reason.
     """
@@ -45,7 +46,7 @@ class Outcome:
 
     def count_removed(self, deletion: Deletion) -> None:
         """`deletion` took place."""
-        self.removed += 1
+        self.removed += not is_side_key(deletion.entry.key)
         self.freed += deletion.entry.size
 
 

@@ -84,7 +84,7 @@ class Plan:
     Stopping halfway leaves a store on which the rest of the plan still makes sense.
 
     Attributes:
-        count: deletions, and `size` the bytes of what they remove.
+        count: deletions, `entries` how many of them are of entries, and `size` the bytes of what they remove.
         left: entries that stay, without what is kept beside entries, and `left_size` the bytes of all that stays.
         protected: entries that stay because they were used lately.
     """
@@ -93,7 +93,7 @@ class Plan:
         self._now = now
         self._policy = policy
         self._tables = TemporaryTables(_SCHEMA)
-        self.count = self.size = self.left = self.left_size = self.protected = 0
+        self.count = self.entries = self.size = self.left = self.left_size = self.protected = 0
         newest = _Newest()
         self._tables.insert(
             "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
@@ -110,7 +110,8 @@ class Plan:
         for deletion in self:
             self.count += 1
             self.size += deletion.entry.size
-            self.left -= not is_side_key(deletion.entry.key)
+            self.entries += not is_side_key(deletion.entry.key)
+        self.left -= self.entries
         self.left_size -= self.size
 
     def _row(self, entry: EntryInfo, newest: _Newest) -> tuple[object, ...]:

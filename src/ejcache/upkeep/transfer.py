@@ -163,19 +163,20 @@ def _carry(key: str, read: Callable[[], bytes | None], write: Callable[[str, byt
 
 
 def _count(carried: _Carried, done: Transferred) -> None:
+    one = not is_side_key(carried.key)  # what lies beside an entry comes along uncounted
     match carried.fate:
         case _Fate.COPIED:
-            done.copied += 1
+            done.copied += one
             done.size += carried.size
         case _Fate.ALREADY:
-            done.already += 1
+            done.already += one
         case _Fate.GONE:
-            done.gone += 1
+            done.gone += one
         case _Fate.UNKNOWN:
-            done.unknown_versions += 1
+            done.unknown_versions += one
         case _Fate.DAMAGED:
             done.damaged.append((carried.key, carried.problem))
         case _Fate.FAILED:
             done.failed.append((carried.key, carried.problem))
         case _Fate.NOT_TRIED:
-            done.not_tried += 1
+            done.not_tried += one
