@@ -207,6 +207,12 @@ def test_prune_by_the_stored_policy(bucket, cache):
     assert ejcache("prune", "--dir", URL, "--json").json["removed_entries"] == 1
 
 
+def test_options_before_config_set_are_meant_for_it(bucket):
+    """`config --json set` answers JSON as `config set --json` does, and --dir may stand there, too."""
+    said = ejcache("config", "--json", "--dir", URL, "set", "max_size=1GB")
+    assert said.json == {"url": URL, "stored_limits": {"max_size": 1_000_000_000}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

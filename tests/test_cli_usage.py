@@ -51,6 +51,8 @@ def one_sentence(said):
         (["run"], ["script"]),
         (["run", "nothing.py"], ["nothing.py"]),
         (["run", "--max-size", "much", "nothing.py"], ["nothing.py"]),
+        (["config", "--dir", "nonsense://bucket"], ["--dir", "'nonsense://bucket'", "a directory"]),
+        (["config", "set", "--dir", "nonsense://bucket", "max_size=1"], ["'nonsense://bucket'", "a directory"]),
         (["run", "--dir", "nonsense://bucket", __file__], ["--dir", "'nonsense://bucket'"]),
         (["run", "--max-size", "much", __file__], ["--max-size", "'much'", "10GB"]),
         (["run", "--min-compile-seconds", "soon", __file__], ["--min-compile-seconds", "'soon'", "seconds"]),
@@ -105,6 +107,15 @@ def test_the_setting_that_names_a_bad_url_is_named(monkeypatch):
     said = ejcache("stats")
     assert said.status == 2
     assert one_sentence(said).startswith("ejcache: JAX_COMPILATION_CACHE_DIR: 'nonsense://bucket'")
+
+
+def test_config_shows_a_bad_url_that_the_environment_sets(monkeypatch):
+    """The settings are shown all the same, and the exit status is that of a value that cannot be used."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "nonsense://bucket")
+    said = ejcache("config", "--json")
+    assert said.status == 1
+    assert said.err.startswith("ejcache: JAX_COMPILATION_CACHE_DIR: 'nonsense://bucket'")
+    assert len(said.json["problems"]) == 1
 
 
 def test_jax_pruning_without_jax_files(tmp_path):

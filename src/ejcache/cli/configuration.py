@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -29,18 +30,28 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 def config(context: typer.Context, directory: Dir = None, as_json: Json = False) -> None:
     """Show every setting, its value and where it came from, and the limits that are stored with a shared cache.
 
-    Exits with 1 if a value in the environment cannot be used; the next source's value is used instead.
+    Exits with 1 if a value in the environment cannot be used; the next source's value is used instead, but where JAX
+    itself refuses to be imported with it.
     """
     if context.invoked_subcommand is not None:
-        context.obj = directory
+        context.obj = _Given(directory, as_json)
         return
     settings = chosen_settings(directory)
-    limits = _stored_limits(settings)
+    problems = [str(problem) for problem in settings.problems]
+    limits = None
+    try:
+        limits = _stored_limits(settings)
+    except UsageError as exc:
+        problem = f"{settings['cache_dir'].source}: {exc}"
+        if directory is not None:
+            raise UsageError(problem) from exc
+        output.warn(problem)
+        problems.append(problem)
     if as_json:
         output.print_json(
             {
                 "disabled_reason": settings.disabled_reason,
-                "problems": [str(problem) for problem in settings.problems],
+                "problems": problems,
                 "stored_limits": limits,
                 "settings": [
                     {
@@ -72,8 +83,16 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
             output.say(f"\nnothing is cached: {settings.disabled_reason}")
         if limits:
             output.say(f"\nstored with {settings.cache_dir}, and before any job's own limit: {_limits_text(limits)}")
-    if settings.problems:
+    if problems:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Options that stand before the subcommand, and are meant for it."""
+
+    directory: str | None
+    as_json: bool
 
 
 @app.command("set", short_help="Store limits with a shared cache.")
@@ -94,7 +113,10 @@ def set_limits(
     from ejcache.stores.opening import is_shared, open_bucket_at
     from ejcache.upkeep.stored_policy import change_limits, parse_limit
 
-    settings = chosen_settings(directory if directory is not None else context.obj)
+    before: _Given = context.obj
+    directory = directory if directory is not None else before.directory
+    as_json = as_json or before.as_json
+    settings = chosen_settings(directory)
     url = str(settings.cache_dir)
     changes = {}
     for assignment in assignments:
@@ -119,7 +141,11 @@ def set_limits(
 
 
 def _stored_limits(settings: Settings) -> dict[str, Any] | None:
-    """What is stored with the cache, if it is one with which limits are stored, and says so soon."""
+    """What is stored with the cache, if it is one with which limits are stored, and says so soon.
+
+    Raises:
+        UsageError: it is no URL of a cache.
+    """
     from ejcache.stores.opening import is_shared, open_bucket_at
     from ejcache.upkeep.stored_policy import read_limits
 
@@ -132,7 +158,7 @@ def _stored_limits(settings: Settings) -> dict[str, Any] | None:
             return read_limits(bucket)
         finally:
             bucket.close()
-    except (EntryError, StoreError, UsageError) as exc:
+    except (EntryError, StoreError) as exc:
         output.warn(f"limits that may be stored with {url} are not known: {exc}")
         return None
 
