@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 
@@ -169,19 +168,8 @@ def test_a_closed_stdout(tmp_path):
 @pytest.mark.parametrize("command", [["config"], ["--help"], ["config", "--json"], ["--version"]])
 def test_a_full_disk_under_the_output(tmp_path, command):
     """What cannot be written is one sentence and an exit status."""
-
-    def no_room():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-    with (tmp_path / "out").open("w") as out:
-        done = subprocess.run(
-            [sys.executable, "-B", "-m", "ejcache", *command],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=no_room,
-            check=False,
-        )
+    no_room = ["sh", "-c", 'ulimit -f 0; exec "$@" >out', "sh", sys.executable, "-B", "-m", "ejcache"]
+    done = run_program([*no_room, *command], cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (1, "ejcache: stdout cannot be written: File too large\n")
 
 
