@@ -326,10 +326,14 @@ def test_the_users_cache_directory_is_this_users_alone(run_python, clean_environ
             "from ejcache.compilation_opening import open_cache_store\nfrom ejcache.settings import resolve\n"
             "open_cache_store('gs://bucket/a', resolve()).put('k', b'x')"
         ),
+        (
+            "from ejcache.settings import user_directory\nfrom ejcache.stores.documents import open_documents\n"
+            "open_documents(user_directory() / 'autotune').create('a/b.json', b'{}')"
+        ),
     ],
 )
 def test_no_maker_leaves_it_to_the_umask(run_python, clean_environment, bucket, tmp_path, maker):
-    """The miss log, what libraries were like, and the copies of a bucket's entries: each may be the first."""
+    """The miss log, what libraries were like, a bucket's copies, tuned configurations: each may be the first."""
     (tmp_path / "maker.py").write_text(f"import os\nos.umask(0)\n{maker}\n")
     run_python(tmp_path / "maker.py")
     assert (clean_environment / ".cache" / "ejcache").stat().st_mode & 0o777 == 0o700

@@ -468,7 +468,9 @@ def test_adding_a_candidate_measures_only_that(store, tmp_path):
     assert walk.choose(X).configuration == {"steps": 4}
     assert built == {1500}
     record = other.find(walk.key(X)).record
-    assert [c.configuration["steps"] for c in record.candidates] == [4, 1000, 1500]
+    # The two slow ones were timed minutes or a busy machine apart, so that either may look slower.
+    assert sorted(c.configuration["steps"] for c in record.candidates) == [4, 1000, 1500]
+    assert record.candidates[0].configuration == {"steps": 4}
     assert record.measurement["measured"] == 1
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.settings import make_user_directory_above
 from ejcache.stores.documents import DocumentStore, check_path
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class DirectoryDocuments(DocumentStore):
         self._check_writable()
         target = self._file(path)
         with _translation(f"changing {target}"):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_parent(target)
             with _locked(target.parent / _LOCK, time.monotonic() + timeout):
                 data = change(self.read(path))
                 if data is not None:
@@ -145,7 +146,7 @@ class DirectoryDocuments(DocumentStore):
         return self.root / check_path(path)
 
     def _write_temporary(self, target: Path, data: bytes) -> Path:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_parent(target)
         host = "".join(c if c.isalnum() or c == "-" else "_" for c in socket.gethostname())[:60]
         temporary = target.parent / f"{_TEMPORARY}{host}-{os.getpid()}-{uuid.uuid4().hex}"
         try:
@@ -181,6 +182,11 @@ class DirectoryDocuments(DocumentStore):
                     return False
                 temporary.replace(target)
         return True
+
+
+def _make_parent(target: Path) -> None:
+    make_user_directory_above(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
