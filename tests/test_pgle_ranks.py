@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from helpers import ROOT
+from notice_boards import NoticeBoard
 
 from ejcache.jaxside import pgle
 
@@ -78,31 +79,10 @@ def test_ranks_use_the_same_variant(tmp_path):
         ]
 
 
-class Board:
-    """What `_exchange` needs of JAX's client: notes that are written once, and waits that end."""
-
-    def __init__(self):
-        self._notes = {}
-        self._there = threading.Condition()
-
-    def key_value_set_bytes(self, name, note):
-        with self._there:
-            if name in self._notes:
-                raise RuntimeError("ALREADY_EXISTS")
-            self._notes[name] = note
-            self._there.notify_all()
-
-    def blocking_key_value_get_bytes(self, name, milliseconds):
-        with self._there:
-            if not self._there.wait_for(lambda: name in self._notes, milliseconds / 1000):
-                raise RuntimeError("DEADLINE_EXCEEDED")
-            return self._notes[name]
-
-
 def test_a_rank_that_gives_a_profile_up_speaks_for_all(monkeypatch):
     """The first rank comes too late, and compiles without one as the others do."""
     monkeypatch.setattr(pgle, "_SECONDS", 0.01)
-    board = Board()
+    board = NoticeBoard()
 
     assert pgle._exchange(board, "note", None) == b""
     assert pgle._exchange(board, "note", b"profile") == b""
@@ -112,7 +92,7 @@ def test_a_rank_that_gives_a_profile_up_speaks_for_all(monkeypatch):
 @pytest.mark.parametrize("first", [True, False])
 def test_a_sent_profile_is_everybodys(first):
     """In either order of arrival."""
-    board, got = Board(), []
+    board, got = NoticeBoard(), []
     waiting = threading.Thread(target=lambda: got.append(pgle._exchange(board, "note", None)))
     if not first:
         waiting.start()

@@ -5,7 +5,9 @@ went by what it sees, some would load while others compile, and where compiling 
 autotuning on GPU) those would wait for the others for ever. So every rank says what it sees, the lowest decides over
 what all said, and all do that.
 
-Nothing here raises or waits without a deadline; without a decision a rank compiles, as it would without a cache.
+Nothing here raises or waits without a deadline. A rank that gives the lowest up puts up the decision itself: that there
+is none, so that all compile, as they would without a cache. The service takes one note of a name, so whoever comes
+later, the lowest too, goes by the decision that stands.
 """
 
 from __future__ import annotations
@@ -25,14 +27,16 @@ log = logging.getLogger("ejcache")
 _PATIENCE: Final = 60.0
 """Seconds that the lowest rank waits for what the others say. They must meet in the program anyway."""
 _IMPATIENCE: Final = 1.0
-"""Seconds for ranks that once did not answer: they have no cache, or are gone."""
+"""Seconds for all ranks together that lately did not answer: they have no cache, or are gone."""
+_NO_DECISION: Final = None
 
 
 class Agreement:
     """Decisions among the ranks of a pod.
 
     Args:
-        client: JAX's client of the coordination service (`key_value_set`, `blocking_key_value_get`).
+        client: JAX's client of the coordination service (`key_value_set`, `blocking_key_value_get`,
+            `key_value_dir_get`).
         rank: this process.
         patience: seconds until a silent rank is given up.
     """
@@ -41,7 +45,8 @@ class Agreement:
         self._client = client
         self._rank = rank
         self._patience = patience
-        self._silent: set[int] = set()
+        # Who did not answer lately, and on what topic.
+        self._silent: dict[int, str] = {}
         self._occurrences: dict[str, int] = {}
 
     def occurrence(self, name: str) -> str:
@@ -57,7 +62,7 @@ class Agreement:
         mine: Mapping[str, Any],
         decide: Callable[[dict[int, Any]], Any],
     ) -> Any:
-        """What the lowest of `participants` decided, or None if that could not be learnt in time.
+        """What the lowest of `participants` decided, or None if there is no decision.
 
         Args:
             topic: as `occurrence` makes it, the same on every rank.
@@ -66,36 +71,82 @@ class Agreement:
             decide: over what was said by rank; a rank that said nothing lacks. Called on the lowest rank only; its
                 result is what all get.
         """
+        lowest = participants[0]
         try:
-            if self._rank != participants[0]:
-                self._client.key_value_set(f"{topic}/{self._rank}", json.dumps(mine))
-                # Longer than the lowest rank waits, so that it has decided by then.
-                answer = self._client.blocking_key_value_get(f"{topic}/decision", _milliseconds(2 * self._patience))
-                return json.loads(answer)
-            said: dict[int, Any] = {self._rank: dict(mine)}
-            deadline = time.monotonic() + self._patience
-            for rank in participants[1:]:
-                heard = self._hear(topic, rank, deadline)
-                if heard is not None:
-                    said[rank] = heard
-            decision = decide(said)
-            self._client.key_value_set(f"{topic}/decision", json.dumps(decision))
+            self._forgive()
+            if self._rank == lowest:
+                said = self._listen(topic, participants[1:])
+                return self._announce(topic, decide({lowest: dict(mine), **said}))
+            self._client.key_value_set(f"{topic}/{self._rank}", json.dumps(mine))
+            return self._learn(topic, lowest)
         except Exception as exc:
-            # The service is gone, or answered late: each rank compiles, which is what all do without a decision.
+            # The service itself is gone, and with it the job; or a rank that was started anew comes to an old topic.
             log.warning("ejcache: no agreement on %s, so it is compiled: %s", topic, exc)
-            return None
+            return _NO_DECISION
+
+    def _announce(self, topic: str, decision: Any) -> Any:
+        try:
+            self._client.key_value_set(f"{topic}/decision", json.dumps(decision))
+        except Exception:
+            # Another rank has given this one up. Its note tells them that it takes part, and was late.
+            self._client.key_value_set(f"{topic}/{self._rank}", "{}")
+            raise
         return decision
 
-    def _hear(self, topic: str, rank: int, deadline: float) -> Any:
-        patience = _IMPATIENCE if rank in self._silent else max(_IMPATIENCE, deadline - time.monotonic())
+    def _learn(self, topic: str, lowest: int) -> Any:
+        # Longer than the lowest rank waits, so that it has decided by then.
+        patience = _IMPATIENCE if lowest in self._silent else 2 * self._patience
         try:
-            heard = json.loads(self._client.blocking_key_value_get(f"{topic}/{rank}", _milliseconds(patience)))
+            decision = self._decision(topic, patience)
         except Exception as exc:
-            log.debug("ejcache: rank %d said nothing of %s: %s", rank, topic, exc)
-            self._silent.add(rank)
-            return None
-        self._silent.discard(rank)
-        return heard
+            log.warning("ejcache: rank %d has decided nothing on %s, so all compile: %s", lowest, topic, exc)
+            self._silent[lowest] = topic
+            try:
+                self._client.key_value_set(f"{topic}/decision", json.dumps(_NO_DECISION))
+            except Exception:
+                return self._decision(topic, _IMPATIENCE)
+            return _NO_DECISION
+        self._silent.pop(lowest, None)
+        return decision
+
+    def _decision(self, topic: str, seconds: float) -> Any:
+        return json.loads(self._client.blocking_key_value_get(f"{topic}/decision", _milliseconds(seconds)))
+
+    def _listen(self, topic: str, ranks: tuple[int, ...]) -> dict[int, Any]:
+        """What `ranks` say: of the silent ones together within `_IMPATIENCE`, of the others within the patience."""
+        start = time.monotonic()
+        said: dict[int, Any] = {}
+        for group, patience in (
+            ([rank for rank in ranks if rank not in self._silent], self._patience),
+            ([rank for rank in ranks if rank in self._silent], _IMPATIENCE),
+        ):
+            try:
+                for rank in group:
+                    remaining = _milliseconds(start + patience - time.monotonic())
+                    said[rank] = json.loads(self._client.blocking_key_value_get(f"{topic}/{rank}", remaining))
+            except Exception as exc:
+                log.debug("ejcache: not all of the ranks %s spoke of %s: %s", group, topic, exc)
+                # One rank has used up the time of its group; what the others have said by now is asked for at once.
+                said |= {rank: note for rank, note in self._notes(topic).items() if rank in group}
+        for rank in ranks:
+            if rank in said:
+                self._silent.pop(rank, None)
+            else:
+                self._silent[rank] = topic
+        return said
+
+    def _forgive(self) -> None:
+        """Whoever came to an earlier occasion after all was late, and takes part."""
+        silent = dict(self._silent)
+        for topic in set(silent.values()):
+            for rank in self._notes(topic):
+                if silent.get(rank) == topic:
+                    self._silent.pop(rank, None)
+
+    def _notes(self, topic: str) -> dict[int, Any]:
+        """What ranks have said of `topic` by now."""
+        names = {name.rpartition("/")[2]: text for name, text in self._client.key_value_dir_get(topic)}
+        return {int(name): json.loads(text) for name, text in names.items() if name.isdecimal()}
 
 
 def _milliseconds(seconds: float) -> int:
