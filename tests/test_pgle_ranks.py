@@ -112,3 +112,44 @@ def test_without_the_service_there_is_no_profile():
 
     assert pgle._exchange(Gone(), "note", b"profile") == b""
     assert pgle._exchange(Gone(), "note", None) == b""
+
+
+SHARED = (
+    PROGRAM[: PROGRAM.index('start("nothing")')]
+    + """
+from ejcache import entry
+from ejcache.keys.key import PROFILING
+
+start(sys.argv[2])
+variants = set()
+with ejcache.open_store(ejcache.active().url) as store:
+    for info in list(store.entries()):
+        header = entry.decode(store.peek(info.key)).header
+        if is_side_key(info.key) or header.name != "jit_step":
+            continue
+        variants.add((header.variant, header.profile_digest != ""))
+        if header.variant == PROFILING:
+            # It would stand in for the optimised executable.
+            store.delete(info.key)
+        elif rank == 1:
+            store.replace(info.key, entry.encode(header, b"no executable" * 99))
+print(json.dumps(sorted(variants)))
+"""
+)
+
+
+def test_what_is_shared_without_a_profile_is_no_optimised_executable(tmp_path):
+    """With jax_share_binary_between_hosts: whoever takes it stores it as what the first process compiled."""
+    for start, expected in (
+        ("nothing", [["pgle", True], ["profiling", False]]),
+        ("one cannot load it", [["pgle", True], ["plain", False]]),
+    ):
+        ranks = run_pod(
+            SHARED,
+            str(ROOT / "tests"),
+            start,
+            cache=lambda rank: str(tmp_path / str(rank)),
+            env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1"},
+        )
+        assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
+        assert [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks] == [expected] * 2

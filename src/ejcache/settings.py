@@ -327,6 +327,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         _YES_NO,
         "one process compiles for all that span a program",
     ),
+    _flag(
+        "share_binary_timeout_ms",
+        "jax_share_binary_between_hosts_timeout_ms",
+        _integer,
+        20 * 60 * 1000,
+        "a number of milliseconds",
+        "how long the others wait for what it compiles; then they compile too",
+    ),
     _variable(
         "cache_compiles",
         "EASYDEL_CACHE_COMPILES",

@@ -56,7 +56,7 @@ class Compiler:
         self._close = reset
         self._pending = threading.local()
         self._loader = Loader()
-        self._sharing = Sharing(trouble=self._trouble)
+        self._sharing = Sharing(settings=settings, trouble=self._trouble)
         self._variants = Variants(settings=settings)
         self._keeper = Keeper(settings=settings, loader=self._loader, variants=self._variants)
         self._checked: set[str] = set()
@@ -135,9 +135,11 @@ class Compiler:
         return found.executable, found.header.compile_seconds
 
     def compile(self, request: Request) -> Any:
-        asked, target = request.key, request.target
-        key, profile = self._variants.prepare(asked, target.options)
-        request = replace(request, key=key)
+        key, profile = self._variants.prepare(request.key, request.target.options)
+        return self._compile_prepared(replace(request, key=key), asked=request.key, profile=profile)
+
+    def _compile_prepared(self, request: Request, *, asked: str, profile: Profile | None) -> Any:
+        key, target = request.key, request.target
         cache = self._cache(self._settings())
 
         def work() -> Any:
@@ -199,20 +201,32 @@ class Compiler:
         return executable
 
     def share(self, request: Request, *, client: Any, first_process: int) -> Any:
+        asked = request.key
+        executable = self._sharing.again(request)
+        if executable is not None:
+            return executable
+        # Shared under what it is, not what was asked for: without its profile an optimised executable is a plain one.
+        key, profile = self._variants.prepare(asked, request.target.options)
+        request = replace(request, key=key)
+        executable = self._sharing.again(request) if key != asked else None
+        if executable is not None:
+            return executable
+
         def received(executable: Any, raw: bytes, compile_seconds: float) -> None:
             cache = self._cache(self._settings())
             if cache is None:
                 return
-            miss = self._reason_of(request.key)
+            miss = self._reason_of(asked)
             cache.count_miss(miss)
-            record = record_of(cache, request.key, request.module_name, reason=miss, compile_seconds=compile_seconds)
-            self._keeper.explain(cache, self._keeper.keep(cache, record, request, executable, raw=raw))
+            record = record_of(cache, key, request.module_name, reason=miss, compile_seconds=compile_seconds)
+            kept = self._keeper.keep(cache, record, request, executable, profile=profile, raw=raw)
+            self._keeper.explain(cache, kept)
 
         return self._sharing.run(
             request,
             client=client,
             first_process=first_process,
-            compile_here=partial(self.compile, request),
+            compile_here=partial(self._compile_prepared, request, asked=asked, profile=profile),
             received=received,
         )
 
