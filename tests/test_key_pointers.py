@@ -147,3 +147,42 @@ def test_custom_partitioning_is_cached_where_the_user_says_so(run):
     assert first["results"] == second["results"] == [2 * v + 1.0 for v in range(8)]
     assert (first["skipped"], first["stores"]) == (0, 1)
     assert (second["skipped"], second["stores"], second["hits"]) == (0, 0, 1)
+
+
+INSPECTING = """
+    import json, sys
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import ejcache
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    x = jax.device_put(np.arange(8, dtype=np.float32), sharding)
+    seen = []
+    for _ in range(int(sys.argv[2])):
+        jax.clear_caches()
+
+        @jax.jit
+        def inspected(x):
+            y = x * 2
+            jax.debug.inspect_array_sharding(y, callback=seen.append)
+            return y + 1
+
+        results = inspected(x).tolist()
+    stats = cache.stats()
+    print(json.dumps({"results": results, "seen": len(seen), "stores": stats.stores, "hits": stats.hits,
+                      "errors": stats.errors, "skipped": stats.amounts.get("skip_inspection", 0)}))
+"""
+
+
+@pytest.mark.parametrize("ignored", ["0", "1"])
+def test_a_program_that_inspects_shardings_is_left_out_and_said(run, ignored):
+    """Its function runs while it compiles; the flag for partitioners does not make it cacheable."""
+    found = run(INSPECTING, "2", JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY=ignored)
+
+    assert found["results"] == [2 * v + 1.0 for v in range(8)]
+    assert (found["seen"], found["skipped"]) == (2, 2)
+    assert (found["stores"], found["hits"], found["errors"]) == (0, 0, 0)
+    assert found["stderr"].count("inspects shardings") == 1

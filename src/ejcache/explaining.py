@@ -50,6 +50,7 @@ _SKIPS: Final = {
     Skip.READ_ONLY: "the cache is read-only",
     Skip.CALLBACK: "it calls back into the process, which this version of JAX cannot restore",
     Skip.PARTITIONING: "it uses custom_partitioning, whose Python function has no identity outside the process",
+    Skip.INSPECTION: "it shows a sharding to a Python function while it compiles (jax.debug.inspect_array_sharding)",
     Skip.PLATFORM: "this platform cannot serialise executables",
     Skip.NO_KEY: "no key could be made",
     Skip.DISABLED: "the cache is switched off",

@@ -63,6 +63,8 @@ class Skip(StrEnum):
     """It calls back into this process, which this JAX cannot restore."""
     PARTITIONING = "partitioning"
     """It holds the address of a custom_partitioning function."""
+    INSPECTION = "inspection"
+    """It calls a Python function while it compiles, to show it a sharding."""
     PLATFORM = "platform"
     """This platform cannot serialise executables."""
     NO_KEY = "no_key"

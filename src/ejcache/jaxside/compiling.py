@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.jaxside import seam
 from ejcache.jaxside.checking import Stored, Verdict, judge, serialized
 from ejcache.jaxside.keeping import Keeper, record_of
-from ejcache.jaxside.keying import CustomPartitioningError, KeyText, make_key
+from ejcache.jaxside.keying import KeyText, PointerError, make_key
 from ejcache.jaxside.loading import Loaded, Loader
 from ejcache.jaxside.pgle import Variants
 from ejcache.jaxside.sharing import Sharing
@@ -33,6 +33,14 @@ _SMALL_PROGRAM: Final = 6000
 """Bytes of a program's canonical form below which it compiles in well under a second."""
 _QUICK_SECONDS: Final = 0.2
 """With a floor below this, small programs are stored too."""
+_POINTERS: Final = {
+    Skip.PARTITIONING: "uses custom_partitioning, whose Python function has no identity outside this process, so it is "
+    "compiled anew every time. If it does not change between runs, set "
+    "jax_remove_custom_partitioning_ptr_from_cache_key; or use shard_map instead",
+    Skip.INSPECTION: "inspects shardings (jax.debug.inspect_array_sharding, visualize_array_sharding) with a Python "
+    "function that is called while it compiles, so it is compiled anew every time; take that out to have it cached",
+}
+"""What is said of programs that hold the address of a Python function."""
 
 
 class Compiler:
@@ -85,16 +93,11 @@ class Compiler:
                 profile_sentinel=profile_sentinel,
                 settings=settings,
             )
-        except CustomPartitioningError:
-            cache.count_skip(Skip.PARTITIONING)
+        except PointerError as exc:
+            cache.count_skip(exc.skip)
             record = record_of(cache, "", seam.module_name(module))
-            self._keeper.explain(cache, replace(record, outcome=Skip.PARTITIONING.value))
-            cache.warn(
-                "partitioning",
-                f"{seam.module_name(module)} uses custom_partitioning, whose Python function has no identity outside "
-                "this process, so it is compiled anew every time. If it does not change between runs, set "
-                "jax_remove_custom_partitioning_ptr_from_cache_key; or use shard_map instead",
-            )
+            self._keeper.explain(cache, replace(record, outcome=exc.skip.value))
+            cache.warn(exc.skip.value, f"{seam.module_name(module)} {_POINTERS[exc.skip]}")
             return None
         except Exception as exc:
             # Whatever a key cannot be made of is compiled without the cache, as in JAX.

@@ -21,13 +21,14 @@ from ejcache.keys.canonical import canonical_flags, canonical_overrides, compile
 from ejcache.keys.environment import content_digest
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, CacheKey
 from ejcache.keys.options import canonical_options, canonical_topology
+from ejcache.statistics import Skip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.settings import Settings
 
-__all__ = ["KEY_FORMAT", "CustomPartitioningError", "KeyText", "compiler_environment", "device_layout", "make_key"]
+__all__ = ["KEY_FORMAT", "KeyText", "PointerError", "compiler_environment", "device_layout", "make_key"]
 
 KEY_FORMAT: Final = "2"
 """Part of every key; a new number disowns all keys made before."""
@@ -37,8 +38,16 @@ _WITHOUT_COMMAND_BUFFERS: Final = ("xla_gpu_enable_command_buffer", "")
 """What JAX appends to the options of a program that is to be profiled (`_resolve_compilation_strategy`)."""
 
 
-class CustomPartitioningError(Exception):
-    """The program holds the address of a Python partitioner, so that no key of it means anything elsewhere."""
+class PointerError(Exception):
+    """The program holds the address of a Python function, so that no key of it means anything elsewhere.
+
+    Attributes:
+        skip: what function it is.
+    """
+
+    def __init__(self, skip: Skip) -> None:
+        super().__init__(skip.value)
+        self.skip = skip
 
 
 class KeyText(str):
@@ -78,7 +87,7 @@ def make_key(
     """The key of one compilation.
 
     Raises:
-        CustomPartitioningError: the program holds a pointer, and the settings do not say to ignore it.
+        PointerError: the program holds a pointer, and the settings do not say to ignore it.
 
     The variants of a program share everything but the variant. So a profile that PGLE collected is no component (as in
     JAX, where a sentinel stands for it), and neither is the override that JAX appends when it compiles a program to be
@@ -91,7 +100,10 @@ def make_key(
         ignore_custom_partitioning=settings.remove_custom_partitioning_ptr,
     )
     if computation.custom_partitionings and not settings.remove_custom_partitioning_ptr:
-        raise CustomPartitioningError
+        raise PointerError(Skip.PARTITIONING)
+    if computation.inspections:
+        # No setting excuses this one: a hit would not call the function.
+        raise PointerError(Skip.INSPECTION)
     profile = bytes(options.executable_build_options.fdo_profile or b"")
     if profile:
         options = copy.deepcopy(options)

@@ -42,6 +42,8 @@ class ModuleDigest:
         verbatim: why private functions count by name and number, or None where they count by content.
         custom_partitionings: how many operations carry a pointer to a Python partitioner; unless they were ignored,
             the digest holds these pointers and means nothing outside this process.
+        inspections: how many operations carry a pointer to a Python function that is to be called while the program
+            compiles; the digest holds these pointers, too.
         size: bytes of its canonical form; an idea of how long it takes to compile.
         host_code: parts of it are compiled for the host, whatever the platform (or a text in it says so).
     """
@@ -49,6 +51,7 @@ class ModuleDigest:
     digest: str
     verbatim: str | None
     custom_partitionings: int
+    inspections: int
     host_code: bool
     size: int
 
@@ -79,7 +82,7 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
             form, verbatim = "verbatim", str(reason)
         content = work.bytecode(work.clone)
         digest = module_digest(content, form=form)
-        return ModuleDigest(digest, verbatim, work.custom_partitionings, work.host_code, len(content))
+        return ModuleDigest(digest, verbatim, work.custom_partitionings, work.inspections, work.host_code, len(content))
 
 
 def module_text(module: Any, *, element_limit: int = 64) -> str:
@@ -94,6 +97,7 @@ class _Work:
     def __init__(self, module: Any, *, metadata: bool, ignore_custom_partitioning: bool) -> None:
         self.clone = module.operation.clone(ip=False)
         self.custom_partitionings = 0
+        self.inspections = 0
         self.host_code = False
         self._metadata = metadata
         self._ignore_custom_partitioning = ignore_custom_partitioning
@@ -195,6 +199,8 @@ class _Work:
             self.custom_partitionings += 1
             if self._ignore_custom_partitioning:
                 attributes["backend_config"] = ir.StringAttr.get("")
+        elif target == "InspectSharding":
+            self.inspections += 1
         elif not self._metadata:
             self._kernels.strip(operation, target)
 
