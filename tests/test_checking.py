@@ -90,3 +90,24 @@ def test_the_sampled_check_purges_without_failing_the_program(directory):
     assert cache.stats().to_dict()["checks"] == {"different": 1}
     assert compile_one(multiply).tobytes() == expected.tobytes()
     assert cache.stats().stores == 3
+
+
+def test_a_plug_in_that_does_not_show_its_programs_proves_nothing(directory, monkeypatch):
+    """Nor its bytes; that is no error in the program, and no entry is taken out for it."""
+    from ejcache.jaxside import seam
+
+    def lacking(executable):
+        raise RuntimeError("UNIMPLEMENTED: GetHloModules")
+
+    cache = ejcache.enable(directory, min_compile_seconds=0)
+    expected = compile_one(multiply)
+    monkeypatch.setattr(seam, "optimised_program", lacking)
+    monkeypatch.setattr(seam, "serialize_executable", lacking)
+    jax.config.update("jax_compilation_cache_check_contents", True)
+    try:
+        assert compile_one(multiply).tobytes() == expected.tobytes()
+    finally:
+        jax.config.update("jax_compilation_cache_check_contents", False)
+    assert cache.stats().to_dict()["checks"] == {"unsure": 1}
+    assert compile_one(multiply).tobytes() == expected.tobytes()
+    assert cache.stats().hits == 1, "the entry is still there"

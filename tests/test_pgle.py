@@ -314,6 +314,21 @@ def test_optimised_executables_are_not_checked_against_plain_ones(tmp_path, monk
     assert (seen["compiled"], seen["profiled"]) == ([], 0)
 
 
+def test_what_stands_in_for_an_optimised_executable_is_not_checked(tmp_path, monkeypatch):
+    """What would be compiled to check it is another variant; that check was never done, and remembered for ever."""
+    cache = Ours(tmp_path)
+    optimised = populate(cache)
+    monkeypatch.setenv("EJCACHE_PGLE_REUSE", "0")
+    with ejcache.open_store(tmp_path) as store:
+        store.replace(optimised, store.peek(optimised)[:-1])
+    set_flags(jax_compilation_cache_check_contents=True)
+
+    seen = observe(cache, monkeypatch, pgle=True, expect=False)
+
+    assert (seen["compiled"], seen["profiled"]) == ([], 0)
+    assert ejcache.active().stats().to_dict()["checks"] == {}
+
+
 def test_a_local_store_evicts_plain_before_optimised(tmp_path):
     """Though it was used later; and neither pinned ones nor the one just written."""
     from ejcache.keys.key import PLAIN, PROFILING, CacheKey

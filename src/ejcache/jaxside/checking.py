@@ -26,7 +26,7 @@ class Verdict(Enum):
     DIFFERENT = "different"
     """Two fresh compilations agree, and the stored one is another program."""
     UNSURE = "unsure"
-    """Fresh compilations differ among themselves, so nothing is proven."""
+    """Fresh compilations differ among themselves, or XLA does not show its programs, so nothing is proven."""
 
 
 class Stored:
@@ -39,17 +39,19 @@ class Stored:
 
     def __init__(self, raw: bytes, executable: Any) -> None:
         self.raw = raw
-        self.program = seam.optimised_program(executable)
+        self.program = _program(executable)
 
 
 def judge(stored: Stored, fresh: Any, *, compile_again: Callable[[], Any]) -> Verdict:
     """Compare `stored` with a fresh executable; `compile_again` makes another one where that is needed to tell."""
     if serialized(fresh) == stored.raw:
         return Verdict.SAME
-    program = seam.optimised_program(fresh)
+    program = _program(fresh)
+    if program is None or stored.program is None:
+        return Verdict.UNSURE
     if program == stored.program:
         return Verdict.SAME
-    return Verdict.DIFFERENT if seam.optimised_program(compile_again()) == program else Verdict.UNSURE
+    return Verdict.DIFFERENT if _program(compile_again()) == program else Verdict.UNSURE
 
 
 def serialized(executable: Any) -> bytes | None:
@@ -58,4 +60,12 @@ def serialized(executable: Any) -> bytes | None:
         return seam.serialize_executable(executable)
     except RuntimeError:
         # XLA's errors are RuntimeErrors; what cannot be serialised is compared by its program.
+        return None
+
+
+def _program(executable: Any) -> str | None:
+    """The optimised program, or None if XLA cannot give it: some plug-ins lack that."""
+    try:
+        return seam.optimised_program(executable)
+    except RuntimeError:
         return None

@@ -123,19 +123,31 @@ class Compiler:
         if cache is None:
             return None, None
         found = self._loader.load(cache, key, target)
-        for other in self._variants.stand_ins(cache, key) if isinstance(found, Miss) else ():
-            instead = self._loader.load(cache, other, target)
-            if isinstance(instead, Loaded):
-                found = instead
-                break
-        if isinstance(found, Loaded) and self._wants_check(found, target):
-            self._to_check[str(key)] = (found.key, Stored(found.raw, found.executable))
-            found = Miss.CHECKED
+        if isinstance(found, Loaded):
+            if self._wants_check(found, target):
+                self._to_check[str(key)] = (found.key, Stored(found.raw, found.executable))
+                found = Miss.CHECKED
+        else:
+            # Not checked: what is compiled under this key is another variant.
+            found = self._stand_in(cache, key, target) or found
         if isinstance(found, Miss):
             self._pending.miss = (key, found)
             return None, None
         cache.count_hit(found.header, load_seconds=found.seconds)
         return found.executable, found.header.compile_seconds
+
+    def _stand_in(self, cache: CompilationCache, key: str, target: Target) -> Loaded | None:
+        try:
+            others = self._variants.stand_ins(cache, key)
+        except Exception as exc:
+            # A fault of ours costs the stand-in; `trouble` raises if the program asked for that.
+            cache.trouble("look for another variant", exc)
+            return None
+        for other in others:
+            instead = self._loader.load(cache, other, target)
+            if isinstance(instead, Loaded):
+                return instead
+        return None
 
     def compile(self, request: Request) -> Any:
         key, profile = self._variants.prepare(request.key, request.target.options)
