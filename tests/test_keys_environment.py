@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 
+import jax
 import pytest
 
 from ejcache.keys import environment
@@ -207,3 +208,23 @@ def test_this_hosts_cpu_is_described():
     described = cpu_features()
     assert described.strip()
     assert described == cpu_features()
+
+
+def test_what_was_compiled_for_one_thread_is_not_served_to_many(run_python, tmp_path):
+    """XLA for CPU before jaxlib 0.11 cuts loops by the threads it has; later ones have one key."""
+    program = """
+        import sys
+        import jax
+        import ejcache
+
+        cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+        jax.jit(lambda x: x + 1)(1.0)
+        print(cache.stats().hits, cache.stats().misses)
+    """
+    one, again, many = (
+        run_python(program, tmp_path / "cache", env={"NPROC": threads}).stdout.split() for threads in ("1", "1", None)
+    )
+
+    assert one[0] == "0"
+    assert again == [one[1], "0"]
+    assert many == (again if jax.__version_info__ >= (0, 11) else one)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache import settings as settings_module
 from ejcache.jaxside import seam
 from ejcache.jaxside.modules import digest_module
-from ejcache.jaxside.toolchain import cpu_identity, native_libraries
+from ejcache.jaxside.toolchain import cpu_identity, cpu_threads, native_libraries
 from ejcache.keys.canonical import canonical_flags, canonical_overrides, compile_variables
 from ejcache.keys.environment import content_digest
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, CacheKey
@@ -130,6 +130,9 @@ def make_key(
         "platform_version": str(backend.platform_version),
         "custom_hook": seam.custom_hook(),
     }
+    # Not of a program that spans processes: its ranks must have one key, whatever cores each of them has.
+    if platform == "cpu" and cpu_threads() and len({device.process_index for device in devices.flat}) == 1:
+        readable["threads"] = cpu_threads()
     components = {
         "format": KEY_FORMAT,
         "computation": computation.digest,

@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import pkgutil
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-import jaxlib
+import jaxlib.version
 
 from ejcache.keys.environment import cpu_features, library_digest, native_files
 from ejcache.settings import environment, state_directory
 
-__all__ = ["cpu_identity", "native_libraries", "native_library_files"]
+__all__ = ["cpu_identity", "cpu_threads", "native_libraries", "native_library_files"]
 
 _PLUGINS: Final = (
     "jax_cuda12_plugin",
@@ -66,6 +67,17 @@ def native_library_files(platform: str) -> list[Path]:
 def cpu_identity() -> str:
     """The CPU of this host as code generators see it."""
     return hashlib.sha256(cpu_features().encode()).hexdigest()
+
+
+@cache
+def cpu_threads() -> str:
+    """What jaxlib before 0.11 goes by when it cuts a CPU program's loops into parts; empty where it no longer does."""
+    if jaxlib.version.__version_info__ >= (0, 11):
+        return ""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count()
+    # What XLA does with both is its own affair: the loops stay whole with one thread or one core.
+    return f"{cores} cores, NPROC={environment().get('NPROC', '')}"
 
 
 def _plugin_places() -> list[str]:

@@ -24,6 +24,7 @@ _WORDS: Final = {
     "devices": "the devices",
     "machine": "the machine's topology",
     "cpu": "this host's CPU",
+    "threads": "the threads that XLA has on this host",
     "jaxlib": "jaxlib",
     "platform_version": "the platform's version",
     "native_libraries": "the native libraries",
