@@ -26,8 +26,11 @@ log = logging.getLogger("ejcache")
 
 _PATIENCE: Final = 60.0
 """Seconds that the lowest rank waits for what the others say. They must meet in the program anyway."""
-_IMPATIENCE: Final = 1.0
-"""Seconds for all ranks together that lately did not answer: they have no cache, or are gone."""
+_IMPATIENCE: Final = 0.1
+"""Seconds for all ranks together that lately did not answer: they have no cache, or are gone.
+
+Little, because each program costs it again: a rank that was late, and comes to that occasion after all, is noticed.
+"""
 _NO_DECISION: Final = None
 
 
@@ -95,16 +98,18 @@ class Agreement:
 
     def _learn(self, topic: str, lowest: int) -> Any:
         # Longer than the lowest rank waits, so that it has decided by then.
-        patience = _IMPATIENCE if lowest in self._silent else 2 * self._patience
+        is_news = lowest not in self._silent
         try:
-            decision = self._decision(topic, patience)
+            decision = self._decision(topic, 2 * self._patience if is_news else _IMPATIENCE)
         except Exception as exc:
-            log.warning("ejcache: rank %d has decided nothing on %s, so all compile: %s", lowest, topic, exc)
+            level = logging.WARNING if is_news else logging.DEBUG
+            log.log(level, "ejcache: rank %d has decided nothing on %s, so all compile: %s", lowest, topic, exc)
             self._silent[lowest] = topic
             try:
                 self._client.key_value_set(f"{topic}/decision", json.dumps(_NO_DECISION))
             except Exception:
-                return self._decision(topic, _IMPATIENCE)
+                # It stands, so this takes as long as the service does. Not to learn it would be to differ.
+                return self._decision(topic, self._patience)
             return _NO_DECISION
         self._silent.pop(lowest, None)
         return decision
