@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ejcache import settings
+from ejcache import settings, settings_directories
 from ejcache.errors import SettingError
 from ejcache.settings import FlagValue, Origin, parse, resolve, setting_named
 
@@ -216,11 +216,11 @@ def _homeless(monkeypatch, tmp_path):
     def unknown():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(settings.Path, "home", unknown)
+    monkeypatch.setattr(Path, "home", unknown)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    settings._directory_of_this_process.cache_clear()
+    settings_directories._directory_of_this_process.cache_clear()
     yield
-    settings._directory_of_this_process.cache_clear()
+    settings_directories._directory_of_this_process.cache_clear()
 
 
 @pytest.mark.usefixtures("_homeless")
