@@ -193,6 +193,10 @@ class GcsServer:
             await self._stopping.wait()
         finally:
             listener.close()
+            # A connection that was accepted a moment ago is made over the next turns of the loop; only then is it
+            # among those that are closed.
+            for _ in range(5):
+                await asyncio.sleep(0)
             # Stalled requests must not delay the end: every handler is cancelled, every connection closed.
             # (A timeout of 0 would mean none.)
             await site.shutdown(0.01)

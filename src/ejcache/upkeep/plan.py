@@ -96,7 +96,7 @@ class Plan:
         self.count = self.entries = self.size = self.left = self.left_size = self.protected = 0
         newest = _Newest()
         self._tables.insert(
-            "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (self._row(entry, newest) for entry in entries),
         )
         self._environments = newest.environments
@@ -123,7 +123,8 @@ class Plan:
         chosen = glob is None or fnmatch.fnmatchcase(parts.name, glob)
         program = parts.logical, parts.environment, profiled_program(entry.key)
         variant = parts.variant in {PLAIN, PROFILING}, parts.variant == PGLE
-        return row_key(entry.key), entry.size, entry.created, entry.last_used, *program, *variant, chosen
+        used = entry.last_used
+        return row_key(entry.key), entry.size, entry.created, used, used, *program, *variant, chosen
 
     def __enter__(self) -> Self:
         return self
