@@ -91,6 +91,10 @@ def test_lists_and_maps_mean_to_xla_what_their_normal_form_says():
     assert len(set(plain)) == len(plain)
 
 
+NOT_COMPILED_WITH = (
+    "xla_force_host_platform_device_count",  # says how many devices there are
+    "xla_dump_emitter_re",  # with it jaxlib 0.10.2 itself crashes in three compilations of forty
+)
 COMPILE = """
 import jax, jax.numpy as jnp
 program = jax.jit(jax.grad(lambda x: jnp.sum(jnp.tanh(x @ x) * jnp.sort(x))))
@@ -101,7 +105,7 @@ print("COMPILED", program.lower(jax.ShapeDtypeStruct((32, 32), jnp.float32)).com
 @pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
 def test_dropped_flags_leave_the_compiled_program_alone(tmp_path):
     """With every dump and log flag that this jaxlib knows, XLA makes the same code on the CPU."""
-    dropped = [name for name in flags_of(Kind.DROPPED) if name != "xla_force_host_platform_device_count"]
+    dropped = [name for name in flags_of(Kind.DROPPED) if name not in NOT_COMPILED_WITH]
     candidates = [
         f"--{name}={value}"
         for name in dropped
