@@ -14,7 +14,8 @@ from local_processes import starting
 
 from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
 from ejcache.stores import local_faults, local_locks
-from ejcache.stores.local import LocalStore
+from ejcache.stores.local import DAMAGED_ROWS, LocalStore
+from ejcache.stores.local_disk import Values
 from ejcache.testing.processes import in_fork
 
 
@@ -229,3 +230,22 @@ def test_two_processes_open_a_new_store_at_once(tmp_path):
         assert len(list(store.entries())) == 4
         assert store.counters() == {"n": 4}
     assert len(list(path.glob("v1/local/g-*"))) == 1
+
+
+def test_replaced_under_a_reader(tmp_path, monkeypatch):
+    """However often an entry is replaced between a reader's look at the index and at the file, the reader gets it."""
+    with LocalStore(tmp_path) as store, LocalStore(tmp_path) as other:
+        values = [bytes([number]) * 60_000 for number in range(12)]
+        store.put("k", values[0])
+        left = iter(values[1:])
+        read = Values.read
+
+        def replaced_first(values, row, length=None):
+            value = next(left, None)
+            if value is not None:
+                other.replace("k", value)
+            return read(values, row, length)
+
+        monkeypatch.setattr(Values, "read", replaced_first)
+        assert store.get("k") == values[-1]
+        assert DAMAGED_ROWS not in store.counters()

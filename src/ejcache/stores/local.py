@@ -44,6 +44,8 @@ _TOUCH_SECONDS: Final = 0.02
 """A reader waits this long to note what it used; after that it is noted with the next write."""
 _PAGE: Final = 1_000
 _TRIES: Final = 5
+_LOOKS: Final = 100
+"""How often an entry may be replaced under a reader before that is a miss."""
 
 
 class LocalStore(Store):
@@ -265,7 +267,8 @@ class LocalStore(Store):
                 return None
             return None if row is None else (session, row)
 
-        for last in (False, False, True):
+        seen: Row | None = None
+        for _ in range(_LOOKS):
             found = self._access.run(find)
             if found is None:
                 break
@@ -273,14 +276,17 @@ class LocalStore(Store):
             try:
                 data = session.index.values.read(row, length)
             except FileNotFoundError:
-                # Evicted or replaced since it was looked up. If its row is still there, the file is what was lost.
+                # Evicted or replaced since it was looked up.
                 data = None
             except OSError as exc:
                 raise translated(exc, self.path) from exc
             if data is not None:
                 return session, data
-            if last:
+            if seen is not None and (seen.rowid, seen.filename) == (row.rowid, row.filename):
+                # Its row still stands, so that the file is what was lost.
                 self._access.note(session, partial(self._drop, key=key, row=row), patience=1.0)
+                return None, None
+            seen = row
         return None, None
 
     def _drop(self, session: Session, *, key: str, row: Row) -> None:
