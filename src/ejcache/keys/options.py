@@ -12,6 +12,7 @@ all and compares again.
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from ejcache.keys.wire import Field, edit, join, split
@@ -73,7 +74,11 @@ _MAPS: Final = frozenset(
 )
 """Maps, which protobuf writes in an order of its own."""
 
+_REMEMBERED: Final = 32
+"""The programs of a process have few options and one topology between them, and reading these takes half of a key."""
 
+
+@functools.lru_cache(maxsize=_REMEMBERED)
 def canonical_options(serialized: bytes) -> bytes:
     """The options that count, in a fixed order.
 
@@ -87,6 +92,7 @@ def canonical_options(serialized: bytes) -> bytes:
     return edit(rest, _DEBUG_OPTIONS, _canonical_debug_options)
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def canonical_topology(serialized: bytes) -> bytes:
     """The machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
 
