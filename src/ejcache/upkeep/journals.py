@@ -150,11 +150,8 @@ def fold(
     kept_since = now - _NEW_SECONDS if complete else None
     for _ in range(_TRIES):
         version, readable = _note_snapshot(objects, listing, now)
-        listed = [info for info in (objects.walk(USED) if infos is None else infos) if info.name != SNAPSHOT]
-        whole: dict[str, bool] = {}
-        for name, used in _read_all(objects, listed):
-            whole[name] = used is not None
-            listing.note_uses((used or {}).items(), now=now)
+        listed = _journals(objects, infos)
+        whole = _note_journals(objects, listing, listed, now)
         if not readable:
             return Folded(left=len(listed))
         snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
@@ -180,9 +177,20 @@ def read_used(objects: ConditionalObjects, listing: Listing, *, infos: Iterable[
     """
     now = time.time()
     _note_snapshot(objects, listing, now)
-    listed = [info for info in (objects.walk(USED) if infos is None else infos) if info.name != SNAPSHOT]
-    for _, used in _read_all(objects, listed):
+    _note_journals(objects, listing, _journals(objects, infos), now)
+
+
+def _journals(objects: ConditionalObjects, infos: Iterable[BlobInfo] | None) -> list[BlobInfo]:
+    return [info for info in (objects.walk(USED) if infos is None else infos) if info.name != SNAPSHOT]
+
+
+def _note_journals(objects: ConditionalObjects, listing: Listing, infos: list[BlobInfo], now: float) -> dict[str, bool]:
+    """The names of the journals that could be read, and whether each was whole."""
+    whole: dict[str, bool] = {}
+    for name, used in _read_all(objects, infos):
+        whole[name] = used is not None
         listing.note_uses((used or {}).items(), now=now)
+    return whole
 
 
 def _note_snapshot(objects: ConditionalObjects, listing: Listing, now: float) -> tuple[str, bool]:
