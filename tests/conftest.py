@@ -62,6 +62,14 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+@pytest.fixture(autouse=True)
+def closed_breakers() -> Iterator[None]:
+    """No trouble that another test had with a storage is this test's; breakers are the process's."""
+    forget_breakers()
+    yield
+    forget_breakers()
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., Finished]:
     """Run a program text or file in a fresh interpreter: `run_python(code_or_path, *arguments, env=…, check=True)`.
@@ -88,10 +96,8 @@ def server() -> Iterator[GcsServer]:
 
 
 @pytest.fixture
-def bucket(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    """An empty bucket on that server, which the environment leads to; no trouble that another test had with it."""
+def bucket(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> GcsServer:
+    """An empty bucket on that server, which the environment leads to."""
     server.reset()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    forget_breakers()
-    yield server
-    forget_breakers()
+    return server

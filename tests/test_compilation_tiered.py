@@ -12,18 +12,11 @@ from ejcache import entry
 from ejcache.compilation import CompilationCache
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.statistics import Miss
-from ejcache.stores.breaker import breaker_for, forget_breakers
+from ejcache.stores.breaker import breaker_for
 from ejcache.stores.local import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.tiered import TieredStore
 from ejcache.testing import FaultStore
-
-
-@pytest.fixture(autouse=True)
-def _closed_breakers():
-    forget_breakers()
-    yield
-    forget_breakers()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from buckets import GcsServerProcess, gcs_bucket
 
 from ejcache.errors import StoreBusyError
-from ejcache.stores.breaker import CircuitBreaker, forget_breakers
+from ejcache.stores.breaker import CircuitBreaker
 from ejcache.stores.flights import Flights
 from ejcache.stores.guarded import GuardedObjects
 from ejcache.stores.local import LocalStore
@@ -97,13 +97,6 @@ class Process:
 def server():
     with GcsServerProcess() as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def _closed_breakers():
-    forget_breakers()
-    yield
-    forget_breakers()
 
 
 @pytest.mark.parametrize("hosts", [4, 2], ids=["four hosts", "two hosts of two"])

@@ -15,7 +15,7 @@ from ejcache.errors import (
     StoreTooSmallError,
     StoreUnavailableError,
 )
-from ejcache.stores.breaker import breaker_for, forget_breakers
+from ejcache.stores.breaker import breaker_for
 from ejcache.stores.local import LocalStore
 from ejcache.stores.memory import MemoryStore, forget_memory
 from ejcache.stores.shared_opening import open_shared
@@ -23,13 +23,6 @@ from ejcache.stores.tiered import TieredStore
 from ejcache.stores.wrappers import ReadOnlyStore
 from ejcache.testing import FaultStore, StoreTests
 from ejcache.testing.processes import in_fork
-
-
-@pytest.fixture(autouse=True)
-def _closed_breakers():
-    forget_breakers()
-    yield
-    forget_breakers()
 
 
 class TestTieredStore(StoreTests):

@@ -9,7 +9,6 @@ import textwrap
 import pytest
 from buckets import GcsServerProcess, gcs_bucket
 
-from ejcache.stores.breaker import forget_breakers
 from ejcache.stores.local import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared import SharedStore
@@ -71,13 +70,6 @@ class Peer:
 def server():
     with GcsServerProcess() as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def _closed_breakers():
-    forget_breakers()
-    yield
-    forget_breakers()
 
 
 def shared_store(server):

@@ -9,7 +9,7 @@ from buckets import GcsServer, gcs_bucket
 from helpers import used_in
 
 from ejcache.errors import StoreUnavailableError
-from ejcache.stores.breaker import breaker_for, forget_breakers
+from ejcache.stores.breaker import breaker_for
 from ejcache.stores.heart import Heart
 from ejcache.stores.leases import MISSED_BEATS
 from ejcache.stores.leases_shared import LEASES, StoreLeases
@@ -47,13 +47,6 @@ class StillHeart(Heart):
 @pytest.fixture(params=["memory", "files"])
 def objects(request, tmp_path):
     return MemoryObjects() if request.param == "memory" else FileBucket(tmp_path / "shared")
-
-
-@pytest.fixture(autouse=True)
-def _closed_breakers():
-    forget_breakers()
-    yield
-    forget_breakers()
 
 
 def fill(objects, keys, size=10):
