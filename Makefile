@@ -2,6 +2,7 @@
 #
 #   make demo     a real training step in two fresh processes, cold and warm
 #   make test     lint, types and the whole suite
+#   make coverage the suite, with the lines and branches that no test runs
 #   make soak     the long kill, fault and race runs
 #   make bench    every benchmark beside its peer
 #   make lock     pin the dependencies anew for the Python in use
@@ -12,9 +13,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := $(wildcard constraints/py$(VERSION).txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
-WORKERS ?= 2
+# One more than the processors of a small machine: many tests wait for another process.
+WORKERS ?= 3
 
-.PHONY: demo test lint types pytest soak bench lock clean
+.PHONY: demo test lint types pytest coverage soak bench lock clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +44,9 @@ types: $(VENV)/.test
 
 pytest: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not soak'
+
+coverage: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not soak' --cov --cov-report term-missing:skip-covered
 
 soak: $(VENV)/.test
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak -n 0 --timeout 3600

@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 when every case ran or was skipped, 1 when one failed, 2 for a usage error. Bars do not decide."""
     cases = all_cases()
     options = _options(cases, arguments)
-    chosen = [case for case in cases if not options.only or case.name in options.only]
+    chosen = _chosen(cases, options.cases, options.only)
     if options.list:
-        for case in chosen:
-            print(f"{case.name:12} {case.title}")
+        for case in chosen if options.cases or options.only else cases:
+            print(f"{case.name:20} {case.title}")
         return 0
     where = Path(options.dir) if options.dir else None
     machine = describe_machine(where or Path(tempfile.gettempdir()))
@@ -63,6 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         write_results(RESULTS, sections, order=[case.name for case in cases])
     return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
+
+
+def _chosen(cases: Sequence[Case], words: Sequence[str], names: Sequence[str]) -> list[Case]:
+    if not words and not names:
+        return [case for case in cases if not case.when_named]
+    return [case for case in cases if case.name in names or any(case.is_meant_by(word) for word in words)]
 
 
 def _run_all(cases: Sequence[Case], context: Context, err: Console) -> Iterator[tuple[Case, Outcome]]:
@@ -112,16 +118,24 @@ def _as_json(
 def _options(cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [case.name for case in cases]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", metavar="CASE", action="append", help=f"this case, or several: {', '.join(names)}")
+    parser.add_argument(
+        "cases",
+        metavar="CASE",
+        nargs="*",
+        help="these cases, or all whose names begin so (start: start-4, start-tiny, …); without one, those that have "
+        f"no asterisk: {', '.join(case.name + '*' * case.when_named for case in cases)}",
+    )
+    parser.add_argument("--only", metavar="CASE", action="append", default=[], help="this case and no other")
     parser.add_argument("--quick", action="store_true", help="measure less, to see that it works: rough numbers")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument("--write", action="store_true", help="bring bench/RESULTS.md up to date with what was measured")
     parser.add_argument("--dir", metavar="DIRECTORY", help="measure on the file system of this directory")
     parser.add_argument("--list", action="store_true", help="name the cases and measure nothing")
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.only or ()) - set(names))
+    unknown = {word for word in options.cases if not any(case.is_meant_by(word) for case in cases)}
+    unknown |= set(options.only) - set(names)
     if unknown:
-        parser.error(f"--only: there is no case {', '.join(unknown)}; there are {', '.join(names)}")
+        parser.error(f"there is no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     if options.write and options.quick:
         parser.error("--write: the numbers of --quick are too rough to be kept")
     if options.dir and not Path(options.dir).is_dir():

@@ -34,6 +34,7 @@ __all__ = [
 
 URL = "gs://bucket/cache"
 
+_SIDE = {"module_text-": "text", "pgle_profile-": "profile", "run_profile-": "run profile"}
 _KINDS = {"entries": "entry", "leases": "lease", "used": "journal", "counters": "counters", "policy.json": "policy"}
 
 
@@ -90,8 +91,10 @@ def kind_of(method: str, path: str, name: str) -> str:
         return method
     folder, _, key = rest.partition("/")
     kind = _KINDS.get(folder, folder)
-    if kind == "entry" and "/module_text-" in f"/{key}":
-        kind = "text"
+    if kind == "entry":
+        # What serves entries is stored as they are: `ejcache.keys.key.is_side_key`.
+        last = key.rpartition("/")[2]
+        kind = next((name for begin, name in _SIDE.items() if last.startswith(begin)), kind)
     return f"{method} {kind}"
 
 

@@ -51,13 +51,15 @@ class Context:
 
     Attributes:
         quick: measure less, to see that everything works; the numbers are rough.
-        say: shows what is going on to whoever waits.
+        say: shows what is going on to a person who waits.
         parent: directory of all that is written; the system's temporary one if None.
+        kept: what cases leave for later cases of the same run, by their names.
     """
 
     quick: bool
     say: Callable[[str], None]
     parent: Path | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
     _done: list[Path] = field(default_factory=list)
 
     def pick(self, full: _T, quick: _T) -> _T:

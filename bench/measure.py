@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import statistics
 import time
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["Summary", "quiet_collector", "summarize", "take_turns", "timed"]
+__all__ = ["Summary", "paired_ratio", "quiet_collector", "summarize", "take_turns", "timed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,23 @@ def summarize(samples: Iterable[float], *, unit: str = "s") -> Summary:
         raise ValueError("nothing was measured")
     rank = math.ceil(0.95 * len(ordered)) - 1
     return Summary(len(ordered), statistics.median(ordered), ordered[rank], ordered[-1], unit)
+
+
+def paired_ratio(*pairs: Iterable[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
+    """The median of what the first divided by the second is in a round, and its interval of 95 %, by a bootstrap.
+
+    Args:
+        pairs: by round, the time of the first contestant and of the second. Given several such series, of several
+            programs, the answer is the geometric mean of their medians.
+    """
+    logarithms = [[math.log(first / second) for first, second in series] for series in pairs]
+
+    def mean(series: Iterable[list[float]]) -> float:
+        return math.exp(statistics.fmean(statistics.median(one) for one in series))
+
+    chosen = random.Random(0)
+    drawn = sorted(mean([chosen.choices(one, k=len(one)) for one in logarithms]) for _ in range(2000))
+    return mean(logarithms), (drawn[50], drawn[-51])
 
 
 def timed(call: Callable[[], object]) -> float:

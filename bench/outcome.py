@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bench.measure import Summary
 
-__all__ = ["OURS", "Bar", "Line", "Outcome", "Ratio", "at_least", "at_most"]
+__all__ = ["OURS", "Bar", "Line", "Outcome", "Ratio", "Split", "at_least", "at_most", "reaches"]
 
 OURS = "ejcache"
 """The contestant that the others are peers of."""
@@ -17,10 +19,15 @@ OURS = "ejcache"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a ratio has to reach: `at_most(1.02)`, `at_least(300)`."""
+    """What a ratio has to reach: `at_most(1.02)`, `at_least(300)`.
+
+    Attributes:
+        by_interval: the upper end of the ratio's interval has to reach it: we may not be shown to be worse.
+    """
 
     sense: Literal["<=", ">="]
     value: float
+    by_interval: bool = False
 
     def met_by(self, value: float) -> bool:
         if math.isnan(value):
@@ -28,7 +35,7 @@ class Bar:
         return value <= self.value if self.sense == "<=" else value >= self.value
 
     def __str__(self) -> str:
-        return f"{'≤' if self.sense == '<=' else '≥'} {self.value:g}"
+        return f"{'interval ' if self.by_interval else ''}{'≤' if self.sense == '<=' else '≥'} {self.value:g}"
 
 
 def at_least(value: float) -> Bar:
@@ -39,28 +46,38 @@ def at_most(value: float) -> Bar:
     return Bar("<=", value)
 
 
+def reaches(value: float) -> Bar:
+    """The ratio's interval may lie above this, or hold it."""
+    return Bar(">=", value, by_interval=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """One comparison: `what` says which divided by which.
 
     Attributes:
         unit: "x", or "%" and "ms" where the comparison is a share or a difference.
+        interval: where the ratio lies with a probability of 95 %, where that is known.
     """
 
     what: str
     value: float
     bar: Bar | None = None
     unit: str = "x"
+    interval: tuple[float, float] | None = None
 
     @property
     def met(self) -> bool | None:
-        return None if self.bar is None else self.bar.met_by(self.value)
+        if self.bar is None:
+            return None
+        return self.bar.met_by(self.interval[1] if self.bar.by_interval and self.interval else self.value)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "what": self.what,
             "value": self.value,
             "unit": self.unit,
+            "interval": None if self.interval is None else list(self.interval),
             "bar": None if self.bar is None else f"{self.bar.sense} {self.bar.value:g}",
             "met": self.met,
         }
@@ -72,6 +89,15 @@ class Line:
 
     what: str
     contestants: dict[str, Summary]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where a time goes, by contestant: the medians of its parts in seconds, and the order of the parts."""
+
+    what: str
+    parts: dict[str, dict[str, float]]
+    order: list[str]
 
 
 @dataclass(slots=True)
@@ -86,6 +112,7 @@ class Outcome:
 
     lines: list[Line] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
+    splits: list[Split] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     skipped: str | None = None
     failed: str | None = None
@@ -96,8 +123,21 @@ class Outcome:
         self.lines.append(line)
         return line
 
-    def ratio(self, what: str, value: float, bar: Bar | None = None, *, unit: str = "x") -> None:
-        self.ratios.append(Ratio(what, value, bar, unit))
+    def ratio(
+        self,
+        what: str,
+        value: float,
+        bar: Bar | None = None,
+        *,
+        unit: str = "x",
+        interval: tuple[float, float] | None = None,
+    ) -> None:
+        self.ratios.append(Ratio(what, value, bar, unit, interval))
+
+    def split(self, what: str, parts: dict[str, dict[str, float]], *, order: Iterable[str]) -> None:
+        """Parts that no contestant has are left out."""
+        here = {name for found in parts.values() for name in found}
+        self.splits.append(Split(what, parts, [name for name in order if name in here]))
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -113,5 +153,6 @@ class Outcome:
                 for name, summary in line.contestants.items()
             ],
             "ratios": [ratio.to_dict() for ratio in self.ratios],
+            "splits": [asdict(split) for split in self.splits],
             "notes": self.notes,
         }

@@ -35,21 +35,27 @@ class Case:
         title: one line for people: what is measured against what.
         run: fills in the outcome; what it has filled in stands when it raises.
         order: cases run, and are reported, in this order, then by name.
+        when_named: it runs only if its name, or the beginning of its name, is given: it takes minutes.
     """
 
     name: str
     title: str
     run: Run
     order: int
+    when_named: bool = False
+
+    def is_meant_by(self, word: str) -> bool:
+        """`start` means `start-tiny`, too."""
+        return self.name == word or self.name.startswith(f"{word}-")
 
 
-def case(name: str, *, title: str, order: int = 100) -> Callable[[Run], Run]:
+def case(name: str, *, title: str, order: int = 100, when_named: bool = False) -> Callable[[Run], Run]:
     """Register the decorated function as a case."""
 
     def register(run: Run) -> Run:
         if name in _cases:
             raise ValueError(f"there are two cases of the name {name}")
-        _cases[name] = Case(name, title, run, order)
+        _cases[name] = Case(name, title, run, order, when_named)
         return run
 
     return register

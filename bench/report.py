@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from bench.outcome import Outcome, Ratio
+    from bench.outcome import Outcome, Ratio, Split
     from bench.registry import Case
 
 __all__ = ["case_as_markdown", "case_as_tables", "format_quantity", "machine_as_text"]
@@ -68,6 +68,13 @@ def case_as_tables(case: Case, outcome: Outcome) -> RenderableType:
             style = {None: "", True: "green", False: "bold red"}[ratio.met]
             ratios.add_row(ratio.what, _ratio(ratio), str(ratio.bar or ""), Text(_verdict(ratio), style=style))
         parts.append(ratios)
+    for split in outcome.splits:
+        shares = Table(split.what, box=None, header_style="dim", pad_edge=False)
+        for name in split.parts:
+            shares.add_column(name, justify="right", max_width=12)
+        for row in _split_rows(split):
+            shares.add_row(*row)
+        parts.append(shares)
     parts.extend(Text(note, style="dim") for note in _notes(outcome))
     return Group(*parts)
 
@@ -83,6 +90,8 @@ def case_as_markdown(case: Case, outcome: Outcome, *, machine: Mapping[str, Any]
         )
     if outcome.lines:
         lines += _markdown_table(_HEADINGS, _time_rows(outcome))
+    for split in outcome.splits:
+        lines += _markdown_table((split.what, *split.parts), _split_rows(split))
     for note in _notes(outcome):
         lines += [f"* {note}"]
     return "\n".join(lines).rstrip() + "\n"
@@ -101,6 +110,13 @@ def _time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
     return rows
 
 
+def _split_rows(split: Split) -> list[tuple[str, ...]]:
+    return [
+        (name, *(f"{1e3 * parts[name]:,.0f}" if name in parts else "" for parts in split.parts.values()))
+        for name in split.order
+    ]
+
+
 def _notes(outcome: Outcome) -> list[str]:
     notes = list(outcome.notes)
     if outcome.skipped:
@@ -111,9 +127,10 @@ def _notes(outcome: Outcome) -> list[str]:
 
 
 def _ratio(ratio: Ratio) -> str:
-    if ratio.unit == "x":
-        return f"{ratio.value:.3f} x" if 0.5 < ratio.value < 2 else f"{_digits(ratio.value)} x"
-    return f"{_digits(ratio.value)} {ratio.unit}"
+    if ratio.unit != "x":
+        return f"{_digits(ratio.value)} {ratio.unit}"
+    value = f"{ratio.value:.3f} x" if 0.5 < ratio.value < 2 else f"{_digits(ratio.value)} x"
+    return value if ratio.interval is None else f"{value} ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})"
 
 
 def _verdict(ratio: Ratio) -> str:
@@ -128,7 +145,7 @@ def _digits(value: float) -> str:
 
 
 def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    left = {"what", "who", "comparison"}
+    left = {headings[0], "who"}
     return [
         f"| {' | '.join(headings)} |",
         f"|{'|'.join('---' if heading in left else '---:' for heading in headings)}|",

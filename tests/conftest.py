@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import compileall
+import logging
 import os
+import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from helpers import python_command, run_program, variables_to_clear
+from helpers import ROOT, python_command, run_program, variables_to_clear
 
-from ejcache.settings import set_command_line
-from ejcache.stores.breaker import forget_breakers
+import ejcache
+from ejcache.bucket.breaker import forget_breakers
+from ejcache.coordination.single_flight import waiting_budget
+from ejcache.settings.resolve import set_command_line
+from ejcache.util.log import forget_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from buckets import GcsServer
     from helpers import Finished
@@ -42,6 +48,21 @@ for _name in variables_to_clear(os.environ):
         del os.environ[_name]
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+# A search for credentials goes on in its thread when the test that began it has left it, and its warnings would be
+# counted by a later test.
+logging.getLogger("google.auth").setLevel(logging.ERROR)
+
+
+# Hundreds of processes import the package. Where PYTHONDONTWRITEBYTECODE is set, each of them would compile its modules
+# anew, for a tenth of a second, and each worker would rewrite every test module, for five.
+sys.dont_write_bytecode = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        for directory in (Path(ejcache.__file__).parent, ROOT / "tests" / "support"):
+            compileall.compile_dir(directory, quiet=2)
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -57,15 +78,19 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    # Requests in the background would be counted by tests of something else; `test_preload.py` switches it on.
+    monkeypatch.setenv("EJCACHE_PRELOAD", "0")
     # The command line tool, called within this process, leaves its options behind as a process of its own would.
     set_command_line({})
     return home
 
 
 @pytest.fixture(autouse=True)
-def closed_breakers() -> Iterator[None]:
-    """No trouble that another test had with a storage is this test's; breakers are the process's."""
+def fresh_process_state() -> Iterator[None]:
+    """A test starts with closed breakers, no warning logged yet, and no time spent waiting: these are the process's."""
     forget_breakers()
+    forget_warnings()
+    waiting_budget.spent = 0.0
     yield
     forget_breakers()
 

@@ -44,7 +44,47 @@ def test_finding_the_cases_imports_no_contestant(run_python):
         names = [case.name for case in all_cases()]
         assert len(set(names)) == len(names)
         assert {"put", "get", "mixed", "call", "first_step", "import", "key"} <= {*names}
-        assert not {"jax", "ejcache.stores.local", "ejkernel"} & {*sys.modules}
+        assert not {"jax", "ejcache.stores.local.store", "ejkernel"} & {*sys.modules}
+        print("fine")
+        """,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout == "fine\n"
+
+
+def test_a_name_means_all_cases_that_begin_with_it(run_bench):
+    """`start` means every case of starting; they take minutes, and do not run unless they are named."""
+    named = run_bench("--list", "start").stdout
+    assert {"start-4", "start-tiny", "start-real"} <= {line.split()[0] for line in named.splitlines()}
+    assert "put" not in {line.split()[0] for line in named.splitlines()}
+    (only,) = run_bench("--list", "--only", "start-real").stdout.splitlines()
+    assert only.startswith("start-real ")
+
+
+def test_a_start_is_split_into_phases(run_python, tmp_path):
+    """A process says how long its phases took and what it hit, and computes the same with every cache."""
+    found = {}
+    code = "import runpy, sys; runpy.run_module('bench.programs.start_up', run_name='__main__')"
+    for who, hits in (("none", 0), ("ejcache", 0), ("ejcache", 3), ("JAX", 0)):
+        floors = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+        environment = {"PYTHONPATH": str(ROOT), **floors}
+        done = run_python(code, "tiny", "3", who, str(tmp_path / who), "0", env=environment)
+        found[who, hits] = answer = json.loads(done.stdout.splitlines()[-1])
+        assert answer["counts"].get("hits", 0) == hits
+        parts = {"import", "enable", "backend", "trace", "lower", "run"} | ({"fetch", "load"} if hits else {"compile"})
+        assert parts <= {name for name, seconds in answer["phases"].items() if seconds > 0}
+    assert len({answer["digest"] for answer in found.values()}) == 1
+
+
+def test_ratios_have_intervals(run_python):
+    """The ratio is the median over rounds, the geometric mean over programs; its interval holds it."""
+    done = run_python(
+        """
+        from bench.measure import paired_ratio
+        twice, (low, high) = paired_ratio([(2.0, 1.0)] * 7)
+        assert (round(twice, 6), round(low, 6), round(high, 6)) == (2.0, 2.0, 2.0)
+        mean, (low, high) = paired_ratio([(2.0, 1.0), (2.2, 1.0), (1.8, 1.0)], [(1.0, 2.0), (1.1, 2.0), (0.9, 2.0)])
+        assert abs(mean - 1) < 1e-9 and 0.9 <= low < 1 < high <= 1.1
         print("fine")
         """,
         env={"PYTHONPATH": str(ROOT)},

@@ -191,6 +191,66 @@ def test_a_decompression_bomb_is_refused():
         entry.decode(framed(fields, bomb))
 
 
+def with_header(text: bytes, payload: bytes = b"x") -> bytes:
+    """An entry whose header has exactly these bytes."""
+    body = b"EJC1" + struct.pack(">I", len(text)) + text + payload
+    return body + hashlib.sha256(body).digest()
+
+
+CANONICAL = b'{"codec":"none","key":"k","payload_size":1,"raw_size":1}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(CANONICAL.decode().encode("utf-16"), id="utf-16"),
+        pytest.param(b"\xef\xbb\xbf" + CANONICAL, id="byte-order-mark"),
+        pytest.param(CANONICAL.replace(b'"key":"k"', b'"key":"j","key":"k"'), id="doubled-field"),
+        pytest.param(CANONICAL.replace(b",", b", "), id="white-space"),
+        pytest.param(CANONICAL.replace(b'"key":"k",', b"")[:-1] + b',"key":"k"}', id="not-sorted"),
+        pytest.param(CANONICAL[:-1] + b',"zebra":NaN}', id="nan"),
+        pytest.param(CANONICAL[:-1] + b',"zebra":"\\ud800"}', id="surrogate"),
+        pytest.param(CANONICAL[:-1] + b',"zebra":' + b"9" * 5000 + b"}", id="huge-number"),
+        pytest.param(CANONICAL.replace(b'"k"', '"\u00e9"'.encode()), id="not-ascii"),
+    ],
+)
+def test_only_one_spelling_of_a_header_is_read(text):
+    """A header that `encode` would not have written, byte for byte, is damage even if its checksum is right."""
+    assert entry.decode(with_header(CANONICAL)).raw == b"x"
+    with pytest.raises(EntryCorruptError):
+        entry.decode(with_header(text))
+
+
+def test_kind_is_compared():
+    """An entry of another kind than the one that was asked for is somebody else's, as one of another key is."""
+    data = entry.encode(entry.Header(key="k", kind="module_text"), b"text")
+    assert entry.decode(data, key="k", kind="module_text").raw == entry.decode(data).raw == b"text"
+    with pytest.raises(EntryForeignError, match="kind"):
+        entry.decode(data, key="k", kind="executable")
+
+
+def test_a_bomb_with_right_sizes_is_refused():
+    """A small entry that truly expands to gigabytes is refused before memory is asked for."""
+    bomb = zstandard.ZstdCompressor().compress(bytes(100 << 20))
+    fields = {"key": "k", "codec": "zstd", "payload_size": len(bomb), "raw_size": 100 << 20}
+    with pytest.raises(EntryCorruptError, match="claim to expand"):
+        entry.decode(framed(fields, bomb))
+
+
+def test_what_compresses_like_a_bomb_is_stored_as_it_is():
+    """An executable that is nothing but a large constant of zeros is written so that it is read again."""
+    data = entry.encode(HEADER, bytes(100 << 20))
+    assert entry.verify(data).codec == "none"
+    assert len(entry.decode(data).raw) == 100 << 20
+
+
+def test_expected_size():
+    """The first bytes of an entry say how long it is; the first bytes of anything else say nothing."""
+    data = entry.encode(HEADER, b"executable" * 1000)
+    assert entry.expected_size(data[:600]) == len(data)
+    assert [entry.expected_size(start) for start in (b"", b"EJC1", data[:20], b"x" * 100)] == [None] * 4
+
+
 def test_extra_fields_cannot_shadow_named_ones():
     """A caller's metadata cannot change what the header says of the payload."""
     header = entry.Header(key="k", extra={"raw_size": 7})

@@ -1,16 +1,17 @@
-"""Writes docs/cli.md from the help of every command; with --check, says whether it is up to date (exit 1 if not)."""
+"""Writes docs/cli.md from the help of every command. With --check, exits with 1 if the file is not up to date."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ejcache.cli.main import app
+from ejcache.cli.app.commands import build
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 100
@@ -18,48 +19,76 @@ WIDTH = 100
 HEAD = """\
 # The command line
 
-This page is made by `python tools/cli_reference.py` from `--help`; a test keeps it up to date.
+`python tools/cli_reference.py` makes this page from `--help`; a test keeps it up to date.
 
-Every command takes `--dir URL` and `--json`. Without `--dir`, the cache is the one that `ejcache config` shows as
-`cache_dir`. Results go to stdout, everything else to stderr; `NO_COLOR` is honoured.
+`ejcache` works on a cache of compiled programs, `ejcache autotune` on a store of tuned configurations. Both use the
+same words:
+
+| command | `ejcache` | `ejcache autotune` |
+|---|---|---|
+| `ls`, `show`, `stats` | look at entries | look at records |
+| `why` | why a program was compiled | why a call runs with its configuration |
+| `pin`, `unpin` | keep an entry from being removed | keep a configuration from being changed |
+| `prune` | remove entries by rules | remove records by rules |
+| `clear` | remove all entries, or named ones | remove all records, or named ones |
+| `push`, `pull` | copy entries to or from another cache | copy records to or from another store |
+| `export`, `import` | one file with entries, a bundle | ejkernel's files |
+
+Every command but `completion` has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache
+config` shows as `cache_dir`. Results go to stdout; messages and progress bars go to stderr. `NO_COLOR` and
+`FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a command.
+
+KEY is a key, the beginning of one as `ls` shows it (at least six characters of a digest), or a name. A function `train`
+is found as `train` and as `jit_train`.
 
 | exit status | meaning |
 |---|---|
 | 0 | fine |
-| 1 | something was found (`verify`), failed, or is not there: a directory without a cache, no such entry |
-| 2 | bad usage: an unknown option, a value that an option or a setting cannot have, a URL that names no cache |
+| 1 | something was found (`verify`, `diff`), failed or does not exist: no cache, no such entry, KEY matches several |
+| 2 | bad usage: an unknown option, a value that an option or setting cannot have, a URL that cannot name a cache |
 
-`ejcache run` exits with the program's own status.
+`ejcache run` exits with the status of the program, and dies of the signal that killed it. With a report it stays as the
+parent of the program: signals that it gets reach the program, and on Linux the program is killed if it is killed. With
+`--quiet`, the program takes its place.
 
 Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
 
-Looking (`stats`, `ls`, `show`, `verify`, `prune --dry-run`) makes nothing, changes nothing, and is no use of an entry.
+`stats`, `ls`, `show`, `why`, `verify` and all commands with `--dry-run` change nothing, not even when an entry was last
+used.
+
+## Entries and sizes
+
+Every command counts in the same way. The number of entries is the number of executables. Beside entries, a cache keeps
+program texts for `why` and PGLE profiles. They belong to no single entry and are not counted as entries, but the size
+of a cache includes them, because size limits do. With `--name`, only matching entries are counted. Entries of plain JAX
+in the same directory or bucket are counted separately.
 
 ## What `prune` removes
 
-1. `--name` narrows everything below to entries of matching names. Alone, it removes them.
-2. `--old-versions`, `--older-than` and `--unused-for` each judge one entry at a time; what any of them names goes.
-3. `--max-entries` and `--max-size` are limits on what is left: the least recently used go first, but a plain entry goes
-   before its PGLE sibling.
+1. `--name` restricts all rules to entries of matching names. Alone, it removes them.
+2. `--old-versions`, `--older-than` and `--unused-for` judge each entry by itself. An entry that any of them names is
+   removed.
+3. `--max-entries` and `--max-size` limit what is left. The least recently used entries are removed first, but a plain
+   entry is removed before the one of its program that was compiled with a PGLE profile.
 
-An old version is an entry whose key names another environment (versions, native libraries, host) than the most recently
-created entry of its platform. Where several kinds of hosts share a cache, all kinds but one count as old.
+An entry is of an old version if its key names another environment (versions, native libraries, host) than the most
+recently created entry of its platform. If several kinds of hosts share a cache, all kinds but one count as old.
 
-Pinned entries stay, and count for the limits. Without a criterion nothing is removed. Files of plain JAX in the
-directory are left alone unless `--jax` is given, or nothing else is there.
+Pinned entries stay, but they count for the limits. Without a rule nothing is removed. Entries of plain JAX in the same
+directory stay, unless `--jax` is given or there are no others.
 
-## What `verify` exits with
+## Exit status of `verify`
 
-0: nothing is wrong, or `--fix` repaired all of it. 1: something is wrong, or could not be repaired. Intact entries of
-a format that this version does not read are counted and left alone.
+0: nothing is damaged, or `--fix` repaired all of it. 1: something is damaged, or could not be repaired. Intact entries
+of a format that this version does not read are counted and left alone.
 """
 
 
 def help_of(*path: str) -> str:
-    """What `ejcache PATH --help` prints."""
+    """The output of `ejcache PATH --help`."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        typer.main.get_command(app).main(
+        typer.main.get_command(build()).main(
             [*path, "--help"],
             prog_name="ejcache",
             standalone_mode=False,
@@ -70,8 +99,8 @@ def help_of(*path: str) -> str:
 
 
 def command_paths() -> list[tuple[str, ...]]:
-    """Every command, in the order of the help; a group's commands after the group."""
-    return _paths(typer.main.get_command(app), ())
+    """Every command in the order of the help. The commands of a group follow the group."""
+    return _paths(typer.main.get_command(build()), ())
 
 
 def _paths(group: Any, above: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -91,6 +120,9 @@ def page() -> str:
 
 
 def main() -> int:
+    if tuple(map(int, version("typer").split(".")[:2])) >= (0, 29):  # its help looks otherwise
+        print("this needs the typer that pyproject.toml asks for: pip install 'typer<0.29'", file=sys.stderr)
+        return 2
     wanted = page()
     if "--check" in sys.argv[1:]:
         fine = PAGE.exists() and PAGE.read_text() == wanted

@@ -39,7 +39,7 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
 
     if wanted.get("platform_only"):
         import ejcache  # that it is there
-        from ejcache.jaxside import seam
+        from ejcache.jax_integration.seam import patch as seam
 
         device = jax.devices()[0]
         return {
@@ -85,9 +85,9 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
 
     compiler.backend_compile_and_load, profiler._profiler = compiled, Profiler()  # noqa: SLF001
     if rehearse:
-        from ejcache.jaxside import xla_caches
+        from ejcache.jax_integration import compiling
 
-        vars(xla_caches)["_PLATFORMS"] = frozenset({"cpu"})
+        vars(compiling)["_PLATFORMS_WITH_CACHES"] = frozenset({"cpu"})
     jax.config.update("jax_pgle_profiling_runs", RUNS)
     jax.config.update("jax_enable_pgle", wanted.get("pgle", False))
     jax.config.update("jax_compilation_cache_expect_pgle", wanted.get("expect", False))

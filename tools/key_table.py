@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the pairs of tests/key_pairs.py with the installed JAX, and write docs/key_pairs.md.
+"""Measure the pairs of tests/support/key_pairs.py with the installed JAX, and write docs/key_pairs.md.
 
     python tools/key_table.py [--check]
 
@@ -24,7 +24,7 @@ HEAD = """\
 # Which programs have one key
 
 This page is made by `python tools/key_table.py` with JAX {jax} and jaxlib {jaxlib}; the pairs are those of
-`tests/key_pairs.py`, and `tests/test_key_pairs.py` measures them with every JAX that is tested.
+`tests/support/key_pairs.py`, and `tests/keys/test_key_pairs.py` measures them with every JAX that is tested.
 
 JAX is asked to compile both programs of a pair, each in the process that the pair describes. What JAX hands to its
 cache gets two keys there: ejcache's, and that of JAX's own cache. A GPU, a TPU, Neuron and a plug-in are the CPU under
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(argv)
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     measuring, pairs = importlib.import_module("key_measuring"), importlib.import_module("key_pairs")
     text = page(measuring.measure(pairs.PAIRS))
     if options.check:

@@ -3,7 +3,7 @@
     python tools/kill_storm.py --kills 200 --processes 4 --dir /tmp/storm [--json]
 
 Every value is an entry that names its own key and carries its checksum, so that a torn, mixed-up or foreign read is
-seen by whoever reads it. After the storm the store is opened once, without a repair, and must be within its limit on
+seen by its reader. After the storm the store is opened once, without a repair, and must be within its limit on
 disk (every allocated block counts), free of anything that `check` objects to, and still the same store: its counters
 have not been lost. Exit status 0 when all of that holds, 1 when not, 2 for a wrong argument.
 """
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from ejcache.entry import Header, decode, encode
 from ejcache.errors import EntryError, SettingError
-from ejcache.stores.local import DAMAGED_ROWS, REBUILDS, LocalStore
-from ejcache.stores.local_layout import declared_overhead
-from ejcache.units import format_size, parse_size
+from ejcache.stores.local.layout import declared_overhead
+from ejcache.stores.local.store import DAMAGED_ROWS, REBUILDS, LocalStore
+from ejcache.util.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -106,6 +106,24 @@ def choice(context: Context, outcome: Outcome) -> None:
     outcome.note(f"{trials} trials each.")
 
 
+@case("tuned-verdicts", title="right choices among planted candidates, on simulated machines", order=114)
+def verdicts(context: Context, outcome: Outcome) -> None:
+    """The real tuner on a simulated clock, beside the rules of other tuners. A run takes 1 ms."""
+    trials = context.pick(200, 10)
+    with context.directory() as home:
+        answer = context.run("bench.programs.autotune_verdicts", trials, home=home)
+    chance = 3 * (0.5 / trials) ** 0.5
+    for name, cell in answer.items():
+        shares = {who: found["right"] / trials for who, found in cell.items()}
+        best = max(share for who, share in shares.items() if who != OURS)
+        for who, share in shares.items():
+            bar = at_least(100 * max(0.0, best - chance)) if who == OURS else None
+            outcome.ratio(f"{name}: {who}", 100 * share, bar, unit="%")
+    ratios = [cell[OURS]["seconds"] / cell["Triton's rule"]["seconds"] for cell in answer.values()]
+    outcome.ratio("seconds ÷ those of Triton's rule, median of the cells", statistics.median(ratios), at_most(2))
+    outcome.note(f"{trials} trials each.")
+
+
 @case("tuned-lookup", title="a lookup beside 10,000 other records of the operation", order=113)
 def lookup(context: Context, outcome: Outcome) -> None:
     """A call of an operation of three arrays that does nothing, with and without the choice."""

@@ -1,4 +1,4 @@
-"""What `import ejcache` adds to a Python that does nothing."""
+"""What `import ejcache` adds to a Python that does nothing, and what an unused installation adds to JAX."""
 
 from __future__ import annotations
 
@@ -31,3 +31,32 @@ def import_cost(context: Context, outcome: Outcome) -> None:
     bare = found["bare Python"].median
     outcome.ratio("import ejcache, beyond bare Python", (found[OURS].median - bare) * 1e3, at_most(50), unit="ms")
     outcome.ratio("import jax, beyond bare Python", (found["jax"].median - bare) * 1e3, unit="ms")
+
+
+_UNSET = """
+import sys, time
+import jax
+sys.modules.pop("jax_plugins", None)
+began = time.perf_counter()
+import jax_plugins, pkgutil
+from importlib import import_module
+found = {name for _, name, _ in pkgutil.iter_modules(jax_plugins.__path__, "jax_plugins.")}
+for name in found | {"ejcache_jax_plugin"}:
+    if "ejcache" in name:
+        import_module(name).initialize()
+print(time.perf_counter() - began)
+assert "ejcache" not in sys.modules
+"""
+"""What JAX does for ejcache when it makes a backend and `EJCACHE` is not set."""
+
+
+@case("unset", title="what ejcache adds to JAX's first backend while EJCACHE is not set", order=61)
+def unset_cost(context: Context, outcome: Outcome) -> None:
+    """Finding, importing and calling our two modules. A difference of whole processes would be lost in their noise."""
+    with context.directory() as home:
+        context.say("starting interpreters")
+        context.start("-c", _UNSET, home=home)
+        taken = [float(context.start("-c", _UNSET, home=home)[1]) for _ in range(context.pick(15, 2))]
+    found = summarize(taken)
+    outcome.line("found, imported and called", {OURS: found})
+    outcome.ratio("ejcache in JAX's first backend", found.median * 1e3, at_most(1), unit="ms")

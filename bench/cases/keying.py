@@ -24,7 +24,7 @@ def key(context: Context, outcome: Outcome) -> None:
     for number in range(context.pick(5, 1)):
         context.say(f"process {number + 1}")
         with context.directory() as home:
-            # Whoever is first may pay for what both need.
+            # The first one may pay for what both need.
             first = OURS if number % 2 == 0 else JAX
             processes.append(
                 context.run(

@@ -76,7 +76,7 @@ def _one_round(name: str, directory: Path, seconds: float) -> _Round:
     os.sync()
     # A fresh process has no threads of ours when it forks; preloading keeps importing JAX out of the round.
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["bench.cases.mixed", "jax._src.lru_cache", "ejcache.stores.local"])
+    processes.set_forkserver_preload(["bench.cases.mixed", "jax._src.lru_cache", "ejcache.stores.local.store"])
     ready, answers = processes.Barrier(PROCESSES), processes.SimpleQueue()
     newest = processes.Value("q", RESIDENT - 1)
     workers = [

@@ -188,27 +188,28 @@ def _once(context: Context, outcome: Outcome, home: Path, names: list[str]) -> N
 
 def _journals(context: Context, outcome: Outcome, home: Path) -> None:
     """An hour of a process that uses two of a thousand entries every second, by a clock that is moved on."""
-    from ejcache.stores.background import BackgroundWorker
+    from ejcache.bucket.files import FileBucket
+    from ejcache.maintenance.journals import USED
+    from ejcache.maintenance.scheduler import attach
     from ejcache.stores.memory import MemoryStore
-    from ejcache.stores.shared import SharedStore
-    from ejcache.stores.shared_files import FileBucket
-    from ejcache.stores.tiered import TieredStore
-    from ejcache.upkeep.election import look_after
-    from ejcache.upkeep.journals import USED
+    from ejcache.stores.shared.store import SharedStore
+    from ejcache.stores.tiered.store import TieredStore
+    from ejcache.util.scheduler import Scheduler
 
     context.say("an hour of journals")
     keys = [f"jit_step_{number}-{number:064x}" for number in range(1000)]
     chosen, now = random.Random(0), 0.0
     bucket, minutes = FileBucket(home), context.pick(60, 5)
-    with TieredStore(MemoryStore(), SharedStore(bucket), worker=BackgroundWorker(clock=lambda: now)) as store:
-        look_after(store)
+    with TieredStore(MemoryStore(), SharedStore(bucket), worker=Scheduler(clock=lambda: now)) as store:
+        attach(store)
         for key in keys:
             store.local.put(key, b"value")
         for _ in range(60 * minutes):
             now += 1.0
             for key in chosen.sample(keys, 2):
                 store.get(key)
-            store.worker.run_due()
+            while store.worker.run_due():
+                pass
         sizes = [info.size for info in bucket.walk(USED)]
     outcome.ratio("journals per minute of a busy process", len(sizes) / minutes, at_most(1), unit="")
     outcome.line("a journal of a minute, 120 uses", {OURS: summarize(sizes, unit="B")})

@@ -6,13 +6,16 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
 from bench.measure import quiet_collector
 from ejcache.autotune import AutotuneStore, Record, RecordKey, autotuned
-from ejcache.autotune.records import encode_record
+from ejcache.autotune.records.record import encode_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 opened = 0
 
@@ -51,9 +54,10 @@ def main() -> None:
     answer: dict[str, Any] = {"first": first, "lookup": [], "plain": []}
     sys.addaudithook(count_opens)
     before = opened
+    calls: dict[str, Callable[..., int]] = {"lookup": operation, "plain": lambda *a: operation.function(*a, n=2)}
     with quiet_collector():
         for _ in range(rounds):
-            for name, call in (("lookup", operation), ("plain", lambda *a: operation.function(*a, n=2))):
+            for name, call in calls.items():
                 began = time.perf_counter()
                 for _ in range(200):
                     call(*arrays)

@@ -15,7 +15,7 @@ def main() -> None:
     cache: Any
     if who == OURS:
         from ejcache.autotune.ejkernel import PersistentCache as Ours
-        from ejcache.autotune.store import AutotuneStore
+        from ejcache.autotune.records.store import AutotuneStore
 
         cache = Ours("operation", path=str(file), store=AutotuneStore(str(file.parent), seeds=()))
     else:

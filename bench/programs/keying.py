@@ -17,9 +17,9 @@ from jax._src import compilation_cache
 
 from bench.measure import quiet_collector, timed
 from bench.outcome import OURS
-from ejcache.cli import demo_program
-from ejcache.jaxside.keying import make_key
-from ejcache.settings import resolve
+from ejcache.cli.demo import demo_program
+from ejcache.jax_integration.lowering.key import make_key
+from ejcache.settings.resolve import resolve
 
 JAX = "JAX"
 

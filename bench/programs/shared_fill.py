@@ -15,9 +15,9 @@ import time
 from datetime import UTC, datetime
 
 from bench.context import ROOT
-from ejcache.stores.shared_layout import ENTRIES, PINS, entry_name, escape_key, key_of_name
-from ejcache.upkeep.journal_format import encode
-from ejcache.upkeep.journals import SNAPSHOT, USED
+from ejcache.bucket.layout import ENTRIES, PINS, entry_name, escape_key, key_of_name
+from ejcache.maintenance.journal_format import encode
+from ejcache.maintenance.journals import SNAPSHOT, USED
 
 sys.path.append(str(ROOT / "tools"))
 
@@ -56,10 +56,10 @@ def main() -> None:
         for number in range(0, len(again), FEW):
             uses = dict.fromkeys(again[number : number + FEW], now - 3600 + number)
             used |= uses
-            put(f"{USED}2026-01-01/host-{number}", encode(uses), now - 3600)
+            put(f"{USED}2026-01-01/host-1-{number:032x}-0", encode(uses), now - 3600)
         uses = dict.fromkeys(in_use, now)
         used |= uses
-        put(f"{USED}2026-01-01/host-now", encode(uses), now)
+        put(f"{USED}2026-01-01/host-1-{count:032x}-0", encode(uses), now)
         print(server.url, flush=True)
         print(json.dumps({"limit": count * SIZE // 2}), flush=True)
         sys.stdin.readline()

@@ -1,7 +1,8 @@
 """python -m bench.programs.shared_jits WHO URL COUNT: compile COUNT programs of their own with WHO's cache at URL.
 
 WHO is `ejcache`, `JAX` or `no cache`. It says `ready` before the first program, and goes on when it gets a line; with
-`--pause-after N` it says `paused` after N programs. `--layers N` makes each program one that takes seconds to compile.
+`--pause-after N` it says `paused` after N programs. `--layers N` makes each program one that takes seconds to compile,
+`--nested` with a jit for each layer. `--default-floors` leaves it to the cache what is worth keeping.
 The answer has, per program, when JAX was asked for its executable and how long that took, and the same per compilation.
 """
 
@@ -29,10 +30,13 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--pause-after", type=int, default=-1)
     parser.add_argument("--layers", type=int, default=0)
+    parser.add_argument("--nested", action="store_true")
+    parser.add_argument("--default-floors", action="store_true")
     options = parser.parse_args()
     jax.devices()
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if not options.default_floors:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     _wait("ready")
     began = time.time()
     if options.who == "ejcache":
@@ -44,7 +48,7 @@ def main() -> None:
     asked, compiled = _watch("compile_or_get_cached"), _watch("backend_compile_and_load")
     right = 0
     for number in range(options.count):
-        right += _layers(options.layers) if options.layers else _small(number)
+        right += _layers(options.layers, nested=options.nested) if options.layers else _small(number)
         if number + 1 == options.pause_after:
             _wait("paused")
     answer: dict[str, Any] = {
@@ -90,10 +94,16 @@ def _small(number: int) -> bool:
     return float(jax.jit(small)(x)) == float((x * x).sum()) + number
 
 
-def _layers(count: int) -> bool:
+def _layers(count: int, *, nested: bool) -> bool:
+    def layer(x: jax.Array, number: int) -> Any:
+        return jnp.tanh(jnp.sort(x @ x.T, axis=0) + number) / x.shape[0]
+
+    if nested:
+        layer = jax.jit(layer, static_argnums=1)
+
     def layers(x: jax.Array) -> jax.Array:
         for number in range(count):
-            x = jnp.tanh(jnp.sort(x @ x.T, axis=0) + number) / x.shape[0]
+            x = layer(x, number)
         return x
 
     return bool(np.isfinite(np.asarray(jax.jit(layers)(np.ones((16, 16), dtype=np.float32)))).all())

@@ -7,16 +7,16 @@ import sys
 import time
 from pathlib import Path
 
-from ejcache.stores.opening import open_bucket_at
-from ejcache.upkeep.policy import Policy
-from ejcache.upkeep.shared_pass import run_pass
+from ejcache.maintenance.eviction import run_pass
+from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.stores.opening import open_bucket
 
 
 def main() -> None:
-    bucket = open_bucket_at(sys.argv[1])
+    bucket = open_bucket(sys.argv[1])
     bucket.read("v1/policy.json")  # gcsfs is imported now
     before, began = _forget_peak(), time.perf_counter()
-    report = run_pass(bucket, policy=Policy(max_size=int(sys.argv[2])))
+    report = run_pass(bucket, EvictionPolicy(max_size=int(sys.argv[2])))
     seconds, peak = time.perf_counter() - began, _status("VmHWM")
     bucket.close()
     answer = {

@@ -1,6 +1,6 @@
 """ejcache: the persistent compilation cache and autotune store for JAX.
 
-Importing this module imports neither JAX nor any storage backend; each name below is imported when it is first used.
+Importing this module imports neither JAX nor any storage backend: each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -11,13 +11,37 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache._version import __version__
 
 if TYPE_CHECKING:
+    from ejcache import autotune, testing
+    from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
+    from ejcache.autotune import ejkernel
     from ejcache.autotune.decorator import autotuned
-    from ejcache.autotune.store import AutotuneStore
-    from ejcache.compilation import CompilationCache
-    from ejcache.errors import EjcacheError
-    from ejcache.jaxside.activate import active, disable, enable
-    from ejcache.jaxside.ejit import ejit
-    from ejcache.statistics import Stats
+    from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.cache.compilation_cache import CompilationCache
+    from ejcache.cache.counters import Stats
+    from ejcache.errors import (
+        EjcacheError,
+        EntryCorruptError,
+        EntryError,
+        EntryForeignError,
+        EntryVersionError,
+        InvalidKeyError,
+        JaxImportError,
+        NotAStoreError,
+        SettingError,
+        StoreBusyError,
+        StoreError,
+        StoreForbiddenError,
+        StoreNotAskedError,
+        StoreReadOnlyError,
+        StoreTooSmallError,
+        StoreUnavailableError,
+        UnknownSettingError,
+        UntrustedDirectoryError,
+        UsageError,
+    )
+    from ejcache.jax_integration.activate import active, disable, disabled, enable
+    from ejcache.jax_integration.decorator import ejit
+    from ejcache.settings.resolve import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
 
@@ -25,39 +49,79 @@ __all__ = [
     "AutotuneStore",
     "CompilationCache",
     "EjcacheError",
+    "EntryCorruptError",
+    "EntryError",
+    "EntryForeignError",
     "EntryInfo",
+    "EntryVersionError",
+    "InvalidKeyError",
+    "JaxImportError",
+    "NotAStoreError",
+    "SettingError",
+    "Settings",
     "Stats",
     "Store",
+    "StoreBusyError",
+    "StoreError",
+    "StoreForbiddenError",
+    "StoreNotAskedError",
+    "StoreReadOnlyError",
+    "StoreTooSmallError",
+    "StoreUnavailableError",
+    "UnknownSettingError",
+    "UntrustedDirectoryError",
+    "UsageError",
     "__version__",
     "active",
+    "autotune",
     "autotuned",
+    "clear",
+    "current_settings",
     "disable",
+    "disabled",
     "ejit",
+    "ejkernel",
     "enable",
+    "entries",
     "open_store",
+    "prune",
+    "stats",
+    "testing",
+    "verify",
+    "why",
 ]
 
-_HOMES: Final = {
-    "AutotuneStore": "ejcache.autotune.store",
-    "CompilationCache": "ejcache.compilation",
-    "EjcacheError": "ejcache.errors",
-    "EntryInfo": "ejcache.stores.base",
-    "Stats": "ejcache.statistics",
-    "Store": "ejcache.stores.base",
-    "active": "ejcache.jaxside.activate",
-    "autotuned": "ejcache.autotune.decorator",
-    "disable": "ejcache.jaxside.activate",
-    "ejit": "ejcache.jaxside.ejit",
-    "enable": "ejcache.jaxside.activate",
-    "open_store": "ejcache.stores.opening",
+_MODULES: Final = {
+    "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
+    "autotune.decorator": ("autotuned",),
+    "autotune.records.store": ("AutotuneStore",),
+    "cache.compilation_cache": ("CompilationCache",),
+    "cache.counters": ("Stats",),
+    "jax_integration.activate": ("active", "disable", "disabled", "enable"),
+    "jax_integration.decorator": ("ejit",),
+    "notebook": ("load_ipython_extension", "unload_ipython_extension"),
+    "settings.resolve": ("Settings",),
+    "stores.base": ("EntryInfo", "Store"),
+    "stores.opening": ("open_store",),
 }
+_PACKAGES: Final = {"autotune": "autotune", "ejkernel": "autotune.ejkernel", "testing": "testing"}
+_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module 'ejcache' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    if name in _PACKAGES:
+        value: Any = import_module(f"ejcache.{_PACKAGES[name]}")
+    else:
+        try:
+            value = getattr(import_module(f"ejcache.{_HOMES.get(name, 'errors')}"), name)
+        except ValueError as exc:
+            # JAX refuses to be imported with a variable, and does not say which values it accepts.
+            refused = import_module("ejcache.errors").JaxImportError
+            problems = import_module("ejcache.settings.resolve").resolve().problems
+            raise next((problem for problem in problems if isinstance(problem, refused)), exc) from None
+    globals()[name] = value
     return value
 
 

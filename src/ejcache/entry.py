@@ -1,16 +1,18 @@
-"""The envelope of an entry: one self-describing object, checked before anything is done with it.
+"""The envelope of an entry: one self-describing object, checked completely before its payload is used.
 
 Grammar (version 1; all integers big-endian):
 
     entry   := magic header_length header payload checksum
     magic   := "EJC1"                       the last character is the version
     header_length := u32                    bytes of `header`
-    header  := canonical JSON (UTF-8, sorted keys, no white space), an object; unknown fields are kept and ignored
+    header  := canonical JSON (ASCII, sorted keys, no white space, no NaN), an object; unknown fields are kept and
+               ignored; any other spelling of the same JSON is damage
     payload := `payload_size` bytes: a zstd frame of `raw_size` bytes (codec "zstd"), or the bytes as they are ("none")
     checksum := sha256(magic header_length header payload), 32 bytes
 
-Every version of the format ends in a sha256 of all that goes before it. So an entry of a later version can be told
-from a damaged one: the first is left alone for those who can read it, the second is replaced.
+Every version of the format ends in a sha256 of all that goes before it, so that an entry of a later version can be told
+from a damaged one: the first is left for the processes that can read it, the second is quarantined and written again.
+The checksum finds accidents. It is not a signature: an entry that somebody made on purpose can have a right one.
 
 Version log: 1 (0.1.0) the first.
 
@@ -23,13 +25,14 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import IO, Any, Final, NamedTuple, cast
 
 import zstandard
 
-from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
+from ejcache.errors import EntryCorruptError, EntryError, EntryForeignError, EntryVersionError
 
 __all__ = [
     "MAX_HEADER_SIZE",
@@ -37,10 +40,14 @@ __all__ = [
     "OVERHEAD",
     "Entry",
     "Header",
+    "begins_like_one",
     "decode",
     "decode_header",
     "decompress",
+    "decompress_pieces",
+    "decompress_prefix",
     "encode",
+    "expected_size",
     "verify",
 ]
 
@@ -50,27 +57,32 @@ _LENGTH: Final = struct.Struct(">I")
 _CHECKSUM_SIZE: Final = 32
 _CODECS: Final = ("zstd", "none")
 _LAST_DAY: Final = 253_402_214_400.0
-"""The last day of the year 9999; what is later is no date in Python."""
+"""The last day of the year 9999: Python has no later date."""
+_MAX_RATIO: Final = 1000
+_PIECE: Final = 1 << 20
+_RATIO_APPLIES: Final = 64 << 20
+"""A payload that expands to more than this many bytes, and more than a thousandfold, is refused as a compression bomb.
+`encode` stores such a payload uncompressed."""
 
 OVERHEAD: Final = len(_MAGIC) + _LENGTH.size + _CHECKSUM_SIZE
 """Bytes of an entry that are neither header nor payload."""
 MAX_HEADER_SIZE: Final = 1 << 20
-MAX_RAW_SIZE: Final = 8 << 30
-"""A payload that claims to be larger is refused before memory is asked for it; XLA's own limit (protobuf) is 2 GiB."""
+MAX_RAW_SIZE: Final = 2 << 30
+"""A payload that claims to be larger is refused before memory is asked for it. It is XLA's own limit (protobuf's)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What an entry says of itself.
+    """The description of an entry that is stored with it.
 
     Attributes:
         key: the key that it answers.
-        kind: what the payload is; "executable" for a serialised XLA executable.
+        kind: of the payload; "executable" for a serialised XLA executable.
         name: the module's name, as in a listing.
         codec: how the payload is stored; "zstd" or "none".
         payload_size: bytes stored.
         raw_size: bytes after decompression.
-        compile_seconds: what the compilation took.
+        compile_seconds: duration of the compilation.
         created: seconds since the epoch.
         platform: PJRT platform the executable is for.
         jax: version of jax that made it.
@@ -100,8 +112,7 @@ class Header:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A verified entry: its header, and the payload as it was before compression."""
 
     header: Header
@@ -132,13 +143,15 @@ def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
 
     Args:
         header: `extra` may hold further JSON fields; they must not shadow the named ones.
-        raw: what `decode` gives back.
+        raw: the bytes that `decode` will return.
         level: zstd level; 0 stores the bytes as they are. Never part of a key.
 
     Raises:
-        ValueError: the header is too large, or holds what JSON cannot carry or `decode` would not take back.
+        ValueError: the header is too large, or holds something that JSON cannot carry or `decode` would refuse.
     """
     payload = zstandard.ZstdCompressor(level=level).compress(raw) if level else raw
+    if _is_bomb(len(payload), len(raw)):
+        level, payload = 0, raw
     fields = {name: getattr(header, name) for name in _FIELDS}
     fields["codec"] = "zstd" if level else "none"
     fields["payload_size"] = len(payload)
@@ -149,10 +162,9 @@ def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
         raise ValueError(f"extra header fields shadow named ones: {sorted(fields.keys() & header.extra.keys())}")
     try:
         _header({**header.extra, **fields})
-        text = json.dumps({**header.extra, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        encoded = _canonical({**header.extra, **fields})
     except (EntryCorruptError, TypeError, RecursionError) as exc:
         raise ValueError(f"no entry can have this header: {exc}") from exc
-    encoded = text.encode()
     if len(encoded) > MAX_HEADER_SIZE:
         raise ValueError(f"the header has {len(encoded)} bytes, and at most {MAX_HEADER_SIZE} fit")
     hasher = hashlib.sha256()
@@ -162,20 +174,21 @@ def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
     return b"".join((*parts, hasher.digest()))
 
 
-def verify(data: bytes, *, key: str | None = None) -> Header:
+def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> Header:
     """The header of an intact entry; nothing is decompressed.
 
     Args:
         data: the whole entry.
         key: the key that was asked for; a damaged or hostile index answers with another entry's bytes.
+        kind: the kind that was asked for; None accepts any.
 
     Raises:
         EntryCorruptError: truncated, flipped, or never an entry.
-        EntryForeignError: an intact entry of another key.
+        EntryForeignError: an intact entry of another key or kind.
         EntryVersionError: an intact entry of a version that this code does not read.
     """
     if len(data) < OVERHEAD or data[:3] != _FAMILY:
-        raise EntryCorruptError(f"{len(data)} bytes that are no entry")
+        raise EntryCorruptError(f"{len(data)} bytes that are not an entry")
     view = memoryview(data)
     if hashlib.sha256(view[:-_CHECKSUM_SIZE]).digest() != data[-_CHECKSUM_SIZE:]:
         raise EntryCorruptError(f"the checksum of {len(data)} bytes does not match")
@@ -186,23 +199,37 @@ def verify(data: bytes, *, key: str | None = None) -> Header:
     header = decode_header(data)
     if len(data) != OVERHEAD + _header_length(data) + header.payload_size:
         raise EntryCorruptError("the sizes in the header do not add up to the entry")
-    if key is not None and header.key != key:
-        raise EntryForeignError(f"asked for {key!r}, got the entry of {header.key!r}")
+    _check_asked(header, key, kind)
     return header
 
 
-def decode(data: bytes, *, key: str | None = None) -> Entry:
-    """The entry in `data`, verified first; raises as `verify` does."""
-    header = verify(data, key=key)
+def _check_asked(header: Header, key: str | None, kind: str | None) -> None:
+    if key is not None and header.key != key:
+        raise EntryForeignError(f"asked for {key!r}, got the entry of {header.key!r}")
+    if kind is not None and header.kind != kind:
+        raise EntryForeignError(f"asked for an entry of kind {kind!r}, got one of kind {header.kind!r}")
+
+
+def decode(data: bytes, *, key: str | None = None, kind: str | None = None, verified: Header | None = None) -> Entry:
+    """The entry in `data`, verified first; takes the same arguments and raises the same errors as `verify`.
+
+    Args:
+        data: the whole entry.
+        key: the key that was asked for.
+        kind: the kind that was asked for.
+        verified: what `verify` returned for exactly these bytes, which are then not hashed a second time.
+    """
+    header = verify(data) if verified is None else verified
+    _check_asked(header, key, kind)
     payload = memoryview(data)[len(data) - _CHECKSUM_SIZE - header.payload_size : len(data) - _CHECKSUM_SIZE]
     return Entry(header, _expand(payload, header))
 
 
 def decode_header(data: bytes) -> Header:
-    """The header at the start of `data`, which may be a prefix of an entry; unverified, so for listings only.
+    """The header at the start of `data`, which may be a prefix of an entry; not verified, so for listings only.
 
     Raises:
-        EntryCorruptError: this is no header, or `data` ends before it does.
+        EntryCorruptError: `data` does not begin with a whole canonical header.
         EntryVersionError: it starts like an entry of another version.
     """
     if len(data) < len(_MAGIC) + _LENGTH.size or data[:3] != _FAMILY:
@@ -213,13 +240,47 @@ def decode_header(data: bytes) -> Header:
     length = _header_length(data)
     if length > MAX_HEADER_SIZE or len(data) < start + length:
         raise EntryCorruptError("the header is cut off")
+    text = bytes(data[start : start + length])
     try:
-        fields = json.loads(bytes(data[start : start + length]))
+        # Decoded here, because json.loads would accept UTF-16 and a byte order mark.
+        fields = json.loads(text.decode("ascii"))
+        is_canonical = _canonical(fields) == text
+        if b"\\ud" in text:
+            # A lone surrogate: JSON can spell it, and no terminal, log or file name can show it.
+            json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as exc:
-        raise EntryCorruptError("the header is not JSON, or nested too deep") from exc
+        raise EntryCorruptError(
+            "the header is not JSON, is nested too deep, or holds something that is not text"
+        ) from exc
+    if not is_canonical:
+        raise EntryCorruptError("the header is not canonical JSON")
     if not isinstance(fields, dict):
         raise EntryCorruptError("the header is not an object")
     return _header(fields)
+
+
+def begins_like_one(data: bytes) -> bool:
+    """Whether `data` begins as an entry of any version does. Nothing else is copied to a quarantine."""
+    return data[:3] == _FAMILY
+
+
+def expected_size(start: bytes) -> int | None:
+    """The size in bytes of the entry that begins with `start`, by its header; None if no readable entry does."""
+    try:
+        return OVERHEAD + _header_length(start) + decode_header(start).payload_size
+    except (EntryError, struct.error):
+        return None
+
+
+_encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+def _canonical(fields: object) -> bytes:
+    return _encode_json(fields).encode()
+
+
+def _is_bomb(stored: int, expanded: int) -> bool:
+    return expanded > _RATIO_APPLIES and expanded > _MAX_RATIO * stored
 
 
 def _header_length(data: bytes) -> int:
@@ -247,7 +308,7 @@ def _header(fields: dict[str, Any]) -> Header:
     if not math.isfinite(known.get("compile_seconds", 0.0)):
         raise EntryCorruptError("the header's compile time is not a number")
     if not 0.0 <= known.get("created", 0.0) <= _LAST_DAY:
-        raise EntryCorruptError("the header's creation time is no time")
+        raise EntryCorruptError("the header's creation time is out of range")
     return Header(**known, extra=fields)
 
 
@@ -259,27 +320,44 @@ def _float(value: int) -> float:
 
 
 def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> bytes:
-    """What a zstd frame holds; never more than `MAX_RAW_SIZE`, nor more than the frame says before it is read.
+    """The content of a zstd frame; memory for it is asked for only when its stated size is plausible.
 
     Args:
         frame: one whole frame that states its size, as every one-shot compressor's does.
         raw_size: the size it must have, if that is known from elsewhere.
 
     Raises:
-        EntryCorruptError: it is no such frame, or is damaged (a frame need not carry a checksum, so that damage may
-            go unseen here).
+        EntryCorruptError: it is not such a frame, states more than `MAX_RAW_SIZE`, is a compression bomb, or is
+            damaged. A frame need not carry a checksum, so not all damage is found here.
     """
     try:
-        # The frame states its own size, which zstd would allocate unasked.
+        # zstd would allocate the size that the frame states without asking.
         stated = zstandard.get_frame_parameters(frame).content_size
         if stated > MAX_RAW_SIZE or (raw_size is not None and stated != raw_size):
             raise EntryCorruptError("the frame is not as long as it should be")
-        raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=stated)
+        if _is_bomb(len(frame), stated):
+            raise EntryCorruptError(f"{len(frame)} bytes claim to expand to {stated}")
+        raw = _decompressor().decompress(frame, max_output_size=stated)
     except zstandard.ZstdError as exc:
         raise EntryCorruptError("the payload is not a zstd frame") from exc
     if len(raw) != stated:
         raise EntryCorruptError("the payload is not as long as its header says")
     return bytes(raw)
+
+
+class _PerThread(threading.local):
+    # One must not be used by two threads at once, and making one takes longer than decompressing a small entry.
+    decompressor: zstandard.ZstdDecompressor | None = None
+
+
+_per_thread: Final = _PerThread()
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    made = _per_thread.decompressor
+    if made is None:
+        made = _per_thread.decompressor = zstandard.ZstdDecompressor()
+    return made
 
 
 def _expand(payload: memoryview, header: Header) -> bytes:
@@ -288,3 +366,61 @@ def _expand(payload: memoryview, header: Header) -> bytes:
             raise EntryCorruptError("the payload is not as long as its header says")
         return bytes(payload)
     return decompress(payload, raw_size=header.raw_size)
+
+
+def decompress_prefix(frame: bytes, length: int) -> bytes:
+    """The first `length` bytes of the content of a zstd frame, of which `frame` may be the beginning only.
+
+    Raises:
+        EntryCorruptError: this is not the beginning of a zstd frame, or too short a one.
+    """
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
+            return reader.read(length)
+    except zstandard.ZstdError as exc:
+        raise EntryCorruptError("the payload is not a zstd frame") from exc
+
+
+def decompress_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The content of a zstd frame that is read piece by piece, also in pieces; little of either is held at a time.
+
+    Args:
+        pieces: of one whole frame that states its size; the first one holds the frame's header.
+
+    Raises:
+        EntryCorruptError: as for `decompress`. It may be raised after some pieces.
+    """
+    reader = _Reader(pieces)
+    try:
+        stated = zstandard.get_frame_parameters(reader.first).content_size
+        if stated > MAX_RAW_SIZE:
+            raise EntryCorruptError("the frame is not as long as it should be")
+        size = 0
+        for part in zstandard.ZstdDecompressor().read_to_iter(cast("IO[bytes]", reader), write_size=_PIECE):
+            size += len(part)
+            # What does not compress grows by a few bytes: a frame that is much longer than its content is padding.
+            if size > stated or reader.size > stated + stated // 64 + _PIECE:
+                raise EntryCorruptError("the frame is not as long as it should be")
+            if _is_bomb(reader.size, size):
+                raise EntryCorruptError(f"{reader.size} bytes expand to more than {size}")
+            yield part
+    except zstandard.ZstdError as exc:
+        raise EntryCorruptError("the payload is not a zstd frame") from exc
+    if size != stated:
+        raise EntryCorruptError("the payload is not as long as its header says")
+
+
+class _Reader:
+    """The pieces as a file, as zstandard wants them; `size` counts what was read."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self.first = self._left = next(self._pieces, b"")
+        self.size = 0
+
+    def read(self, length: int) -> bytes:
+        """At most `length` bytes; none at the end."""
+        self._left = self._left or next(self._pieces, b"")
+        part, self._left = self._left[:length], self._left[length:]
+        self.size += len(part)
+        return part

@@ -1,22 +1,26 @@
-"""The errors of ejcache, grouped by what a handler would do about them.
+"""The errors of ejcache, grouped by what a handler can do about them.
 
     EjcacheError
-    ├── UsageError(ValueError)          the caller can mend it: a bad setting, key, size, age or URL
-    │   ├── SettingError                names the setting, the value it got and what is accepted
-    │   │   └── JaxImportError          of an environment variable with which JAX itself cannot be imported
+    ├── UsageError(ValueError)          the caller passed a bad setting, key, size, age or URL
+    │   ├── SettingError                names the setting, its value and what is accepted
+    │   │   ├── UnknownSettingError     there is no setting or variable of this name
+    │   │   └── JaxImportError          an environment variable with which JAX cannot be imported
     │   └── InvalidKeyError
-    ├── EntryError                      the bytes are not an intact entry: count it, treat it as a miss
-    │   ├── EntryCorruptError           truncated, flipped, or not ours
-    │   ├── EntryForeignError           intact, but of another key
-    │   └── EntryVersionError           intact for all we know, but of a format this version does not read
-    └── StoreError(OSError)             the storage failed: count it, go on without it
-        ├── StoreReadOnlyError          a write to a store opened (or found) read-only
-        ├── StoreTooSmallError          this one entry is larger than the whole limit
-        ├── StoreBusyError              a lock or database stayed busy until the deadline
-        ├── StoreUnavailableError       cannot be reached, opened or repaired
-        └── NotAStoreError              the place holds something that is not ours; nothing was touched
+    ├── EntryError                      the bytes are not the intact entry that was asked for: a miss
+    │   ├── EntryCorruptError           truncated, changed, or never an entry
+    │   ├── EntryForeignError           an intact entry of another key
+    │   └── EntryVersionError           an entry in a format that this version does not read
+    └── StoreError(OSError)             the storage failed; a program goes on without it
+        ├── StoreReadOnlyError          a write to a read-only store
+        ├── StoreTooSmallError          one entry is larger than the limit of the whole store
+        ├── StoreBusyError              a lock or a database was busy until the deadline
+        ├── StoreUnavailableError       the storage cannot be reached, opened or repaired
+        │   ├── StoreForbiddenError     one object may not be read, which says nothing about the others
+        │   ├── UntrustedDirectoryError another user owns a local directory, or can write to it
+        │   └── StoreNotAskedError      a request was not sent, because the storage has just failed or is not ready yet
+        └── NotAStoreError              there is something else at the URL, or nothing
 
-Absence is never an error: `get` answers `None`.
+Absence is not an error: `get` returns `None`.
 """
 
 from __future__ import annotations
@@ -33,9 +37,13 @@ __all__ = [
     "SettingError",
     "StoreBusyError",
     "StoreError",
+    "StoreForbiddenError",
+    "StoreNotAskedError",
     "StoreReadOnlyError",
     "StoreTooSmallError",
     "StoreUnavailableError",
+    "UnknownSettingError",
+    "UntrustedDirectoryError",
     "UsageError",
 ]
 
@@ -45,13 +53,13 @@ class EjcacheError(Exception):
 
 
 class UsageError(EjcacheError, ValueError):
-    """The caller can mend it."""
+    """The caller passed something that it can correct: a bad setting, key, size, age or URL."""
 
 
 class SettingError(UsageError):
     """A setting has a value that it cannot have.
 
-    The message is one sentence: the setting, the value it got, what would be accepted.
+    The message is one sentence: the setting, its value, and the values that are accepted.
     """
 
     def __init__(self, setting: str, value: object, accepted: str) -> None:
@@ -64,8 +72,28 @@ class SettingError(UsageError):
         return f"{self.setting} cannot be {self.value!r}: accepted is {self.accepted}"
 
 
+class UnknownSettingError(SettingError):
+    """There is no setting, or no environment variable of ejcache, of this name.
+
+    `accepted` names the one that was probably meant, or all.
+    """
+
+    def __str__(self) -> str:
+        return f"there is no {self.setting} {self.value} ({self.accepted})"
+
+
+class ConfigFileError(SettingError):
+    """A configuration file cannot be read or written. None of its values counts."""
+
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__("the configuration file", path, why)
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.value}: {self.accepted}"
+
+
 class JaxImportError(SettingError):
-    """An environment variable of JAX's has a value with which `import jax` fails."""
+    """An environment variable of JAX has a value with which `import jax` fails."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}; JAX itself refuses to be imported with it"
@@ -80,15 +108,15 @@ class EntryError(EjcacheError):
 
 
 class EntryCorruptError(EntryError):
-    """Truncated, flipped, or never an entry."""
+    """The bytes are truncated or changed, or never were an entry."""
 
 
 class EntryForeignError(EntryError):
-    """An intact entry, but of another key than the one that was asked for."""
+    """The entry is intact, but belongs to another key than the one that was asked for."""
 
 
 class EntryVersionError(EntryError):
-    """An entry of a format that this version does not read: a miss, and left alone for those who can."""
+    """The entry is in a format that this version does not read. It is a miss, and stays for versions that read it."""
 
 
 class StoreError(EjcacheError, OSError):
@@ -96,20 +124,40 @@ class StoreError(EjcacheError, OSError):
 
 
 class StoreReadOnlyError(StoreError):
-    """A write to a store that is read-only."""
+    """A write to a read-only store."""
 
 
 class StoreTooSmallError(StoreError):
-    """One entry is larger than the store's whole limit; nothing was evicted for it."""
+    """One entry is larger than the limit of the whole store. No other entry was evicted for it."""
 
 
 class StoreBusyError(StoreError):
-    """A lock or database stayed busy until the deadline."""
+    """A lock or a database was busy until the deadline."""
 
 
 class StoreUnavailableError(StoreError):
     """The storage cannot be reached, opened or repaired."""
 
 
+class UntrustedDirectoryError(StoreUnavailableError):
+    """Another user owns a local directory, or can write to it, and entries are code. It was not used."""
+
+
+class StoreForbiddenError(StoreUnavailableError):
+    """The storage answered, but not with the object: the credentials may not read it, or it is behind a link.
+
+    S3 answers so for an absent object, too, if the credentials may not list the bucket.
+    """
+
+
+class StoreNotAskedError(StoreUnavailableError):
+    """A request was not sent: the storage failed a moment ago, or the library that talks to it is still loading."""
+
+
 class NotAStoreError(StoreError):
-    """The place holds something that is not a store of ours; nothing was touched."""
+    """The URL holds something that is not a cache, or nothing. It was not changed."""
+
+
+for _name in __all__:
+    # Tracebacks show the name by which a program catches the error.
+    globals()[_name].__module__ = "ejcache"

@@ -15,7 +15,7 @@ __all__ = ["ACTIONS", "Fault", "FaultRules"]
 
 ACTIONS: Final = {
     "latency": "wait `seconds`, give or take `jitter`, then go on (later rules apply too)",
-    "status": "answer with `status`, `headers` and `message` and do nothing",
+    "status": "answer with `status`, `headers` and `message` (a page as it is, if it begins with `<`) and do nothing",
     "reset": "reset the connection and do nothing",
     "drop_after": "do it, then reset the connection without an answer",
     "stall": "wait `seconds`, then reset the connection and do nothing",
@@ -24,6 +24,7 @@ ACTIONS: Final = {
     "truncate": "do it, announce the whole body, send half of it, then reset the connection",
     "shorten": "do it, send half of the body as if it were the whole",
     "corrupt": "do it, flip one bit of the body",
+    "corrupt_upload": "flip one bit in the middle of the request's body, then do it",
 }
 
 

@@ -113,6 +113,14 @@ class Bucket:
             self.throttle(name)
         self._last_generation = max(self._last_generation + 1, time.time_ns() // 1000)
         now = timestamp()
+        digests = {
+            "md5Hash": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
+            "crc32c": base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode(),
+        }
+        for kind, digest in digests.items():
+            if properties.get(kind, digest) != digest:
+                said = f'Provided {kind} hash "{properties[kind]}" doesn\'t match calculated hash "{digest}".'
+                raise ApiError(400, "invalid", said)
         given = {key: properties[key] for key in MUTABLE if properties.get(key) is not None}
         given.setdefault("contentType", "application/octet-stream")
         stored = Stored(
@@ -122,8 +130,8 @@ class Bucket:
             updated=now,
             properties=given,
             metadata={str(k): str(v) for k, v in (properties.get("metadata") or {}).items()} or None,
-            md5=base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
-            crc32c=base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode(),
+            md5=digests["md5Hash"],
+            crc32c=digests["crc32c"],
         )
         if name not in self.objects:
             insort(self.names, name)

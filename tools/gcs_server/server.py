@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import re
 import socket
@@ -242,7 +243,9 @@ class GcsServer:
         seconds = fault.seconds if fault else 0.0
         if fault is not None and action == "status":
             message = fault.message or f"Injected fault {fault.status}."
-            reply = Reply(fault.status, error_body(fault.status, "injected", message), dict(fault.headers))
+            page = message.startswith("<")
+            body = message.encode() if page else error_body(fault.status, "injected", message)
+            reply = Reply(fault.status, body, dict(fault.headers), "text/html" if page else Reply(0).content_type)
             return _response(reply), reply.status, len(reply.body)
         if self.token and call.headers.get("Authorization") != f"Bearer {self.token}":
             refusal = error_body(401, "authError", "Invalid Credentials")
@@ -251,6 +254,10 @@ class GcsServer:
             await asyncio.sleep(seconds)
         if action in ("reset", "stall"):
             return _reset(request), 0, 0
+        if action == "corrupt_upload":
+            middle = len(call.body) // 2
+            damaged = call.body[:middle] + bytes([call.body[middle] ^ 1]) + call.body[middle + 1 :]
+            call = dataclasses.replace(call, body=damaged)
         reply = self.api.handle(call)
         if action == "stall_after":
             await asyncio.sleep(seconds)

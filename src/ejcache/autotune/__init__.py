@@ -1,6 +1,6 @@
 """Tuned configurations: records, choice, measurement, and the drop-in for ejkernel.
 
-Each name is imported when it is first used; none of them imports JAX before something is measured.
+Each name is imported at its first use. No JAX is imported before a call is described or measured.
 """
 
 from __future__ import annotations
@@ -9,42 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ejcache.autotune.choice import Choice, Chooser, ConfigurationMissingError, Event
-    from ejcache.autotune.decorator import Autotuned, autotuned
-    from ejcache.autotune.key import RecordKey
-    from ejcache.autotune.measure import Tuner
-    from ejcache.autotune.plain import ConfigurationError
+    from ejcache.autotune import ejkernel
+    from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
+    from ejcache.autotune.chooser import Chooser, chooser_for, default_chooser
+    from ejcache.autotune.decorator import autotuned
+    from ejcache.autotune.measure.progress import show_progress
+    from ejcache.autotune.measure.tuner import Tuner
+    from ejcache.autotune.operation import Autotuned
     from ejcache.autotune.policy import Policy, forward_only, overlay, policy_override, require
-    from ejcache.autotune.progress import show_progress
     from ejcache.autotune.recording import record
-    from ejcache.autotune.records import Candidate, Record, Source
-    from ejcache.autotune.store import AutotuneStore, Found, default_store, set_default_store
-
-_HOMES: Final = {
-    "Autotuned": "decorator",
-    "AutotuneStore": "store",
-    "Candidate": "records",
-    "Choice": "choice",
-    "Chooser": "choice",
-    "ConfigurationError": "plain",
-    "ConfigurationMissingError": "choice",
-    "Event": "choice",
-    "Found": "store",
-    "Policy": "policy",
-    "Record": "records",
-    "RecordKey": "key",
-    "Source": "records",
-    "Tuner": "measure",
-    "autotuned": "decorator",
-    "default_store": "store",
-    "forward_only": "policy",
-    "overlay": "policy",
-    "policy_override": "policy",
-    "record": "recording",
-    "require": "policy",
-    "set_default_store": "store",
-    "show_progress": "progress",
-}
+    from ejcache.autotune.records.json_values import ConfigurationError
+    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.record import Candidate, Record, Source
+    from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
 
 __all__ = [
     "AutotuneStore",
@@ -62,7 +39,10 @@ __all__ = [
     "Source",
     "Tuner",
     "autotuned",
+    "chooser_for",
+    "default_chooser",
     "default_store",
+    "ejkernel",
     "forward_only",
     "overlay",
     "policy_override",
@@ -72,13 +52,31 @@ __all__ = [
     "show_progress",
 ]
 
+_MODULES: Final = {
+    "choice": ("Choice", "ConfigurationMissingError", "Event"),
+    "chooser": ("Chooser", "chooser_for", "default_chooser"),
+    "decorator": ("autotuned",),
+    "measure.progress": ("show_progress",),
+    "measure.tuner": ("Tuner",),
+    "operation": ("Autotuned",),
+    "policy": ("Policy", "forward_only", "overlay", "policy_override", "require"),
+    "recording": ("record",),
+    "records.json_values": ("ConfigurationError",),
+    "records.key": ("RecordKey",),
+    "records.record": ("Candidate", "Record", "Source"),
+    "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ejcache.autotune' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"ejcache.autotune.{home}"), name)
-    return value
+    if name == "ejkernel":
+        # A package, which `import ejcache` alone would not make an attribute.
+        return import_module("ejcache.autotune.ejkernel")
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"ejcache.autotune.{module}"), name)
+            return value
+    raise AttributeError(f"module 'ejcache.autotune' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,12 +1,11 @@
-"""One answer for all processes of a job.
+"""One configuration for all processes of a job.
 
-A program that spans processes must be the same program in all of them, and a configuration is part of it. What one
-process finds in its own store, or measures, must therefore not decide for it alone: whoever needs a configuration
-first claims the question, answers it from its store or by measuring, and posts the answer where all can read it; the
-others wait, and all use what is posted, that is also the one who answered too late.
+All processes of a job must run the same program, and a configuration is part of it. So no process may decide by what
+it finds in its own store or measures by itself. The first process that needs a configuration claims the key on JAX's
+coordination service, finds or measures the configuration, and publishes it there. The others wait and use that one.
 
-Nothing depends on who comes first, on all processes asking, or on the one who claimed the question being alive: after
-a deadline any of them posts the operation's own guess, and the first post stands.
+A process that waited until the deadline publishes the operation's own guess. The first published answer wins, also for
+a process that finishes later. So no process depends on the others to ask, or on the claiming process to stay alive.
 """
 
 from __future__ import annotations
@@ -14,146 +13,150 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.choice import Agreement, Choice, ConfigurationMissingError
-from ejcache.autotune.layer import warn_once
-from ejcache.autotune.plain import ConfigurationError, canonical_json, to_plain
-from ejcache.autotune.records import Source, decode_record, encode_record
+from ejcache.autotune.choice import Choice, ConfigurationMissingError
+from ejcache.autotune.log import warn_once
+from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
+from ejcache.autotune.records.record import Source, decode_record, encode_record
 from ejcache.errors import EjcacheError, EntryError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.autotune.choice import Request
-    from ejcache.autotune.key import RecordKey
-    from ejcache.jaxside.seam_board import Board
+    from ejcache.autotune.choice import ChoiceRequest
+    from ejcache.jax_integration.seam.coordination import CoordinationClient
 
-__all__ = ["POD", "DisagreementError", "PodAgreement", "job_agreement"]
+__all__ = ["POD", "DisagreementError", "PodAgreement"]
 
 POD: Final = "pod"
-"""The layer of a choice that the processes of a job have agreed on."""
+"""The layer of a choice on which the processes of a job have agreed."""
 
 _DEADLINE_SECONDS: Final = 600.0
 _GRACE_SECONDS: Final = 30.0
 
 
 class DisagreementError(EjcacheError):
-    """The processes of a job cannot run with one configuration, because they do not run the same code."""
+    """The processes of a job run different code and cannot use one configuration."""
 
 
-class PodAgreement(Agreement):
-    """Settles each key once for the whole job.
+def _find_coordination() -> CoordinationClient | None:
+    if "jax" not in sys.modules:
+        return None
+    from ejcache.jax_integration.seam.coordination import coordination_client
+
+    return coordination_client()
+
+
+class PodAgreement:
+    """Makes one choice for each key in the whole job. In a job of one process it has no effect.
 
     Args:
-        find_board: gives the job's notice board, or None while this is a program of one process.
-        deadline: seconds that the others wait for the one who measures.
+        find_coordination: returns the client of the job's coordination service, or None in a job of one process.
+        deadline: seconds that the other processes wait for the one that measures.
     """
 
-    def __init__(self, find_board: Callable[[], Board | None], *, deadline: float = _DEADLINE_SECONDS) -> None:
-        self._find_board = find_board
+    def __init__(
+        self,
+        find_coordination: Callable[[], CoordinationClient | None] = _find_coordination,
+        *,
+        deadline: float = _DEADLINE_SECONDS,
+    ) -> None:
+        self._find_coordination = find_coordination
         self.deadline = deadline
 
-    def settle(self, key: RecordKey, propose: Callable[[], Choice], request: Request) -> Choice:
-        """The choice that all processes make.
+    def settle(self, request: ChoiceRequest, propose: Callable[[], Choice]) -> Choice:
+        """The choice of all processes. The first process that asks calls `propose`.
 
         Raises:
-            ConfigurationMissingError: in all of them, if it is raised in the one that answers.
-            DisagreementError: this process cannot use what was agreed.
+            ConfigurationMissingError: raised in all processes if `propose` raises it.
+            DisagreementError: this process cannot use the configuration that the others use.
         """
-        board = self._find_board()
-        if board is None:
+        coordination = self._find_coordination()
+        if coordination is None:
             return propose()
         try:
-            return self._settle(board, key, propose, request)
+            return self._settle(coordination, request, propose)
         except StoreError as exc:
-            # Not what this process alone has stored: the operation's guess depends on the call and on nothing else.
-            warn_once("pod board", "processes cannot agree on configurations, and each one guesses: %s", exc)
-            return _guessed(key, request)
+            # A record may be in the store of this process only, so every process uses the operation's own guess.
+            warn_once("pod coordination", "JAX's coordination service failed, so each process guesses: %s", exc)
+            return _guessed(request)
 
-    def _settle(self, board: Board, key: RecordKey, propose: Callable[[], Choice], request: Request) -> Choice:
-        name = f"ejcache/autotune/{key.digest}"
-        if board.post(f"{name}/claim", str(board.process)):
+    def _settle(
+        self, coordination: CoordinationClient, request: ChoiceRequest, propose: Callable[[], Choice]
+    ) -> Choice:
+        name = f"ejcache/autotune/{request.key.digest}"
+        if coordination.set_once(f"{name}/claim", str(coordination.process).encode()):
             try:
                 choice = propose()
-                text = _posted(choice, board.process)
+                text = _encoded(choice, coordination.process)
             except ConfigurationMissingError as exc:
-                board.post(name, json.dumps({"error": exc.reason, "process": board.process}))
+                coordination.set_once(name, _json({"error": exc.reason, "process": coordination.process}))
                 raise
             except ConfigurationError as exc:
-                choice = _guessed(key, request)
-                text = json.dumps({"guess": str(exc), "process": board.process})
-            if board.post(name, text):
-                return _agreed(choice)
+                choice = _guessed(request)
+                text = _json({"guess": str(exc), "process": coordination.process})
+            if coordination.set_once(name, text):
+                return replace(choice, layer=POD)
         else:
-            answer = board.read(name, timeout=self.deadline)
+            answer = coordination.get(name, timeout=self.deadline)
             if answer is not None:
-                return _read(answer, key, request)
-            warn_once("pod deadline", "no process of the job has chosen a configuration for %s in time", key.text)
-            guess = _guessed(key, request)
-            if board.post(name, _posted(guess, board.process)):
-                return _agreed(guess)
-        answer = board.read(name, timeout=_GRACE_SECONDS)
+                return _decoded(answer, request)
+            warn_once("pod deadline", "no process of the job chose a configuration for %s in time", request.key.text)
+            guess = _guessed(request)
+            if coordination.set_once(name, _encoded(guess, coordination.process)):
+                return guess
+        answer = coordination.get(name, timeout=_GRACE_SECONDS)
         if answer is None:
-            raise DisagreementError(f"an answer for {key.text} was posted and cannot be read")
-        return _read(answer, key, request)
+            raise DisagreementError(
+                f"another process published a configuration for {request.key.text}, unreadable here"
+            )
+        return _decoded(answer, request)
 
 
-def _guessed(key: RecordKey, request: Request) -> Choice:
+def _guessed(request: ChoiceRequest) -> Choice:
     if request.heuristic is None:
-        raise ConfigurationMissingError(key, None, "the job has no answer in time, and the operation has no heuristic")
-    return Choice(request.heuristic(), Source.HEURISTIC, key, POD)
+        reason = "no process of the job chose one in time, and the operation has no heuristic"
+        raise ConfigurationMissingError(request.key, None, reason)
+    return Choice(request.heuristic(), Source.HEURISTIC, request.key, POD)
 
 
-def _agreed(choice: Choice) -> Choice:
-    return Choice(choice.configuration, choice.source, choice.key, POD, choice.record)
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()
 
 
-def _posted(choice: Choice, process: int) -> str:
-    plain = to_plain(choice.configuration)
-    body: dict[str, Any] = {"configuration": plain, "digest": _digest(plain), "process": process}
+def _encoded(choice: Choice, process: int) -> bytes:
+    stored = to_json(choice.configuration)
+    body: dict[str, Any] = {"configuration": stored, "digest": _digest(stored), "process": process}
     body["source"] = choice.source.value
     if choice.record is not None:
         body["record"] = encode_record(choice.record).decode()
-    return json.dumps(body)
+    return _json(body)
 
 
-def _read(answer: str, key: RecordKey, request: Request) -> Choice:
-    body = json.loads(answer)
+def _decoded(answer: bytes, request: ChoiceRequest) -> Choice:
+    key, body = request.key, json.loads(answer)
     if "error" in body:
         raise ConfigurationMissingError(key, None, f"process {body['process']} found none: {body['error']}")
     if "guess" in body:
-        return _guessed(key, request)
-    source = Source(body["source"])
-    plain = body["configuration"]
+        return _guessed(request)
+    source, stored = Source(body["source"]), body["configuration"]
     try:
-        configuration = request.restore(plain, source)
-        here = _digest(to_plain(configuration))
+        configuration = request.restore(stored, source)
+        here = _digest(to_json(configuration))
     except ConfigurationError as exc:
-        raise DisagreementError(f"process {body['process']} runs {key.text} with {plain}: {exc}") from exc
+        raise DisagreementError(f"process {body['process']} runs {key.text} with {stored}: {exc}") from exc
     if here != body["digest"]:
-        raise DisagreementError(f"process {body['process']} runs {key.text} with {plain}, which here is something else")
+        raise DisagreementError(f"process {body['process']} runs {key.text} with {stored}, which differs here")
     record = None
     if "record" in body:
         try:
             record = decode_record(body["record"].encode())
         except EntryError as exc:
-            warn_once("pod record", "the evidence for %s is lost: %s", key.text, exc)
+            warn_once("pod record", "the measurements of %s could not be read from the job: %s", key.text, exc)
     return Choice(configuration, source, key, POD, record)
 
 
-def _digest(plain: Any) -> str:
-    return hashlib.sha256(canonical_json(plain).encode()).hexdigest()
-
-
-def _find_board() -> Board | None:
-    if "jax" not in sys.modules:
-        return None
-    from ejcache.jaxside.seam_board import job_board
-
-    return job_board()
-
-
-def job_agreement() -> Agreement:
-    """How the processes of this job come to one answer; for a program of one process that is no question."""
-    return PodAgreement(_find_board)
+def _digest(stored: Any) -> str:
+    return hashlib.sha256(canonical_json(stored).encode()).hexdigest()

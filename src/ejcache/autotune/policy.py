@@ -1,7 +1,7 @@
-"""What a lookup that finds nothing does, and what stands in for a lookup, for the length of a `with` block.
+"""Policies decide what happens if no record is found; overlays replace the lookup. Both hold for a `with` block.
 
-All of it lives in context variables, so that threads and tasks do not see each other's, and each block tells JAX of
-itself, so that a function that was traced in another one is traced again.
+They live in context variables, so each thread and task has its own. A block changes JAX's trace context, so that
+`jax.jit` traces a function again that it has traced under another policy or overlay.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ejcache.autotune.key import RecordKey
-from ejcache.autotune.plain import ConfigurationError, canonical_json, to_plain
+from ejcache.autotune.records.json_values import canonical_json, json_or_repr
+from ejcache.autotune.records.key import RecordKey
 from ejcache.errors import SettingError
-from ejcache.settings import resolve
+from ejcache.settings.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,13 +39,13 @@ _ON_MISS: Final = ("autotune", "heuristics", "error")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What to do without a tuned configuration.
+    """What a call does if it has no tuned configuration.
 
     Attributes:
-        on_miss: measure the candidates, take the operation's own guess, or fail.
-        nearest: before guessing, take the configuration of the most similar call that was measured.
-        forward_only: measure without the gradient, also where an operation asks for both.
-        fixed: `on_miss` is the operation's decision, which the environment does not change.
+        on_miss: `autotune` measures the candidates, `heuristics` uses the operation's own guess, `error` fails.
+        nearest: before guessing, use the configuration of the most similar call that was measured.
+        forward_only: measure without the gradient, even if an operation asks for it.
+        fixed: the operation decides `on_miss`, and the environment does not change it.
     """
 
     on_miss: OnMiss = "autotune"
@@ -59,7 +59,7 @@ _overlays: Final[ContextVar[tuple[dict[str, Any], ...]]] = ContextVar("ejcache_a
 
 
 def current_policy(own: Policy | None = None) -> Policy:
-    """The policy now: of the innermost `policy_override`, else `EJKERNEL_AUTOTUNE_POLICY`, else the operation's own."""
+    """The operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`."""
     policy = own or Policy()
     from_environment = resolve().autotune_policy
     if from_environment is not None and not policy.fixed:
@@ -73,10 +73,10 @@ def current_policy(own: Policy | None = None) -> Policy:
 def policy_override(
     *, on_miss: OnMiss | None = None, nearest: bool | None = None, forward_only: bool | None = None
 ) -> Iterator[None]:
-    """Change the policy of every operation in this context; what is not given stays as it is.
+    """Change the policy of all operations in this block; arguments that are None change nothing.
 
     Raises:
-        SettingError: `on_miss` is none of `autotune`, `heuristics` and `error`.
+        SettingError: `on_miss` is not `autotune`, `heuristics` or `error`.
     """
     if on_miss is not None and on_miss not in _ON_MISS:
         raise SettingError("on_miss", on_miss, ", ".join(_ON_MISS))
@@ -91,21 +91,21 @@ def policy_override(
 
 
 def require() -> contextlib.AbstractContextManager[None]:
-    """Fail where no tuned configuration is found, with the nearest one there is and what differs."""
+    """Raise `ConfigurationMissingError` in this block where no tuned configuration is found."""
     return policy_override(on_miss="error")
 
 
 def forward_only() -> contextlib.AbstractContextManager[None]:
-    """Measure without gradients."""
+    """Measure without gradients in this block."""
     return policy_override(forward_only=True)
 
 
 @contextlib.contextmanager
 def overlay(configurations: Mapping[str | RecordKey, Any]) -> Iterator[None]:
-    """Use these configurations, whatever is stored, and store none of them.
+    """Use these configurations in this block instead of stored ones. They are never stored.
 
     Args:
-        configurations: by operation, for all its calls, or by `RecordKey`, for one.
+        configurations: by operation name, for all its calls, or by `RecordKey`, for one call.
     """
     mapping = {key.digest if isinstance(key, RecordKey) else key: value for key, value in configurations.items()}
     token = _overlays.set((*_overlays.get(), mapping))
@@ -122,7 +122,7 @@ def altered() -> bool:
 
 
 def overlaid(key: RecordKey) -> tuple[Any] | None:
-    """The configuration that an active `overlay` has for `key`, in a tuple because it may be None; the innermost's."""
+    """The configuration that the innermost active `overlay` has for `key`, in a tuple because it may be None."""
     for mapping in reversed(_overlays.get()):
         for name in (key.digest, key.operation):
             if name in mapping:
@@ -135,20 +135,14 @@ def _retraced() -> Iterator[None]:
     if "jax" not in sys.modules:
         yield
         return
-    from ejcache.autotune.measure_context import traced_apart
+    from ejcache.autotune.trace_context import traced_apart
 
-    # By content, not by identity: entering an equal block again finds what was traced in the first.
+    # The token is made of the content, so that a second, equal block reuses the traces of the first.
     with traced_apart(_fingerprint()):
         yield
 
 
 def _fingerprint() -> str:
-    overlays = []
-    for mapping in _overlays.get():
-        for name, value in sorted(mapping.items()):
-            try:
-                overlays.append([name, to_plain(value)])
-            except ConfigurationError:
-                overlays.append([name, repr(value)])
+    overlays = [[name, json_or_repr(value)] for mapping in _overlays.get() for name, value in sorted(mapping.items())]
     text = canonical_json([[list(change) for change in _overrides.get()], overlays])
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,115 +1,111 @@
-"""Writing down what operations are called with, to tune it later or elsewhere: `record()` or `EJKERNEL_OPS_RECORD`."""
+"""Records the calls of operations, so that they can be tuned later or on another machine.
+
+`record()` or `EJCACHE_AUTOTUNE_RECORD` switches it on.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.calls import UnrecordableError, decode_call, encode_call
-from ejcache.autotune.key import slug
-from ejcache.autotune.layer import warn_once
+from ejcache.autotune.call_documents import MAX_CALL_BYTES, UnrecordableError, decode_call, encode_call
+from ejcache.autotune.log import warn_once
+from ejcache.autotune.records.key import slug
+from ejcache.autotune.records.store import default_store
 from ejcache.errors import EjcacheError, EntryError, StoreError
-from ejcache.settings import environment, resolve
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.autotune.key import RecordKey
-    from ejcache.autotune.store import AutotuneStore
-    from ejcache.stores.documents import DocumentStore
+    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.stores.documents import Documents
 
-__all__ = ["RECORDED", "Recorded", "note", "record", "recorded_calls", "recording"]
+__all__ = ["RECORDED", "RecordedCall", "note", "record", "recorded_calls", "recording"]
 
 RECORDED: Final = "autotune-recorded/"
+_MOST_NOTED: Final = 10_000
 
-_places: Final[ContextVar[DocumentStore | None]] = ContextVar("ejcache_autotune_recording", default=None)
-_PAUSE_SECONDS: Final = 30.0
+_documents: Final[ContextVar[Documents | None]] = ContextVar("ejcache_autotune_recording", default=None)
 _noted: Final[dict[tuple[str, str], bool]] = {}
-"""Whether a call could be recorded in a place; neither is tried again."""
-_failing: Final[dict[str, float]] = {}
-"""Places that failed a moment ago, and until when they are left alone: each call would wait for them."""
-_lock: Final = threading.Lock()
+"""By URL and key: whether the call could be recorded. It is not tried again."""
 
 
 @contextlib.contextmanager
 def record(url: str | None = None) -> Iterator[None]:
-    """Write down every kind of call of tuned operations in this context, once each and without data.
+    """Record each kind of call of tuned operations in this block once, without its data.
 
     Args:
-        url: where, a directory or URL; by default where this process's own records are.
+        url: a directory or the URL of a bucket; by default that of this process's own records.
 
     Raises:
-        UsageError: `url` is none.
+        UsageError: `url` has no known form.
     """
-    from ejcache.autotune.store import default_store
-
-    documents = default_store().layers[0].documents if url is None else open_documents(url)
-    token = _places.set(documents)
+    token = _documents.set(default_store().layers[0].documents if url is None else open_documents(url))
     try:
         yield
     finally:
-        _places.reset(token)
+        _documents.reset(token)
 
 
 def recording() -> bool:
-    """Whether calls are written down now."""
-    if _places.get() is not None:
+    """Whether calls are recorded now."""
+    if _documents.get() is not None:
         return True
-    # Read raw first: this is asked at every call, and the variable is hardly ever there.
-    return environment().get("EJKERNEL_OPS_RECORD") is not None and bool(resolve().autotune_record)
+    # This runs at each call. Looking for the variable is quicker than resolving all settings.
+    if environment_variable("EJCACHE_AUTOTUNE_RECORD") is None and environment_variable("EJKERNEL_OPS_RECORD") is None:
+        return False
+    return bool(resolve().autotune_record)
 
 
 def note(key: RecordKey, describe: Callable[[], dict[str, Any]], store: AutotuneStore) -> bool:
-    """Write the call down if it has not been; False if it cannot be.
+    """Record the call unless it was recorded before; False if it cannot be recorded.
 
     Args:
         key: of the call.
-        describe: gives `how`, `args` and `kwargs`; raises `UnrecordableError`.
-        store: where, unless `record` says so.
+        describe: returns `how`, `args` and `kwargs`; raises `UnrecordableError`.
+        store: its first layer takes the recording, unless `record` names another place.
     """
-    documents = _places.get() or store.layers[0].documents
-    with _lock:
-        noted = _noted.get((documents.url, key.digest))
-        if noted is not None:
-            return noted
-        if time.monotonic() < _failing.get(documents.url, 0.0):
-            return False
+    documents = _documents.get() or store.layers[0].documents
+    noted = _noted.get((documents.url, key.digest))
+    if noted is not None:
+        return noted
     call: dict[str, Any] = {"operation": key.operation, "version": key.version, "key": key.text, "digest": key.digest}
     call |= {"device": key.device, "environment": dict(key.environment), "call": dict(key.call)}
     call |= {"created": time.time(), "host": socket.gethostname()}
     recordable = False
     try:
         documents.create(f"{RECORDED}{slug(key.operation)}/{key.digest}.json", encode_call(call | describe()))
+        recordable = True
+    except StoreError as exc:
+        # The storage may work again later, so the call is not noted.
+        warn_once(f"recording to {documents.url}", "calls are not recorded: %s", exc)
+        return False
     except UnrecordableError as exc:
         warn_once(f"recording {key.operation}", "a call of %s is not recorded: %s", key.operation, exc)
-    except StoreError as exc:
-        warn_once(f"recording to {documents.url}", "calls are not recorded: %s", exc)
-        with _lock:
-            _failing[documents.url] = time.monotonic() + _PAUSE_SECONDS
-        return False
     except (EjcacheError, RecursionError, TypeError, ValueError) as exc:
         warn_once(f"recording {key.operation}", "a call of %s is not recorded: %r", key.operation, exc)
-    else:
-        recordable = True
-    with _lock:
-        _noted[documents.url, key.digest] = recordable
+    if len(_noted) >= _MOST_NOTED:
+        _noted.clear()
+    _noted[documents.url, key.digest] = recordable
     return recordable
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedCall:
     """One recorded call.
 
     Attributes:
         path: of its document.
-        call: what it holds, or None if it cannot be read.
-        problem: why not.
+        call: its contents, or None if the document is damaged.
+        problem: the damage.
     """
 
     path: str
@@ -117,13 +113,13 @@ class Recorded:
     problem: str = ""
 
 
-def recorded_calls(documents: DocumentStore) -> Iterator[Recorded]:
-    """Every recorded call in a place, ordered by path; raises `StoreError` if it cannot be listed."""
+def recorded_calls(documents: Documents) -> Iterator[RecordedCall]:
+    """Each recorded call among the documents, ordered by path; raises `StoreError` if they cannot be listed."""
     for path in sorted(documents.list(RECORDED)):
-        data = documents.read(path)
+        data = documents.read(path, max_size=MAX_CALL_BYTES)
         if data is None:
             continue
         try:
-            yield Recorded(path, decode_call(data))
+            yield RecordedCall(path, decode_call(data))
         except EntryError as exc:
-            yield Recorded(path, None, str(exc))
+            yield RecordedCall(path, None, str(exc))

@@ -1,4 +1,4 @@
-"""Recorded calls, tuned. What is tuned already is passed over, so that an interrupted run can be resumed."""
+"""Tunes recorded calls. A call that has a tuned record is skipped, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ejcache.autotune.calls import imported
-from ejcache.autotune.decorator import Autotuned
-from ejcache.autotune.plain import canonical_json
+from ejcache.autotune.call_documents import RecordedNames, arguments_of
+from ejcache.autotune.ejkernel.install import recorded_invocation, recorded_kernel
+from ejcache.autotune.operation import Autotuned
 from ejcache.autotune.policy import forward_only
-from ejcache.autotune.records import Source
+from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.record import Source
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
-    from ejcache.autotune.key import RecordKey
-    from ejcache.autotune.recording import Recorded
-    from ejcache.autotune.records import Record
-    from ejcache.autotune.store import AutotuneStore
+    from ejcache.autotune.ejkernel.chain import InvocationCall
+    from ejcache.autotune.operation import BoundCall
+    from ejcache.autotune.recording import RecordedCall
+    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.store import AutotuneStore
 
-__all__ = ["Outcome", "Replayed", "replay", "tunable"]
+__all__ = ["ReplayOutcome", "Replayed", "replay", "tunable"]
 
 
-class Outcome(StrEnum):
-    """What became of a recorded call."""
+class ReplayOutcome(StrEnum):
+    """The result of tuning a recorded call."""
 
     TUNED = "tuned"
     ALREADY = "already tuned"
@@ -38,86 +41,89 @@ class Replayed:
     Attributes:
         path: of its document.
         operation: its name.
-        outcome: what became of it.
-        record: of the call, where there is one.
-        problem: why it failed.
+        outcome: the result.
+        record: of the call, if there is one.
+        problem: the reason for a failure.
     """
 
     path: str
     operation: str
-    outcome: Outcome
+    outcome: ReplayOutcome
     record: Record | None = None
     problem: str = ""
 
 
-def replay(recorded: Recorded, store: AutotuneStore, *, force: bool = False) -> Replayed:
+def replay(
+    recorded: RecordedCall, store: AutotuneStore, names: RecordedNames, *, force: bool = False, unsure: bool = False
+) -> Replayed:
     """Tune one recorded call on this machine and publish the record.
-
-    Imports the modules that the call names.
 
     Args:
         recorded: the call.
-        store: where to publish.
-        force: measure it although a tuned record is there.
+        store: takes the record.
+        names: imports what the call names, as far as the caller trusts it.
+        force: measure the call even if it has a tuned record.
+        unsure: measure the call also if its record is unsure.
     """
     if recorded.call is None:
-        return Replayed(recorded.path, "", Outcome.FAILED, problem=recorded.problem)
+        return Replayed(recorded.path, "", ReplayOutcome.FAILED, problem=recorded.problem)
     operation = recorded.call["operation"]
     try:
         with _mode_of(recorded.call):
-            return _replayed(recorded.path, recorded.call, store, force=force)
+            return _replayed(recorded.path, recorded.call, store, names, force=force, unsure=unsure)
     except Exception as exc:
-        # One call that cannot be replayed must not end the tuning of all others.
-        return Replayed(recorded.path, operation, Outcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
+        # A call that cannot be replayed must not end the tuning of the others.
+        return Replayed(recorded.path, operation, ReplayOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
 
 
-def _replayed(path: str, call: dict[str, Any], store: AutotuneStore, *, force: bool) -> Replayed:
+def _replayed(
+    path: str, call: dict[str, Any], store: AutotuneStore, names: RecordedNames, *, force: bool, unsure: bool
+) -> Replayed:
     operation = call["operation"]
-    again = tunable(call)
+    again = tunable(call, names)
     _check_same(again.key, call)
     found = store.find(again.key)
-    if found is not None and found.source.rank <= Source.TUNED.rank and not force:
-        return Replayed(path, operation, Outcome.ALREADY, found.record)
+    again_wanted = force or found is None or not found.record.works or (unsure and bool(found.record.unsure))
+    if found is not None and found.source.rank <= Source.TUNED.rank and not again_wanted:
+        return Replayed(path, operation, ReplayOutcome.ALREADY, found.record)
     record = again.measured()
-    if record is None:
-        return Replayed(path, operation, Outcome.FAILED, problem="every candidate failed")
-    if not store.publish(record):
-        return Replayed(path, operation, Outcome.FAILED, record, "it could not be stored")
-    return Replayed(path, operation, Outcome.TUNED, record)
+    published = store.publish(record)
+    if not record.works:
+        return Replayed(path, operation, ReplayOutcome.FAILED, problem=f"every candidate failed: {record.failures()}")
+    if not published:
+        return Replayed(path, operation, ReplayOutcome.FAILED, record, "it could not be stored")
+    return Replayed(path, operation, ReplayOutcome.TUNED, record)
 
 
 def _mode_of(call: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Where the call is what it was when it was recorded: without the gradient, if that was to be left out."""
+    """A context in which the call has the key that was recorded: without the gradient, if it was measured so."""
     described = call.get("call")
     recorded_forward = isinstance(described, dict) and described.get("mode") == "forward"
     return forward_only() if recorded_forward else contextlib.nullcontext()
 
 
 def _check_same(key: RecordKey, call: dict[str, Any]) -> None:
-    """Raise `UsageError` if a record of `key` would not be found by the program that recorded the call."""
+    """Raise `UsageError` if the program that recorded the call would not find a record of `key`."""
     described = call.get("call", key.call)
     if key.operation != call["operation"] or canonical_json(dict(key.call)) != canonical_json(described):
         raise UsageError(f"what was recorded as {call.get('key', call['operation'])} is now {key.text}")
 
 
-def tunable(call: dict[str, Any]) -> Any:
-    """The call with its operation: `key`, `measured()` and `attempt(configuration)`.
+def tunable(call: dict[str, Any], names: RecordedNames) -> BoundCall | InvocationCall:
+    """The call bound to its operation, ready to be measured.
 
     Raises:
-        UsageError: what it names cannot be imported, or is something else now.
-        EntryCorruptError: it is malformed.
+        UsageError: the call names no operation, or an object that `names` does not find or trust.
+        EntryCorruptError: the call is malformed.
     """
-    from ejcache.autotune.measure_calls import arguments_of
-
     how = call["how"]
-    args, kwargs = arguments_of(call)
+    # The operation comes first: no argument is made for a call of an object that is not an operation.
     if how.get("kind") == "autotuned":
-        held = imported(how["object"])
-        if not isinstance(held, Autotuned):
+        operation = names.find(str(how["object"]))
+        if not isinstance(operation, Autotuned):
             raise UsageError(f"{how['object']} is not autotuned any more")
-        return held.bound(args, kwargs)
+        return operation.bound(*arguments_of(call, names))
     if how.get("kind") == "ejkernel":
-        from ejcache.autotune.ejkernel_chain import call_again
-
-        return call_again(how, args, kwargs)
+        kernel, executor = recorded_kernel(how, names)
+        return recorded_invocation(kernel, executor, *arguments_of(call, names))
     raise UsageError(f"a call of kind {how.get('kind')!r} cannot be replayed")

@@ -1,43 +1,53 @@
-"""`ejcache config`: every setting, its value, and where it came from; and the limits kept with a shared cache."""
+"""`ejcache config`: every setting, its value and its source; and the limits that are stored with a shared cache."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.opened import chosen_settings
-from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
-from ejcache.errors import EntryError, StoreError, UsageError
-from ejcache.units import format_age, format_size
+from ejcache.cli.app.completion import settings_beginning
+from ejcache.cli.options import Dir, Json, examples, warn_of_bytes
+from ejcache.cli.target import command_settings
+from ejcache.errors import EntryError, SettingError, StoreError, UsageError
+from ejcache.settings.config_file import HOST_FILE, change_file, user_file
+from ejcache.settings.floors import Floors
+from ejcache.settings.resolve import parse, setting_in_file, setting_named
+from ejcache.stores.location import display_url
+from ejcache.util.units import format_age, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.settings import Settings
+    from ejcache.settings.resolve import Settings
 
-__all__ = ["app", "config", "set_limits"]
+__all__ = ["app", "config", "get_value", "set_values", "unset_values"]
 
-_PATIENCE: Final = 3.0
-"""Seconds to wait for a shared cache to say its limits; the settings are known without it."""
+_LIMITS_SECONDS: Final = 3.0
+"""Seconds to wait for the limits of a shared cache; the settings are shown without them."""
+
+_SETTING: Final = typer.Argument(metavar="NAME", help="Such as max_size.", autocompletion=settings_beginning)
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()
 def config(context: typer.Context, directory: Dir = None, as_json: Json = False) -> None:
-    """Show every setting, its value and where it came from, and the limits that are stored with a shared cache.
+    """Show every setting, its value and its source, and the limits that are stored with a shared cache.
 
-    Exits with 1 if a value in the environment cannot be used; the next source's value is used instead, but where JAX
-    itself refuses to be imported with it.
+    Exits with 1 if a value in the environment cannot be used. The value of the next source is used instead, unless JAX
+    itself cannot be imported with the value.
     """
     if context.invoked_subcommand is not None:
-        context.obj = _Given(directory, as_json)
+        context.obj = _GroupOptions(directory, as_json)
         return
-    settings = chosen_settings(directory)
+    settings = command_settings(directory)
     problems = [str(problem) for problem in settings.problems]
+    floors = Floors.of(settings)
     limits = None
     try:
         limits = _stored_limits(settings)
@@ -47,119 +57,243 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
             raise UsageError(problem) from exc
         output.warn(problem)
         problems.append(problem)
+    untrusted = _why_untrusted(settings)
     if as_json:
         output.print_json(
             {
                 "disabled_reason": settings.disabled_reason,
+                "untrusted_directory": untrusted or None,
                 "problems": problems,
                 "stored_limits": limits,
+                "floors": {"keep_seconds": floors.keep, "publish_seconds": floors.publish},
                 "settings": [
-                    {
-                        "name": setting.name,
-                        "value": value.value,
-                        "origin": str(value.origin),
-                        "source": value.source,
-                        "default": setting.default,
-                        "accepted": setting.accepted,
-                        "flag": setting.flag,
-                        "variables": list(setting.variables),
-                        "help": setting.doc,
-                    }
+                    output.fields_of(setting, "name", "default", "accepted", "flag")
+                    | {"variables": list(setting.variables), "help": setting.doc}
+                    | {"value": _without_credentials(value.value)}
+                    | output.fields_of(value, "origin", "source")
                     for setting, value in settings.items()
                 ],
             }
         )
     else:
+        shown = {"min_compile_seconds": str(floors)}
         output.print_table(
-            ["setting", "value", "from", "what it is"],
+            ["setting", "value", "source", "meaning"],
             [
-                [setting.name, _worded(setting.name, value.value), value.source, setting.doc]
+                [setting.name, _worded(setting.name, shown.get(setting.name, value.value)), value.source, setting.doc]
                 for setting, value in settings.items()
             ],
-            shrink=("value",),
-            drop_last=True,
+            shrink=("value", "source"),
+            optional="meaning",
         )
         if settings.disabled_reason:
             output.say(f"\nnothing is cached: {settings.disabled_reason}")
+        if untrusted:
+            output.say(f"\nprograms use a directory of their own: {untrusted}")
         if limits:
-            output.say(f"\nstored with {settings.cache_dir}, and before any job's own limit: {_limits_text(limits)}")
+            output.say(f"\nstored with {settings.cache_dir}, and used instead of a job's own: {_limits_text(limits)}")
     if problems:
         raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """Options that stand before the subcommand, and are meant for it."""
+class _GroupOptions:
+    """Options that were given before the subcommand; they apply to it."""
 
     directory: str | None
     as_json: bool
 
 
-@app.command("set", short_help="Store limits with a shared cache.")
-def set_limits(
+_To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="user|host|cache",
+        help="The user's file, the host's file, or the shared cache. Default: the shared cache for its limits, "
+        "else the user's file.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(
+    "set",
+    short_help="Write settings into the configuration file, or limits into a shared cache.",
+    epilog=examples("config set max_size=10GB", "config set min_compile_seconds=0.1 max_size=50GB"),
+)
+def set_values(
     context: typer.Context,
     assignments: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE", help="max_size=100GB, max_entries=N, older_than=90d, unused_for=30d."),
+        typer.Argument(
+            metavar="NAME=VALUE",
+            help="Such as max_size=100GB; of a shared cache also max_entries=N, …",
+            autocompletion=settings_beginning,
+        ),
     ],
+    to: _To = None,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Store limits with a bucket, or another cache that hosts share, where they go before any job's own limit.
+    """Write settings into the user's configuration file. The environment and programs overrule it.
 
-    The jobs that use the cache keep them, and so does `ejcache prune` without rules. A limit is removed by NAME=none;
-    those that are not named stay as they are.
+    Limits of a bucket, or of another cache that hosts share, are stored with it: max_size=100GB, max_entries=N,
+    older_than=90d, unused_for=30d. Jobs use them instead of their own limits, and `ejcache prune` without rules applies
+    them, too. NAME=none removes such a limit.
     """
-    from ejcache.stores.opening import is_shared, open_bucket_at
-    from ejcache.upkeep.stored_policy import change_limits, parse_limit
-
-    before: _Given = context.obj
-    directory = directory if directory is not None else before.directory
-    as_json = as_json or before.as_json
-    settings = chosen_settings(directory)
-    url = str(settings.cache_dir)
     changes = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
-            raise UsageError(f"{assignment!r} sets nothing: give NAME=VALUE, such as max_size=100GB")
-        changes[name.strip()] = parse_limit(name.strip(), text)
-    if not is_shared(url):
+            raise UsageError(f"{assignment!r} is not an assignment: give NAME=VALUE, such as max_size=100GB")
+        changes[name.strip()] = text.strip()
+    _change(context.obj, changes, to, directory, as_json=as_json)
+
+
+@app.command(
+    "unset",
+    short_help="Remove settings from the configuration file, or limits from a shared cache.",
+    epilog=examples("config unset max_size"),
+)
+def unset_values(
+    context: typer.Context,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Such as max_size.", autocompletion=settings_beginning)
+    ],
+    to: _To = None,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Remove settings from the user's configuration file, or limits from a shared cache."""
+    _change(context.obj, dict.fromkeys(names), to, directory, as_json=as_json)
+
+
+@app.command("get", short_help="Print the value of one setting.", epilog=examples("config get cache_dir"))
+def get_value(
+    context: typer.Context,
+    name: Annotated[str, _SETTING],
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Print the value that a setting has; with --json also where it comes from."""
+    before: _GroupOptions = context.obj
+    setting = setting_named(name)
+    value = command_settings(directory if directory is not None else before.directory)[setting.name]
+    if as_json or before.as_json:
+        fields = {"name": setting.name, "value": _without_credentials(value.value)}
+        output.print_json(fields | output.fields_of(value, "origin", "source"))
+    else:
+        output.say(_plain(value.value), wrap=False)
+
+
+def _change(
+    before: _GroupOptions, changes: Mapping[str, str | None], to: str | None, directory: str | None, *, as_json: bool
+) -> None:
+    from ejcache.maintenance.stored_policy import LIMITS
+
+    if to not in (None, "user", "host", "cache"):
+        raise SettingError("--to", to, "user, host or cache")
+    directory = directory if directory is not None else before.directory
+    as_json = as_json or before.as_json
+    settings = command_settings(directory)
+    with_cache = dict(changes) if to == "cache" else {}
+    if to is None and not changes.keys().isdisjoint(LIMITS) and _is_shared(settings):
+        with_cache = {name: text for name, text in changes.items() if name in LIMITS}
+    in_file = {name: text for name, text in changes.items() if name not in with_cache}
+    written = _change_file(in_file, HOST_FILE if to == "host" else user_file()) if in_file else None
+    limits = _change_limits(with_cache, settings) if with_cache else None
+    if as_json:
+        output.print_json({"url": str(settings.cache_dir), "stored_limits": limits, "file": written and str(written)})
+        return
+    if written is not None:
+        output.say(f"{'changed' if None in in_file.values() else 'written to'} {written}: {', '.join(in_file)}")
+    if limits is not None:
+        output.say(f"stored with {settings.cache_dir}: {_limits_text(limits)}")
+
+
+def _change_file(changes: Mapping[str, str | None], path: Path) -> Path:
+    values: dict[str, Any] = {}
+    for name, text in changes.items():
+        setting = setting_in_file(name)
+        if setting.name == "max_size":
+            warn_of_bytes(name, text)
+        if text is None:
+            values |= dict.fromkeys((setting.name, name))
+            continue
+        parsed = parse(setting, text)
+        # A size stays as the person has written it: 50GB reads better than 50000000000.
+        exact = isinstance(parsed, bool) or not isinstance(parsed, int) or str(parsed) == text
+        values[setting.name] = list(parsed) if isinstance(parsed, tuple) else parsed if exact else text
+    change_file(path, values)
+    return path
+
+
+def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dict[str, Any]:
+    from ejcache.maintenance.stored_policy import change_limits, parse_limit
+    from ejcache.stores.opening import open_bucket
+
+    parsed = {name: parse_limit(name, text or "none") for name, text in changes.items()}
+    if not _is_shared(settings):
         raise UsageError(
-            f"{url} is a cache of this host alone, with which no limits are stored: "
-            "set JAX_COMPILATION_CACHE_MAX_SIZE (bytes, without a unit) where it is used"
+            f"{settings.cache_dir} is used by this host alone, and limits are stored with shared caches only: "
+            "without --to cache, max_size is written into the user's configuration file"
         )
-    bucket = open_bucket_at(url, settings=settings)
+    bucket = open_bucket(str(settings.cache_dir), settings=settings)
     try:
-        limits = change_limits(bucket, changes)
+        return change_limits(bucket, parsed)
     finally:
         bucket.close()
-    if as_json:
-        output.print_json({"url": url, "stored_limits": limits})
-    else:
-        output.say(f"stored with {url}: {_limits_text(limits)}")
+
+
+def _is_shared(settings: Settings) -> bool:
+    from ejcache.stores.filesystems import detect_shared_storage
+    from ejcache.stores.location import Location
+
+    return detect_shared_storage(Location.parse(str(settings.cache_dir)))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    shown = _without_credentials(value)
+    return ",".join(map(str, shown)) if isinstance(shown, list) else "" if shown is None else str(shown)
+
+
+def _why_untrusted(settings: Settings) -> str:
+    """Why programs load no code from the local cache directory; "" if they do, or if it is not a local directory."""
+    from ejcache.stores.filesystems import detect_shared_storage
+    from ejcache.stores.local.layout import Layout
+    from ejcache.stores.location import Location, LocationKind
+
+    with suppress(UsageError):
+        location = Location.parse(str(settings.cache_dir))
+        if location.kind is LocationKind.DIRECTORY and not detect_shared_storage(location):
+            return Layout(Path(location.path), trusted=settings.trust_dir).why_untrusted()
+    return ""
 
 
 def _stored_limits(settings: Settings) -> dict[str, Any] | None:
-    """What is stored with the cache, if it is one with which limits are stored, and says so soon.
+    """The limits that are stored with the cache; None if it is not shared or does not answer in time.
 
     Raises:
-        UsageError: it is no URL of a cache.
+        UsageError: the URL is not one of a cache.
     """
-    from ejcache.stores.opening import is_shared, open_bucket_at
-    from ejcache.upkeep.stored_policy import read_limits
+    from ejcache.maintenance.stored_policy import read_limits
+    from ejcache.stores.filesystems import detect_shared_storage
+    from ejcache.stores.location import Location
+    from ejcache.stores.opening import open_bucket
 
-    url = str(settings.cache_dir)
+    location = Location.parse(str(settings.cache_dir))
     try:
-        if not is_shared(url):
+        if not detect_shared_storage(location):
             return None
-        bucket = open_bucket_at(url, settings=settings, deadline=_PATIENCE)
+        bucket = open_bucket(location, settings=settings, deadline=_LIMITS_SECONDS)
         try:
             return read_limits(bucket)
         finally:
             bucket.close()
     except (EntryError, StoreError) as exc:
-        output.warn(f"limits that may be stored with {url} are not known: {exc}")
+        output.warn(f"the limits that are stored with {location} could not be read: {exc}")
         return None
 
 
@@ -179,4 +313,12 @@ def _worded(name: str, value: Any) -> str:
         return str(value).lower()
     if name in ("max_size", "local_max_size"):
         return format_size(value) if value else "0 (no caching)" if name == "max_size" else "0 (none)"
-    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    shown = _without_credentials(value)
+    return ", ".join(map(str, shown)) if isinstance(shown, list) else str(shown)
+
+
+def _without_credentials(value: Any) -> Any:
+    """A value of a setting without the passwords and tokens of its URLs."""
+    if isinstance(value, tuple | list):
+        return [_without_credentials(each) for each in value]
+    return display_url(value) if isinstance(value, str) else value

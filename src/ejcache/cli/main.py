@@ -1,6 +1,6 @@
-"""The `ejcache` command: its subcommands, and what it exits with.
+"""The `ejcache` command and its exit status.
 
-0: fine. 1: something was found, or failed. 2: the command line or a setting cannot be used as it is.
+0: fine. 1: something was found, failed or does not exist. 2: bad usage: the command line or a setting must be changed.
 """
 
 from __future__ import annotations
@@ -8,81 +8,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import logging
 import os
 import sys
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
+from typer._completion_classes import completion_init
 
-from ejcache.cli import autotune, configuration, demo, doctor, look, run, tend, transfer, verify
-from ejcache.cli.output import warn
-from ejcache.cli.program import Program
-from ejcache.cli.why import why
+from ejcache.cli.app.commands import build
+from ejcache.cli.output import print_json, printable, say, warn
 from ejcache.errors import EjcacheError, UsageError
+from ejcache.util.log import log
 
-__all__ = ["FINE", "FOUND", "USAGE", "app", "main"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FINE", "FOUND", "USAGE", "main"]
 
 FINE: Final = 0
 FOUND: Final = 1
 USAGE: Final = 2
 _INTERRUPTED: Final = 130
 _UNWRITTEN: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE})
-"""What writing to stdout fails with; trouble with a cache is a StoreError."""
+"""Errors of writing to stdout. Failures of a cache are StoreErrors."""
 _BadUsage: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""What every mistake on the command line is; typer brings click along under different names in different versions."""
-
-app = typer.Typer(
-    name="ejcache",
-    help="The persistent compilation cache and autotune store for JAX.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from ejcache._version import __version__
-
-        typer.echo(f"ejcache {__version__}")
-        raise typer.Exit
-
-
-@app.callback(
-    epilog="Exit status: 0 fine, 1 something was found or failed, 2 bad usage. "
-    "Sizes: 500000, 10GB (decimal), 10GiB (binary). Ages: 90s, 15m, 36h, 14d."
-)
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Keep what JAX compiles, so that the second start is fast."""
-
-
-app.command(
-    cls=run.RunCommand,
-    short_help="Run a program with the cache.",
-    context_settings={"allow_interspersed_args": False},
-)(run.run)
-app.command(short_help="Show what the cache holds and what it did.")(look.stats)
-app.command(short_help="List the entries.")(look.ls)
-app.command(short_help="Show one entry.")(look.show)
-app.command(short_help="Say why a program was compiled rather than loaded.")(why)
-app.command(short_help="Remove entries by size, number, age, name or version.")(tend.prune)
-app.command(short_help="Check every entry, and repair.")(verify.verify)
-app.command(short_help="Remove all entries.")(tend.clear)
-app.command(short_help="Keep an entry whatever is evicted.")(tend.pin)
-app.command(short_help="Let a pinned entry be evicted again.")(tend.unpin)
-app.add_typer(configuration.app, name="config", short_help="Show every setting and where its value came from.")
-app.command(short_help="Copy entries to another cache.")(transfer.push)
-app.command(short_help="Copy entries from another cache.")(transfer.pull)
-app.command(short_help="Write entries into one file.")(transfer.export)
-app.command("import", short_help="Copy the entries of such a file into the cache.")(transfer.import_bundle)
-app.command(short_help="Try whether a place can hold a cache, and say what to do.")(doctor.doctor)
-app.command(short_help="Run a training step cold and warm, and compare.")(demo.demo)
-app.add_typer(autotune.app, name="autotune", short_help="Look at tuned configurations, tune, move them.")
+"""The base class of typer's usage errors. Its module has another name in each version of typer."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,19 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: without the program's name; those of this process if not given.
     """
-    outcome = _dispatch(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(outcome, Program):
-        # Out here, so that what the program raises meets no handler but Python's own.
-        outcome.run()
-        return FINE
-    return outcome
-
-
-def _dispatch(arguments: list[str]) -> int | Program:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    completion_init()
+    as_json = "--json" in arguments and arguments[0] != "run"  # behind `run` it is the program's, or asks for a report
     try:
-        # For the commands only: a program under `run` finds no stdout either, as under `python`.
-        with contextlib.redirect_stdout(_Closed()) if sys.stdout is None else contextlib.nullcontext():
-            command = typer.main.get_command(app)
+        closed = contextlib.redirect_stdout(_Closed()) if sys.stdout is None else contextlib.nullcontext()
+        with closed, _printed_warnings():
+            command = typer.main.get_command(build(arguments[0] if arguments else None))
             outcome = command.main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
             sys.stdout.flush()
     except typer.Exit as exc:
@@ -111,38 +58,76 @@ def _dispatch(arguments: list[str]) -> int | Program:
     except (typer.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except _BadUsage as exc:
-        return _explain(exc)
+        return _report_usage(exc, as_json=as_json)
     except EjcacheError as exc:
-        warn(str(exc))
+        _report_error(exc, str(exc), as_json=as_json)
         return USAGE if isinstance(exc, UsageError) else FOUND
     except OSError as exc:
         if exc.filename is not None or exc.errno not in _UNWRITTEN:
-            raise
+            return _report_unexpected(exc, as_json=as_json)
         _drop_output()
-        if not isinstance(exc, BrokenPipeError):  # else nobody reads any more, which is no trouble
+        if not isinstance(exc, BrokenPipeError):  # otherwise the reader has stopped reading: `ejcache ls | head`
             warn(f"stdout cannot be written: {exc.strerror}")
         return FOUND
-    if isinstance(outcome, Program):
-        return outcome
+    except Exception as exc:
+        return _report_unexpected(exc, as_json=as_json)
     return outcome if isinstance(outcome, int) else FINE
 
 
+class _WarningPrinter(logging.Handler):
+    """Prints the warnings of the package as messages of the command, without control characters."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage().removeprefix("ejcache: "))
+
+
+@contextlib.contextmanager
+def _printed_warnings() -> Iterator[None]:
+    printer = _WarningPrinter(logging.WARNING)
+    log.addHandler(printer)
+    try:
+        yield
+    finally:
+        log.removeHandler(printer)
+
+
 class _Closed(io.TextIOBase):
-    """What Python puts in place of a stdout that was closed is None, which cannot even say so."""
+    """Stands in for a closed stdout, which Python replaces by None."""
 
     def write(self, _: str) -> int:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def _drop_output() -> None:
-    """Let what is still buffered go nowhere: it would fail again when Python exits, and change the exit status."""
+    """Discard what is still buffered. Writing it when Python exits would fail again and change the exit status."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _explain(exc: Exception) -> int:
-    message = getattr(exc, "format_message", lambda: str(exc))()
+def _report_error(exc: Exception, message: str, *, as_json: bool, kind: str = "") -> None:
+    """Print a message on stderr, and with `--json` an object with it on stdout."""
+    warn(message)
+    if as_json:
+        with contextlib.suppress(OSError):  # the exit status still says that the command failed
+            print_json({"error": printable(message, keep="\n"), "kind": kind or type(exc).__name__})
+
+
+def _report_usage(exc: Exception, *, as_json: bool) -> int:
     context = getattr(exc, "ctx", None)
+    message = getattr(exc, "format_message", lambda: str(exc))()
+    if type(exc).__name__ == "NoArgsIsHelpError":
+        say(message)
+        return FINE
     where = context.command_path if context is not None else "ejcache"
-    warn(f"{message.rstrip('.').replace('Value error, ', '')} (see {where} --help)")
+    message = f"{message.rstrip('.').replace('Value error, ', '')} (see {where} --help)"
+    _report_error(exc, message, as_json=as_json, kind=UsageError.__name__)
     return USAGE
+
+
+def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
+    """One sentence for an error that no command expects; its traceback under `python -X dev`."""
+    if sys.flags.dev_mode:
+        raise exc
+    message = f"unexpected {type(exc).__name__}: {exc}; `python -X dev -m ejcache …` shows where, please report it"
+    _report_error(exc, message, as_json=as_json)
+    return FOUND

@@ -1,15 +1,23 @@
-"""What a person or a machine sees: tables and JSON on stdout, everything else on stderr."""
+"""What a command prints: tables and JSON on stdout; messages and progress bars on stderr.
+
+Names, keys and error messages may come from storage that other people write to. Everything printed here goes through
+`printable`, so that such a text cannot send control sequences to the terminal.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import sys
+import textwrap
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+import unicodedata
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from ejcache.units import format_age
+from ejcache.util.units import format_age, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,39 +25,74 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ago",
+    "count_and_size",
+    "fields_of",
     "moment",
+    "pair_lines",
     "plural",
     "print_json",
+    "print_lines",
     "print_pairs",
     "print_table",
+    "printable",
     "progress",
     "say",
+    "say_columns",
     "seconds",
     "share",
+    "styled",
     "warn",
+    "wrapped_lines",
 ]
 
-_PROGRESS_AFTER: Final = 1.0
-"""Seconds of work before a bar appears: shorter work needs none."""
+_SCHEMA: Final = 1
+"""The version of all JSON. A field that is removed, or changes its meaning, makes it 2; a new field does not."""
 _GAP: Final = "  "
-_NARROWEST: Final = 8
+_NARROWEST: Final = 12
 """Characters to which a column may be cut."""
+_LEAST_ROOM: Final = 20
+"""Characters that wrapped text needs; in a narrower column it is not wrapped."""
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout. An object begins with the version of its fields."""
+    if isinstance(value, dict):
+        value = {"schema": _SCHEMA} | value
     json.dump(value, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
-def say(text: str = "") -> None:
-    """A line on stdout."""
-    sys.stdout.write(f"{text}\n")
+def say(text: str = "", *, wrap: bool = True) -> None:
+    """Print a text on stdout. Its line breaks are kept; with `wrap`, lines are wrapped if the terminal is narrow."""
+    lines = wrapped_lines(text) if wrap else printable(text, keep="\n").split("\n")
+    _write(sys.stdout, "\n".join(lines) + "\n")
+
+
+def wrapped_lines(text: str) -> list[str]:
+    """The lines of a text. Its line breaks are kept; lines are wrapped if the terminal is narrow."""
+    columns = _columns()
+    found: list[str] = []
+    for line in printable(text, keep="\n").split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + len(_GAP))
+        found += _wrapped(line, columns, indent) if _width(line) > columns else [line]
+    return found
+
+
+def print_lines(lines: Sequence[str], *, paged: bool = False) -> None:
+    """Print lines as they are; with `paged`, in a pager if they are more than the terminal shows."""
+    text = "\n".join(lines) + "\n"
+    if paged and sys.stdout.isatty() and len(lines) >= shutil.get_terminal_size().lines:
+        import pydoc
+
+        pydoc.pager(re.sub("\x1b\\[\\d+m", "", text))  # not every pager shows colours
+    else:
+        _write(sys.stdout, text)
 
 
 def warn(text: str) -> None:
-    """A line on stderr."""
-    print(f"ejcache: {text}", file=sys.stderr)  # noqa: T201 (this is the command line)
+    """Print a message on stderr. Its line breaks are kept."""
+    _write(sys.stderr, "ejcache: " + printable(text, keep="\n") + "\n")
 
 
 def print_table(
@@ -58,77 +101,138 @@ def print_table(
     *,
     right: Sequence[str] = (),
     shrink: Sequence[str] = (),
-    drop_last: bool = False,
+    drop: Sequence[str] = (),
+    optional: str = "",
 ) -> None:
-    """A table with a heading.
+    """Print a table with a heading, no wider than the terminal where that is possible.
 
     Args:
         columns: headings.
-        rows: as many texts each.
+        rows: one text for each column.
         right: columns that are aligned to the right.
-        shrink: columns that are cut where a terminal is too narrow, the first one first.
-        drop_last: leave the last column out where it does not fit whole.
+        shrink: columns that are cut if the table is too wide, the first one first.
+        drop: columns that are left out if the table is too wide even when it is cut, the first one first.
+        optional: a column that is left out unless the table fits without being cut.
     """
-    from rich.cells import cell_len
-
-    cells = [[_printable(cell) for cell in row] for row in rows]
-    widths = [max(cell_len(row[index]) for row in ([*columns], *cells)) for index in range(len(columns))]
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - _columns()
-    if drop_last and excess > 0:
-        print_table(columns[:-1], [row[:-1] for row in rows], right=right, shrink=shrink)
-        return
+    cells = [list(columns), *([printable(cell) for cell in row] for row in rows)]
+    kept = list(range(len(columns)))
+    widths = [max(_width(row[index]) for row in cells) for index in kept]
+    least = [min(widths[index], _NARROWEST) if columns[index] in shrink else widths[index] for index in kept]
+    for name, needed in ((optional, widths), *((name, least) for name in drop)):
+        if name and _total(needed, kept) > _columns():
+            kept.remove(columns.index(name))
+    excess = _total(widths, kept) - _columns()
     for name in shrink:
         index = columns.index(name)
         cut = max(0, min(excess, widths[index] - _NARROWEST))
         widths[index] -= cut
         excess -= cut
-    aligned = [column in right for column in columns]
-    _print_heading(_line(columns, widths, aligned))
-    for row in cells:
-        say(_line(row, widths, aligned))
+    lines = (_GAP.join(_padded(row[i], widths[i], right=columns[i] in right) for i in kept).rstrip() for row in cells)
+    heading = next(lines)
+    _write(sys.stdout, styled(heading, "bold") + "\n")
+    for line in lines:
+        _write(sys.stdout, f"{line}\n")
 
 
 def print_pairs(rows: Sequence[Sequence[str]]) -> None:
-    """Lines of a name and what there is to say of it, in two columns."""
-    width = max((len(row[0]) for row in rows), default=0)
-    for name, *values in rows:
-        say(f"{name:{width}}{_GAP}{_GAP.join(_printable(value) for value in values)}".rstrip())
+    """Print lines that each have a name and its values, in two columns. Long values are wrapped."""
+    for line in pair_lines(rows):
+        _write(sys.stdout, line + "\n")
+
+
+def pair_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines that `print_pairs` prints."""
+    width = max((_width(printable(row[0])) for row in rows), default=0)
+    return [line for name, *values in rows for line in _column_lines([(name, width)], _GAP.join(values))]
+
+
+def say_columns(head: Sequence[tuple[str, int]], text: str) -> None:
+    """Print cells of given widths, and a text that is wrapped below itself if the terminal is narrow."""
+    for line in _column_lines(head, text):
+        _write(sys.stdout, line + "\n")
+
+
+def _column_lines(head: Sequence[tuple[str, int]], text: str) -> list[str]:
+    prefix = "".join(_padded(printable(cell), max(width, len(cell))) + _GAP for cell, width in head)
+    text = printable(text)
+    room = _columns() - _width(prefix)
+    lines = [text]
+    if room >= _LEAST_ROOM and _width(text) > room:
+        lines = _wrapped(text, room)
+    found = []
+    for line in lines or [""]:
+        found.append(f"{prefix}{line}".rstrip())
+        prefix = " " * _width(prefix)
+    return found
+
+
+def styled(text: str, style: str) -> str:
+    """`text` in "bold", "red" or "green" where colours are shown; as it is otherwise."""
+    code = {"bold": 1, "red": 31, "green": 32}.get(style)
+    return f"\x1b[{code}m{text}\x1b[0m" if code is not None and text and _is_styled() else text
 
 
 @contextlib.contextmanager
-def progress(label: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
-    """A bar on stderr for work of `total` steps that takes longer than a second, if somebody watches.
+def progress(label: str, total: int | None, *, quiet: bool = False, after: float = 1.0) -> Iterator[Callable[[], None]]:
+    """Show a bar on stderr for work that takes long, or a count if its length is not known, if stderr is a terminal.
+
+    Work that is part of other work which is shown already is not shown.
+
+    Args:
+        label: what is being done.
+        total: how many steps the work has, or None if that is not known before.
+        quiet: show no bar.
+        after: seconds after which the bar appears, even if no step has ended: storage may be slow.
 
     Yields:
-        What to call after each step.
+        The function to call after each step.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet or _shown.locked() or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+    from ejcache.util.scheduler import Scheduler
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    counting = (SpinnerColumn(), TextColumn("{task.completed:,.0f}"))
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        *(counting if total is None else columns),
         console=Console(stderr=True),
         transient=True,
     )
     task = bar.add_task(label, total=total)
+    timer = Scheduler(threads=1, name="ejcache-progress")
+    changing = threading.Lock()
     began = time.monotonic()
+    ended = False
+
+    def show() -> None:
+        with changing:
+            if not ended and not bar.live.is_started:
+                bar.start()
 
     def advance() -> None:
         bar.advance(task)
-        if not bar.live.is_started and time.monotonic() - began > _PROGRESS_AFTER:
-            bar.start()
+        if not bar.live.is_started and time.monotonic() - began > after:
+            show()
 
-    try:
-        yield advance
-    finally:
-        if bar.live.is_started:
-            bar.stop()
+    with _shown:
+        timer.later(after, show)
+        try:
+            yield advance
+        finally:
+            with changing:
+                ended = True
+            timer.stop()
+            if bar.live.is_started:
+                bar.stop()
+
+
+_shown: Final = threading.Lock()
+"""Held while work is shown."""
 
 
 def ago(moment_then: float, *, now: float) -> str:
@@ -137,12 +241,14 @@ def ago(moment_then: float, *, now: float) -> str:
 
 
 def moment(then: float) -> str:
-    """A time of day here."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
+    """A time in the local time zone."""
+    with contextlib.suppress(OverflowError, ValueError, OSError):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
+    return "-"
 
 
 def seconds(value: float | None) -> str:
-    """A duration of a compilation."""
+    """The duration of a compilation."""
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
@@ -153,39 +259,75 @@ def share(part: float, whole: float) -> str:
     return f"{part:,.0f} / {whole:,.0f} ({100 * part / whole:.1f}%)" if whole else f"{part:,.0f}"
 
 
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """Attributes of an object, for JSON."""
+    return {name: getattr(value, name) for name in names}
+
+
 def plural(number: int, one: str, many: str = "") -> str:
     """`1 entry`, `2 entries`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _line(row: Sequence[str], widths: Sequence[int], aligned: Sequence[bool]) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    parts = []
-    for cell, width, to_the_right in zip(row, widths, aligned, strict=True):
-        missing = width - cell_len(cell)
-        shown = cell if missing >= 0 else set_cell_size(cell, width - 1) + "\N{HORIZONTAL ELLIPSIS}"
-        blank = " " * missing
-        parts.append(blank + shown if to_the_right else shown + blank)
-    return _GAP.join(parts).rstrip()
+def count_and_size(entries: int, size: int) -> str:
+    """`2 entries (15 kB)`."""
+    return f"{plural(entries, 'entry', 'entries')} ({format_size(size)})"
 
 
-def _print_heading(text: str) -> None:
-    from rich.console import Console
-    from rich.text import Text
+def printable(text: str, *, keep: str = "") -> str:
+    """`text` with a replacement character for every character that a terminal could interpret, but those of `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
 
-    console = Console(file=sys.stdout, highlight=False)
-    if console.is_terminal and not console.no_color:
-        console.print(Text(text, style="bold"), soft_wrap=True)
-    else:
-        say(text)
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # for example under LANG=C
+        stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    """How many columns of a terminal a character takes."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
+def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(widths[index] for index in kept) + len(_GAP) * (len(kept) - 1)
+
+
+def _padded(text: str, width: int, *, right: bool = False) -> str:
+    missing = width - _width(text)
+    if missing < 0:
+        while _width(text) > width - 1:
+            text = text[:-1]
+        text, missing = text + _ELLIPSIS, width - 1 - _width(text)
+    return " " * missing + text if right else text + " " * missing
+
+
+def _is_styled() -> bool:
+    from ejcache.settings.environment import environment_variable
+
+    if environment_variable("NO_COLOR"):
+        return False
+    if environment_variable("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and environment_variable("TERM") != "dumb"
 
 
 def _columns() -> int:
-    """Characters of a line: a pipe, or a file, gets whole lines."""
+    """How many characters fit into a line; a pipe or a file gets whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-
-
-def _printable(text: str) -> str:
-    """A cell whose control characters, from a foreign file name, do nothing to the terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

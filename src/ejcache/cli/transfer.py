@@ -1,4 +1,4 @@
-"""`ejcache push`, `pull`, `export` and `import`: entries copied from one place to another."""
+"""`ejcache push`, `pull`, `export` and `import`: entries copied from one cache to another, or through a file."""
 
 from __future__ import annotations
 
@@ -9,160 +9,157 @@ import stat
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.opened import chosen_settings, opened_place
-from ejcache.cli.options import Dir, Json, age
+from ejcache.cli.options import Dir, DryRun, File, Json, Name, NewerThan, Url, UsedWithin, age
+from ejcache.cli.target import NotFoundError, command_settings, open_target
 from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError, UsageError
-from ejcache.keys.key import is_side_key
-from ejcache.units import format_size
-from ejcache.upkeep.bundle import BundleWriter, count_records, read_bundle
-from ejcache.upkeep.parallel import THREADS
-from ejcache.upkeep.transfer import Selection, Transferred, transfer
+from ejcache.maintenance.bundle import BundleWriter, count_records, read_bundle
+from ejcache.maintenance.transfer import CopyPlan, Selection, Transferred, transfer
+from ejcache.util.parallel import THREADS
+from ejcache.util.safe_files import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
-    from ejcache.cli.opened import Opened
-    from ejcache.settings import Settings
-    from ejcache.stores.base import EntryInfo, Store
-    from ejcache.upkeep.transfer import Carry
+    from ejcache.cli.target import Target
+    from ejcache.maintenance.transfer import EntryReader
+    from ejcache.settings.resolve import Settings
+    from ejcache.stores.base import Store
 
-__all__ = ["export", "import_bundle", "pull", "push"]
-
-Name = Annotated[
-    str | None, typer.Option("--name", metavar="GLOB", help="Only entries whose name matches, such as 'jit_train*'.")
-]
-Newer = Annotated[
-    str | None, typer.Option("--newer-than", metavar="AGE", help="Only what was made within this time, such as 14d.")
-]
-Used = Annotated[
-    str | None, typer.Option("--used-within", metavar="AGE", help="Only what was used within this time, such as 14d.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be copied; copy nothing.")]
-_SYSTEM: Final = ("/dev", "/proc")
-"""Where what looks like a file is a device or a part of a process."""
-_File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle.")]
-_Url = Annotated[str, typer.Argument(metavar="URL", help="The other cache: a directory or a URL.")]
+__all__ = ["check_different", "export", "import_bundle", "pull", "push"]
 
 
 def push(
-    url: _Url,
+    url: Url,
     directory: Dir = None,
     name: Name = None,
-    newer_than: Newer = None,
-    used_within: Used = None,
+    newer_than: NewerThan = None,
+    used_within: UsedWithin = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Copy entries of the cache to another one, which is made if need be.
+    """Copy entries of the cache to another one, which is created if it does not exist.
 
-    Only intact entries are copied, and only those that are not there yet: done again after it was broken off, it goes
-    on where it ended. Exits with 1 if anything that was meant has not arrived.
+    Only intact entries are copied, and only those that the other cache does not have. So an interrupted copy is
+    continued by the same command. Exits with 1 if any entry could not be copied.
     """
     selection = _selection(name, newer_than, used_within)
-    settings = chosen_settings(directory)
-    _check_different(str(settings.cache_dir), url)
-    with opened_place(directory) as place:
-        _copy(place, url, settings, selection, dry_run=dry_run, as_json=as_json)
+    settings = command_settings(directory)
+    check_different(str(settings.cache_dir), url)
+    with open_target(directory) as source:
+        _copy(source, url, settings, selection, dry_run=dry_run, as_json=as_json)
 
 
 def pull(
-    url: _Url,
+    url: Url,
     directory: Dir = None,
     name: Name = None,
-    newer_than: Newer = None,
-    used_within: Used = None,
+    newer_than: NewerThan = None,
+    used_within: UsedWithin = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Copy entries of another cache into the cache, which is made if need be.
+    """Copy entries of another cache into the cache, which is created if it does not exist.
 
-    As `push`, the other way. Where the cache has a limit, what was used last comes last, and stays.
+    Works as `push` does, in the other direction. The entries that were used last are copied last, so that they stay
+    where the cache has a size limit.
     """
     selection = _selection(name, newer_than, used_within)
-    settings = chosen_settings(directory)
+    settings = command_settings(directory)
     here = str(settings.cache_dir)
-    _check_different(here, url)
-    with opened_place(url) as place:
-        _copy(place, here, settings, selection, dry_run=dry_run, as_json=as_json)
+    check_different(here, url)
+    with open_target(url) as source:
+        _copy(source, here, settings, selection, dry_run=dry_run, as_json=as_json)
 
 
 def export(
-    file: _File,
+    file: File,
     directory: Dir = None,
     name: Name = None,
-    newer_than: Newer = None,
-    used_within: Used = None,
+    newer_than: NewerThan = None,
+    used_within: UsedWithin = None,
     as_json: Json = False,
 ) -> None:
     """Write entries of the cache into one file, a bundle, for `ejcache import`.
 
-    A file that is there is replaced when the bundle is whole. Broken off, it is taken up where it ended: until then it
-    is .FILE.<digest>.partial beside it. Exits with 1 if an entry that was meant is not in it.
+    An existing file is replaced when the bundle is complete. Until then it is .FILE.<digest>.partial in the same
+    directory, and the same command continues it if it was interrupted. Exits with 1 if any entry could not be copied.
     """
     selection = _selection(name, newer_than, used_within)
-    path = _place_for(file)
-    with opened_place(directory) as place:
-        digest = hashlib.sha256(repr((place.url, selection)).encode()).hexdigest()[:12]
+    path = _bundle_path(file)
+    with open_target(directory) as source:
+        digest = hashlib.sha256(repr((source.url, selection)).encode()).hexdigest()[:12]
         with BundleWriter(path, partial=path.with_name(f".{path.name}.{digest}.partial")) as bundle:
-            done = _carry(place, selection, bundle.keys, bundle.add, quiet=as_json)
+            done = _carry(source, selection, bundle.keys, bundle.add, quiet=as_json)
             if not (done.failed or done.not_tried):
                 bundle.finish()
-    _report(done, place.url, file, as_json=as_json)
+    _report(done, source.url, file, as_json=as_json)
 
 
-def _place_for(file: str) -> Path:
-    """Where a bundle called `file` is put: of a link the target, or replacing the link would leave the target as it is.
+def import_bundle(file: File, directory: Dir = None, as_json: Json = False) -> None:
+    """Copy the entries of a bundle into the cache, which is created if it does not exist.
+
+    Only intact entries are copied, and only those that the cache does not have. Exits with 1 if the bundle is damaged
+    or cut off, or if any entry could not be copied; intact entries are copied all the same.
+    """
+    settings = command_settings(directory)
+    url = str(settings.cache_dir)
+    path = Path(file).expanduser()
+    problems: list[str] = []
+    try:
+        bundle = os.fdopen(open_regular(path.resolve()), "rb")
+    except OSError as exc:
+        raise StoreUnavailableError(f"{file} cannot be read: {exc.strerror or exc}") from exc
+    with (
+        bundle,
+        contextlib.closing(_open_for_writing(url, settings)) as target,
+        output.progress("importing", count_records(bundle), quiet=as_json) as advance,
+    ):
+        done = transfer(
+            _records(bundle, problems),
+            write=lambda key, data: not target.contains(key) and target.put(key, data),
+            advance=advance,
+        )
+    for problem in problems:
+        output.warn(f"{file}: {problem}")
+    _report(done, file, url, as_json=as_json, complete=not problems)
+
+
+def check_different(one: str, other: str) -> None:
+    """Refuse to copy a cache to itself; raises UsageError."""
+    from ejcache.stores.location import Location
+
+    if Location.parse(one) == Location.parse(other):
+        raise UsageError(f"{other} is both the source and the target: name another one, or give --dir")
+
+
+def _bundle_path(file: str) -> Path:
+    """The path of a bundle called `file`: of a symbolic link its target, so that the link stays a link.
 
     Raises:
-        UsageError: what stands there is no file. Moving the bundle there would take a device or a pipe away from all
-            who use it.
+        NotFoundError: its directory does not exist.
+        UsageError: it is a directory, a device, a pipe or a socket, which a bundle must not replace.
     """
     try:
         path = Path(file).expanduser().resolve()
         mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
     except (OSError, RuntimeError, ValueError) as exc:
         raise UsageError(f"{file} cannot be written: {exc}") from exc
-    if stat.S_ISDIR(mode) or not path.parent.is_dir():
-        raise UsageError(f"{file} cannot be written: it is a directory, or its directory does not exist")
-    if not stat.S_ISREG(mode) or any(path.is_relative_to(place) for place in _SYSTEM):
-        raise UsageError(f"{file} cannot be written: {path} is no place for a file; name a regular file")
+    in_memory = path.is_relative_to("/dev/shm")  # noqa: S108 (files below it are ordinary)
+    special = path.is_relative_to("/proc") or (path.is_relative_to("/dev") and not in_memory)
+    if special or not stat.S_ISREG(mode):
+        raise UsageError(f"{file} cannot be written: {path} is not a regular file")
+    if not path.parent.is_dir():
+        raise NotFoundError(f"{file} cannot be written: the directory {path.parent} does not exist")
     return path
 
 
-def import_bundle(file: _File, directory: Dir = None, as_json: Json = False) -> None:
-    """Copy the entries of a bundle into the cache, which is made if need be.
-
-    Only intact entries are copied, and only those that are not there yet. Exits with 1 if the bundle is damaged or cut
-    off, or if an entry of it is not in the cache; what is intact is.
-    """
-    settings = chosen_settings(directory)
-    url = str(settings.cache_dir)
-    path = Path(file).expanduser()
-    problems: list[str] = []
-    try:
-        opened = path.open("rb")
-    except OSError as exc:
-        raise StoreUnavailableError(f"{file} cannot be read: {exc.strerror or exc}") from exc
-    with opened, contextlib.closing(_opened_for_writing(url, settings)) as target:
-        have = {info.key for info in target.entries()}
-        with output.progress("importing", count_records(opened), quiet=as_json) as advance:
-            done = transfer(
-                _records(opened, problems),
-                write=lambda key, data: key not in have and target.put(key, data),
-                advance=advance,
-            )
-    for problem in problems:
-        output.warn(f"{file}: {problem}")
-    _report(done, file, url, as_json=as_json, complete=not problems)
-
-
-def _records(file: BinaryIO, problems: list[str]) -> Iterator[Carry]:
+def _records(file: BinaryIO, problems: list[str]) -> Iterator[EntryReader]:
     def give(data: bytes) -> bytes:
         return data
 
@@ -173,72 +170,61 @@ def _records(file: BinaryIO, problems: list[str]) -> Iterator[Carry]:
         problems.append(str(exc))
 
 
-def _copy(place: Opened, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool) -> None:
+def _copy(source: Target, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool) -> None:
     if dry_run:
-        chosen = _chosen(place, selection, _keys_at(url, settings))
-        fields = {"entries": _entries_in(chosen), "size": sum(info.size for info in chosen)}
-        if as_json:
-            output.print_json({"from": place.url, "to": url, "dry_run": True, **fields})
-        else:
-            output.say(f"would copy {_counted(**fields)} from {place.url} to {url}")
+        with _planned(source, selection, _keys_at(url, settings)) as plan:
+            _report(Transferred(), source.url, url, as_json=as_json, plan=plan)
         return
-    with contextlib.closing(_opened_for_writing(url, settings)) as target:
-        have = {info.key for info in target.entries()}
-        done = _carry(place, selection, have, target.put, quiet=as_json)
-    _report(done, place.url, url, as_json=as_json)
+    with contextlib.closing(_open_for_writing(url, settings)) as target:
+        have = (info.key for info in target.entries())
+        done = _carry(source, selection, have, target.put, quiet=as_json)
+    _report(done, source.url, url, as_json=as_json)
 
 
 def _carry(
-    place: Opened, selection: Selection, have: set[str], write: Callable[[str, bytes], bool], *, quiet: bool
+    source: Target, selection: Selection, have: Iterable[str], write: Callable[[str, bytes], bool], *, quiet: bool
 ) -> Transferred:
-    chosen = _chosen(place, selection, frozenset())
-    missing = [info for info in chosen if info.key not in have]
-    store = _store_of(place)
-    with output.progress("copying", len(missing), quiet=quiet) as advance:
+    store = _store_of(source)
+    with (
+        _planned(source, selection, have) as plan,
+        output.progress("copying", plan.count, quiet=quiet) as advance,
+    ):
         done = transfer(
-            ((info.key, partial(store.peek, info.key)) for info in missing),
-            write=write,
-            threads=THREADS,
-            advance=advance,
+            ((info.key, partial(store.peek, info.key)) for info in plan), write=write, threads=THREADS, advance=advance
         )
-    done.already += _entries_in(chosen) - _entries_in(missing)
+        done.already += plan.already
     return done
 
 
-def _chosen(place: Opened, selection: Selection, have: frozenset[str]) -> Sequence[EntryInfo]:
-    chosen = selection.of(_store_of(place).entries(), now=time.time())
-    return [info for info in chosen if info.key not in have]
+def _planned(source: Target, selection: Selection, have: Iterable[str]) -> CopyPlan:
+    return CopyPlan(_store_of(source).entries(), have, selection=selection, now=time.time())
 
 
-def _entries_in(chosen: Sequence[EntryInfo]) -> int:
-    return sum(not is_side_key(info.key) for info in chosen)
+def _store_of(source: Target) -> Store:
+    if source.store is None:
+        raise NotAStoreError(f"{source.url} holds no entries of ejcache, and those of plain JAX have other keys")
+    return source.store
 
 
-def _store_of(place: Opened) -> Store:
-    if place.store is None:
-        raise NotAStoreError(f"{place.url} holds no entry of ours, and those of plain JAX have other keys")
-    return place.store
-
-
-def _keys_at(url: str, settings: Settings) -> frozenset[str]:
-    """The keys that are at a place that may not be one yet; nothing is made."""
-    from ejcache.stores.places import find_place
+def _keys_at(url: str, settings: Settings) -> Iterator[str]:
+    """The keys at a location that may not exist yet; nothing is created."""
+    from ejcache.stores.opening import inspect_location
 
     with contextlib.suppress(NotAStoreError):
-        place = find_place(url, settings=settings)
-        with contextlib.closing(place):
-            store = place.open(read_only=True)
+        contents = inspect_location(url, settings=settings)
+        with contextlib.closing(contents):
+            store = contents.open(read_only=True)
             if store is not None:
                 with store:
-                    return frozenset(info.key for info in store.entries())
-    return frozenset()
+                    for info in store.entries():
+                        yield info.key
 
 
-def _opened_for_writing(url: str, settings: Settings) -> Store:
+def _open_for_writing(url: str, settings: Settings) -> Store:
     from ejcache.stores.opening import open_store
 
-    # The limit that is set is that of the cache that is set, and of no other place.
-    limit = settings.max_size if url == str(settings.cache_dir) and settings.max_size > 0 else -1
+    # The size limit of the settings is meant for the cache that the settings name.
+    limit = settings.store_limit if url == str(settings.cache_dir) else None
     return open_store(url, max_size=limit, settings=settings)
 
 
@@ -250,48 +236,37 @@ def _selection(name: str | None, newer_than: str | None, used_within: str | None
     )
 
 
-def _check_different(one: str, other: str) -> None:
-    from ejcache.stores.opening import check_url, local_path
-
-    if (local_path(one) or check_url(one)) == (local_path(other) or check_url(other)):
-        raise UsageError(f"{other} is the cache itself: name another one, or say with --dir which is the first")
-
-
-def _counted(entries: int, size: int) -> str:
-    return f"{output.plural(entries, 'entry', 'entries')} ({format_size(size)})"
-
-
-def _report(done: Transferred, source: str, target: str, *, as_json: bool, complete: bool = True) -> None:
+def _report(
+    done: Transferred, source: str, target: str, *, as_json: bool, complete: bool = True, plan: CopyPlan | None = None
+) -> None:
     complete = complete and done.complete
     if as_json:
-        output.print_json(
-            {
-                "from": source,
-                "to": target,
-                "dry_run": False,
-                "complete": complete,
-                "copied_entries": done.copied,
-                "copied_size": done.size,
-                "already_entries": done.already,
-                "gone_entries": done.gone,
-                "unknown_versions": done.unknown_versions,
-                "not_tried": done.not_tried,
-                "damaged": [{"key": key, "problem": problem} for key, problem in done.damaged],
-                "failed": [{"key": key, "problem": problem} for key, problem in done.failed],
-            }
-        )
+        fields: dict[str, Any] = {"from": source, "to": target, "dry_run": plan is not None, "complete": complete}
+        fields |= {"copied_entries": done.copied, "copied_size": done.size, "already_entries": done.already}
+        fields |= {"gone_entries": done.gone} | output.fields_of(done, "unknown_versions", "not_tried")
+        for name, problems in (("damaged", done.damaged), ("failed", done.failed)):
+            fields[name] = [{"key": key, "problem": problem} for key, problem in problems]
+        if plan is not None:
+            fields |= {"planned_entries": plan.entries, "planned_size": plan.size}
+        output.print_json(fields)
+    elif plan is not None:
+        output.say(f"would copy {output.count_and_size(plan.entries, plan.size)} from {source} to {target}")
     else:
-        already = f"; {output.plural(done.already, 'entry', 'entries')} already there" if done.already else ""
-        output.say(f"copied {_counted(done.copied, done.size)} from {source} to {target}{already}")
-        if done.unknown_versions:
-            output.say(f"{_entries(done.unknown_versions)} of another format version, left alone")
-        for what, problems in (("is damaged and was not copied", done.damaged), ("could not be copied", done.failed)):
-            for key, problem in problems:
-                output.warn(f"{key} {what}: {problem}")
-        if done.not_tried:
-            output.warn(f"{_entries(done.not_tried)} were not tried after so many failures; run the command again")
+        already = f"; {_entries(done.already)} already there" if done.already else ""
+        output.say(f"copied {output.count_and_size(done.copied, done.size)} from {source} to {target}{already}")
+        _print_left_out(done)
     if not complete:
         raise typer.Exit(1)
+
+
+def _print_left_out(done: Transferred) -> None:
+    if done.unknown_versions:
+        output.say(f"{_entries(done.unknown_versions)} of another format version were left alone")
+    for what, problems in (("is damaged and was not copied", done.damaged), ("could not be copied", done.failed)):
+        for key, problem in problems:
+            output.warn(f"{key} {what}: {problem}")
+    if done.not_tried:
+        output.warn(f"{_entries(done.not_tried)} were not tried after so many failures; run the command again")
 
 
 def _entries(number: int) -> str:

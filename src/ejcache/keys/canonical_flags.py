@@ -1,7 +1,7 @@
 """The normal form of compiler flags: two lists of flags that mean the same to the compiler become equal.
 
-What is not known is kept: an unknown flag, a word that is no flag, and a known flag in a spelling whose meaning is
-not certain all stay verbatim, in their order. `canonical_table` says what is known.
+Everything else is kept: an unknown flag, a word that is not a flag, and a known flag in a spelling whose meaning is not
+certain stay verbatim and in their order. `canonical_table` lists the known flags.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ejcache.keys.canonical_table import KINDS, Kind
 __all__ = ["ContentDigest", "OverrideValue", "canonical_flags", "canonical_overrides", "split_flags", "split_words"]
 
 ContentDigest = Callable[[str], str | None]
-"""Digest of what lies at a path, or None where it cannot be read."""
+"""Digest of the file or directory at a path, or None if it cannot be read."""
 
 OverrideValue = str | bool | int | float
 
 _SPACE: Final = " \t\r\n"
 _TRUE: Final = frozenset({"true", "True", "TRUE", "1"})
 _FALSE: Final = frozenset({"false", "False", "FALSE", "0"})
-# Abseil's own flags, which bring in further flags or excuse unknown ones: order matters wherever they stand.
+# Abseil's own flags, which add flags or permit unknown ones: with one of them, the order of all flags matters.
 _META: Final = frozenset({"flagfile", "fromenv", "tryfromenv", "undefok"})
 
 
@@ -32,8 +32,8 @@ def split_flags(text: str) -> tuple[str, ...]:
     """The tokens of flags text, read as XLA reads `XLA_FLAGS`.
 
     Tokens are separated by white space. A value in quotes may contain white space; the quotes are removed, and in
-    double quotes a backslash keeps the next character. XLA reads no further than the first word that does not start
-    with a dash; those words are kept here (as they stand), because other readers may take them.
+    double quotes a backslash keeps the next character. XLA stops reading at the first word that does not start with a
+    dash; such words are kept here verbatim, because other readers may use them.
 
     Source: `ParseArgvFromString` in xla/parse_flags_from_env.cc.
     """
@@ -67,9 +67,9 @@ def split_flags(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def split_words(text: str) -> tuple[str, ...]:
-    """The tokens of flags text whose reader is not known (libtpu's): split at white space, unless it has quotes.
+    """The tokens of flags text for a reader that is not known (libtpu): split at white space, unless it has quotes.
 
-    Whether such a reader honours quotes is unknown, so text with quotes or backslashes stays in one piece.
+    Nobody can say whether that reader treats quotes specially, so text with quotes or backslashes is one token.
     """
     return (text,) if any(mark in text for mark in "'\"\\") else tuple(text.split())
 
@@ -78,14 +78,14 @@ def canonical_flags(tokens: Iterable[str], *, content: ContentDigest | None = No
     """The normal form of flag tokens of one source, idempotent.
 
     Known flags come first, by name, one token for each effective value; then the unknown ones, verbatim and in order.
-    A word that is no flag stays where it stands, with the flags before and after it on their sides. Dropped are dump
-    targets, logging, and where caches lie. Tokens of different sources (a variable, argv) are not to be mixed: which
-    source wins is the compiler's affair.
+    A word that is not a flag keeps its position, and no flag moves from one side of it to the other. Dump targets,
+    logging and the paths of caches are dropped. Do not mix tokens of different sources (a variable, argv): the compiler
+    decides which source wins.
 
     Args:
         tokens: as `split_flags` gives them, or argv.
-        content: digest of the file (or directory) that a flag names. With it such a file counts by its name and
-            content, without it (or where it answers None) by its path.
+        content: digest of the file (or directory) that a flag names. With it, such a file counts by its name and
+            content; without it, or where it returns None, by its path.
     """
     given = list(tokens)
     if any(_loose_name(token) in _META for token in given):
@@ -104,8 +104,8 @@ def canonical_flags(tokens: Iterable[str], *, content: ContentDigest | None = No
         if token.startswith("-"):
             segment.append(token)
             continue
-        # XLA stops reading at a word that is no flag, libtpu may take it as the value of the flag before it: nothing
-        # moves across it.
+        # XLA stops reading at a word that is not a flag; libtpu may take it as the value of the flag before it. So
+        # nothing moves across it.
         normal += [*_canonical_segment(segment, doubtful, content), token]
         segment = []
     return (*normal, *_canonical_segment(segment, doubtful, content))
@@ -116,8 +116,8 @@ def canonical_overrides(
 ) -> tuple[str, ...]:
     """The normal form of `CompileOptions.env_option_overrides`, where flags appear a second time.
 
-    XLA applies them one after the other to the same fields. Overrides of scalar flags are independent and the last
-    one wins; dropped are those that `canonical_flags` drops; all others stay in order. The type of a value counts.
+    XLA applies them one after the other to the same fields. Overrides of scalar flags are independent, and the last one
+    wins. What `canonical_flags` drops is dropped here, too; all others stay in order. The type of a value counts.
     """
     known: dict[str, str] = {}
     ordered: list[str] = []
@@ -135,7 +135,7 @@ def canonical_overrides(
 
 
 def _loose_name(token: str) -> str | None:
-    """The name a lenient parser could take `token` for."""
+    """The name of the flag that a lenient parser could read in `token`, or None."""
     if not token.startswith("-"):
         return None
     return token.lstrip("-").partition("=")[0].replace("-", "_")

@@ -1,13 +1,11 @@
-"""What each compiler flag is: the allow-list behind `canonical_flags`, one kind per flag.
-
-A flag that is in no table here is unknown and stays verbatim.
+"""The known compiler flags and the kind of each, for `canonical_flags`. Any other flag is unknown and stays verbatim.
 
 `BOOLEAN` and `SCALAR` were measured, not assumed: in jaxlib 0.10.2 and 0.12.0, each of these flags, given in
 `XLA_FLAGS`, changes one field of the compile options that no other flag of the tables changes, and of two
-occurrences the last one decides (`tests/test_keys_flags_xla.py` repeats the measurement on the installed jaxlib).
+occurrences the last one decides (`tests/keys/test_keys_flags_xla.py` repeats the measurement on the installed jaxlib).
 Flags of the same parser that failed it (`xla_gpu_enable_command_buffer` adds and removes, `xla_fuel` is a counter)
 are left out. `TPU` flags are parsed by libtpu with Abseil flags, where each flag is a variable of its own and the
-last occurrence decides; libtpu cannot be asked, so their spelling is left alone.
+last occurrence decides. libtpu cannot be measured, so their spelling is not changed.
 """
 
 from __future__ import annotations

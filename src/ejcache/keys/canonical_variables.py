@@ -1,4 +1,4 @@
-"""The environment variables that decide what a compiler makes, in normal form; the environment is passed in."""
+"""The environment variables that change what a compiler makes, in normal form. The environment is an argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ejcache.keys.canonical_flags import ContentDigest, canonical_flags, split_f
 __all__ = ["FlagsFile", "compile_variables", "neuron_variables"]
 
 FlagsFile = Mapping[str, str]
-"""Text of the files of flags that variables name instead of flags, by path."""
+"""Text of the files that variables name in place of flags, by path."""
 
 _GPU_PLATFORMS: Final = frozenset({"gpu", "cuda", "rocm"})
 
@@ -25,7 +25,7 @@ _GPU_VARIABLES: Final = (
     "TF_CUDNN_DETERMINISTIC",
     "TF_DETERMINISTIC_OPS",
 )
-# Where Triton lies and what it prints.
+# Triton's directories and what it prints.
 _TRITON_IGNORED: Final = (
     "TRITON_ALWAYS_COMPILE",
     "TRITON_CACHE_",
@@ -39,7 +39,7 @@ _TRITON_IGNORED: Final = (
     "TRITON_PRINT_AUTOTUNING",
     "TRITON_REPRODUCER_PATH",
 )
-# Run time, one process or its place among the others, and where things are written.
+# What matters at run time only, what differs between the processes of a job, and where files are written.
 _NEURON_IGNORED: Final = (
     "NEURON_COMPILE_CACHE_URL",
     "NEURON_DUMP_",
@@ -52,7 +52,7 @@ _NEURON_IGNORED: Final = (
     "NEURON_PROFILE",
     "NEURON_RT_",
 )
-# neuronx-cc options of which one occurrence decides (argparse, last one); all take a value unless noted.
+# neuronx-cc options whose last occurrence decides (argparse); all of them take a value.
 _NEURON_SCALAR: Final = frozenset(
     {
         "--auto-cast",
@@ -74,7 +74,7 @@ _NEURON_SWITCHES: Final = frozenset(
         "--enable-saturate-infinity",
     }
 )
-# Where the compiler keeps its cache and writes its log, and how much it says.
+# The compiler's cache directory, its log and how much it logs.
 _NEURON_DROPPED: Final = frozenset(
     {"--cache_dir", "--cache-dir", "--dump", "--logfile", "--logfile-verbose", "--verbose"}
 )
@@ -89,13 +89,13 @@ def compile_variables(
     flags_files: FlagsFile | None = None,
     content: ContentDigest | None = None,
 ) -> dict[str, str]:
-    """Variables of `environ` that decide what the compiler of `platform` makes, in normal form; unset ones are absent.
+    """The variables of `environ` that change what the compiler of `platform` makes, in normal form.
 
     Args:
         platform: PJRT platform (`cpu`, `cuda`, `rocm`, `tpu`, `neuron`, a plug-in's).
         environ: the environment when the compiler read it.
-        flags_files: text of the file that `XLA_FLAGS` names where it does not start with a dash; without it such a
-            value counts as it stands.
+        flags_files: text of the file that `XLA_FLAGS` names where it does not start with a dash; without it, such a
+            value counts verbatim.
         content: as in `canonical_flags`.
     """
     variables: dict[str, str] = {}
@@ -106,7 +106,7 @@ def compile_variables(
         variables["XLA_FLAGS"] = _lines(tokens)
     name = platform.lower()
     if name not in ("cpu", *_GPU_PLATFORMS):
-        # Only libtpu reads it, but a plug-in of another name may be libtpu in disguise.
+        # Only libtpu reads it, but a plug-in of another name may contain libtpu.
         tokens = canonical_flags(split_words(environ.get("LIBTPU_INIT_ARGS", "")), content=content)
         if tokens:
             variables["LIBTPU_INIT_ARGS"] = _lines(tokens)
@@ -124,10 +124,10 @@ def compile_variables(
 
 
 def neuron_variables(platform: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """`NEURON_*` variables that decide what neuronx-cc makes, in normal form; none on another platform.
+    """The `NEURON_*` variables that change what neuronx-cc makes, in normal form; none on another platform.
 
-    `NEURON_CC_FLAGS` is put in normal form, run-time and per-process variables are left out, every other `NEURON_*`
-    variable counts as it stands (an unknown one may matter).
+    `NEURON_CC_FLAGS` is brought into normal form. Run-time and per-process variables are left out. Every other
+    `NEURON_*` variable counts verbatim, because an unknown one may matter.
     """
     if platform.lower() != "neuron":
         return {}
@@ -142,7 +142,7 @@ def neuron_variables(platform: str, environ: Mapping[str, str]) -> dict[str, str
 
 
 def _lines(tokens: tuple[str, ...]) -> str:
-    # A token may hold spaces (a quoted value), so the separator is one that no variable's token holds.
+    # A token may contain spaces (a quoted value), but never a line break.
     return "\n".join(tokens)
 
 
@@ -171,7 +171,7 @@ def _canonical_neuron_flags(text: str) -> tuple[str, ...]:
         elif name in _NEURON_SWITCHES and not separator:
             known[name] = name
         elif any(full.startswith(name) and full != name for full in _NEURON_LONG):
-            # argparse takes the beginning of an option for the option, so the order of all of them may matter.
+            # argparse accepts the beginning of an option's name, so the order of all of them may matter.
             return tuple(words)
         else:
             unknown.append(f"{name}{separator}{value}")

@@ -1,8 +1,9 @@
-"""What differs between two compilations, in words."""
+"""What differs between two compilations besides their programs, in words: versions, devices, flags, settings."""
 
 from __future__ import annotations
 
-import difflib
+import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -11,43 +12,41 @@ from ejcache.keys.key import PGLE, PLAIN, PROFILING, parse_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Difference", "Identity", "differences", "nearest"]
+__all__ = ["ARROW", "Difference", "Identity", "environment_differences"]
+
+ARROW: Final = "->"
 
 _WORDS: Final = {
     "format": "the key format of ejcache",
-    "namespace": "EJCACHE_NAMESPACE",
-    "computation": "the program",
-    "compile_options": "the compile options",
-    "overrides": "compiler_options",
-    "variables": "environment variables",
-    "arguments": "command line flags",
-    "devices": "the devices",
-    "machine": "the machine's topology",
-    "cpu": "this host's CPU",
-    "threads": "the threads that XLA has on this host",
-    "jaxlib": "jaxlib",
     "platform_version": "the platform's version",
-    "native_libraries": "the native libraries",
-    "profile": "the profile",
+    "namespace": "EJCACHE_NAMESPACE",
+    "overrides": "compiler_options",
+    "arguments": "the flags on the command line",
+    "threads": "the number of threads that XLA has on this host",
     "custom_hook": "the custom key hook",
 }
-_MULTILINE: Final = frozenset({"overrides", "variables", "arguments", "devices"})
-_WEIGHTS: Final = {"computation": 3.0, "compile_options": 0.5}
-"""A program that differs is a greater distance than a flag; compile options mostly repeat what a flag said."""
+_VARIABLE: Final = re.compile(r"^([A-Z_][A-Z0-9_]*)=(.*)$", re.DOTALL)
+_DEVICE: Final = re.compile(r"^(.*?) process (\d+) device (\d+)")
+_COUNTS: Final = frozenset({"num_partitions", "num_replicas", "use_spmd_partitioning"})
+"""Options that follow the number of devices."""
+_SHOWN: Final = 6
+"""Flags that are shown of each list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of one compilation.
+    """What is known about one compilation.
 
     Attributes:
         key: the text of its key.
         name: its module's name.
         components: digest of each named component.
-        details: readable values of those that are small.
+        details: readable values: of the components that are small, and of `jax` (its version), `settings` (flags of JAX
+            that are not at their default) and `options` (compile options that are not).
         signature: its arguments and results.
-        module: digest of its module's text, if that was kept.
+        module: digest of its module's text, if that was stored.
         created: seconds since the epoch.
+        compile_seconds: what compiling took; 0.0 if it is not known.
     """
 
     key: str
@@ -57,6 +56,7 @@ class Identity:
     signature: str = ""
     module: str = ""
     created: float = 0.0
+    compile_seconds: float = 0.0
 
 
 _VARIANTS: Final = {PLAIN: "compiled without", PROFILING: "compiled to be profiled", PGLE: "compiled with its profile"}
@@ -64,93 +64,157 @@ _VARIANTS: Final = {PLAIN: "compiled without", PROFILING: "compiled to be profil
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that differs.
+    """One thing that the author of the program, or of its environment, changed.
 
     Attributes:
-        component: the component's name, or "signature".
-        sentence: what differs, from what to what.
+        component: the component's name, or "signature", "settings", "options" or "variant".
+        sentence: what changed, from what to what.
+        advice: what to do so that it costs no compilation; empty if there is nothing.
+        more: further lines.
     """
 
     component: str
     sentence: str
+    advice: str = ""
+    more: tuple[str, ...] = ()
 
 
-def nearest(wanted: Identity, candidates: list[Identity]) -> Identity | None:
-    """The candidate of the same function that differs least, the latest of equals; None if there is none."""
-
-    def distance(candidate: Identity) -> tuple[float, float]:
-        names = wanted.components.keys() | candidate.components.keys()
-        apart = sum(
-            _WEIGHTS.get(name, 1.0) for name in names if wanted.components.get(name) != candidate.components.get(name)
-        )
-        apart += (wanted.signature != candidate.signature) + (_variant(wanted) != _variant(candidate))
-        return apart, -candidate.created
-
-    same_function = [c for c in candidates if c.name == wanted.name and c.key != wanted.key and c.components]
-    return min(same_function, key=distance, default=None)
-
-
-def differences(before: Identity, after: Identity) -> list[Difference]:
-    """What changed from `before` to `after`, the most telling first."""
-    changed = [
-        name
-        for name in sorted(before.components.keys() | after.components.keys(), key=_rank)
-        if before.components.get(name) != after.components.get(name)
-    ]
-    found: list[Difference] = []
-    if before.signature != after.signature:
-        found.append(Difference("signature", _signature(before.signature, after.signature)))
+def environment_differences(before: Identity, after: Identity) -> list[Difference]:
+    """What changed from `before` to `after` besides the program, the most important first."""
+    names = before.components.keys() | after.components.keys()
+    changed = {name for name in names if before.components.get(name) != after.components.get(name)}
+    found = _versions(before, after, changed) + _machine(before, after, changed)
+    for name, words in _WORDS.items():
+        if name in changed:
+            found.append(Difference(name, _valued(name, words, before.details.get(name), after.details.get(name))))
+    if "variables" in changed:
+        found += _variables(before.details.get("variables"), after.details.get("variables"))
+    found += _notes(before, after, devices="devices" in changed)
     if _variant(before) != _variant(after):
         of = _VARIANTS.get(_variant(before), "another"), _VARIANTS.get(_variant(after), "another")
-        found.append(Difference("variant", f"PGLE: {of[0]} \N{RIGHTWARDS ARROW} {of[1]}"))
-    # The options hold the flags a second time, so they are only worth a word if no flag says why.
-    explained = {"variables", "overrides"} & set(changed)
-    for name in changed:
-        if name == "compile_options" and explained:
-            continue
-        found.append(Difference(name, _sentence(name, before.details.get(name), after.details.get(name), set(changed))))
+        found.append(Difference("variant", f"PGLE changed: {of[0]} {ARROW} {of[1]}"))
+    if "profile" in changed:
+        found.append(Difference("profile", "the profile that it is compiled with changed"))
+    known = {"computation", "compile_options", *_WORDS, *_VERSIONS, *_MACHINE, "variables", "profile"}
+    found += [Difference(name, f"{name} changed") for name in sorted(changed - known)]
+    # The options contain the flags, and the numbers of devices and arguments, a second time.
+    if "compile_options" in changed and not found and "computation" not in changed:
+        found.append(Difference("compile_options", "the compile options changed"))
     return found
+
+
+_VERSIONS: Final = frozenset({"jaxlib", "native_libraries"})
+_MACHINE: Final = frozenset({"devices", "machine", "cpu"})
+
+
+def _versions(before: Identity, after: Identity, changed: set[str]) -> list[Difference]:
+    found = []
+    pairs = {name: (before.details.get(name, ""), after.details.get(name, "")) for name in ("jax", "jaxlib")}
+    moved = [f"{name} {old} {ARROW} {new}" for name, (old, new) in pairs.items() if old != new and old and new]
+    if "jaxlib" in changed or moved:
+        advice = "entries of another version are not used; ejcache prune --old-versions removes them"
+        found.append(Difference("jaxlib", f"the version of JAX changed: {', '.join(moved) or 'jaxlib'}", advice))
+        changed -= {"platform_version", "native_libraries"}
+    elif "native_libraries" in changed:
+        sentence = "the native libraries changed, though jaxlib's version is the same (rebuilt or replaced)"
+        found.append(Difference("native_libraries", sentence))
+    return found
+
+
+def _machine(before: Identity, after: Identity, changed: set[str]) -> list[Difference]:
+    found = []
+    if "devices" in changed:
+        old, new = (_devices(identity.details.get("devices", "")) for identity in (before, after))
+        kinds = [", ".join(sorted(each)) for each in (old, new)]
+        if kinds[0] != kinds[1]:
+            found.append(Difference("devices", f"the kind of device changed: {kinds[0]} {ARROW} {kinds[1]}"))
+            changed.discard("machine")
+        if old.total() != new.total():
+            found.append(Difference("devices", f"the number of devices changed: {old.total()} {ARROW} {new.total()}"))
+        if not found:
+            found.append(Difference("devices", "the order or the place of the devices changed"))
+    if "cpu" in changed:
+        advice = "compiled code for one kind of CPU may crash on another"
+        found.append(Difference("cpu", "the kind of CPU changed: the entry was compiled on another one", advice))
+    elif "machine" in changed and not found and not changed & {"variables", "arguments"}:
+        found.append(Difference("machine", "the machine changed: its topology is another one"))
+    return found
+
+
+def _devices(text: str) -> Counter[str]:
+    return Counter((match[1] if (match := _DEVICE.match(line)) else line) for line in text.splitlines())
+
+
+def _valued(name: str, words: str, before: str | None, after: str | None) -> str:
+    if before is None or after is None:
+        return f"{words} changed"
+    if name in {"overrides", "arguments"}:
+        # Overrides say the type of each value: `name=bool:True`.
+        old, new = (re.sub(r"=(?:bool|int|float|str):", "=", text).splitlines() for text in (before, after))
+        return f"{words} changed: {_listed(old, new)}"
+    return f"{words} changed: {before or '(none)'} {ARROW} {after or '(none)'}"
+
+
+def _variables(before: str | None, after: str | None) -> list[Difference]:
+    if before is None or after is None:
+        return [Difference("variables", "environment variables changed")]
+    old, new = _by_variable(before), _by_variable(after)
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        a, b = old.get(name, []), new.get(name, [])
+        if a == b:
+            continue
+        advice = f"set {name} to the same value everywhere"
+        if any(value.startswith("-") for value in (*a, *b)):
+            sentence = f"the environment variable {name} changed: {_listed(a, b)}"
+        else:
+            sentence = (
+                f"the environment variable {name} changed: {' '.join(a) or '(not set)'} {ARROW} "
+                f"{' '.join(b) or '(not set)'}"
+            )
+        found.append(Difference("variables", sentence, advice))
+    return found
+
+
+def _by_variable(text: str) -> dict[str, list[str]]:
+    """The tokens of each variable; the first is on the line with its name."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        match = _VARIABLE.match(line)
+        name = match[1] if match else name
+        found.setdefault(name, []).append(match[2] if match else line)
+    return found
+
+
+def _notes(before: Identity, after: Identity, *, devices: bool) -> list[Difference]:
+    """Settings of JAX and options of the compiler that changed; only if they were recorded for both."""
+    found = []
+    for name, words in (("settings", "the setting"), ("options", "the compile option")):
+        a, b = before.details.get(name), after.details.get(name)
+        if a is None or b is None or a == b:
+            continue
+        old, new = (dict(line.partition("=")[::2] for line in text.splitlines()) for text in (a, b))
+        for each in sorted(old.keys() | new.keys()):
+            was, now = old.get(each, "the default"), new.get(each, "the default")
+            if was != now and not (devices and each in _COUNTS):
+                found.append(Difference(name, f"{words} {each} changed: {was} {ARROW} {now}"))
+    return found
+
+
+def _listed(before: list[str], after: list[str]) -> str:
+    """`+ --flag=1, - --other=2`; a flag whose value changed is one item."""
+    gone, come = (Counter(before) - Counter(after)), (Counter(after) - Counter(before))
+    values = {flag.partition("=")[0]: flag for flag in gone}
+    items = []
+    for flag in come:
+        old = values.pop(flag.partition("=")[0], None)
+        items.append(f"+ {flag}" if old is None else f"{old} {ARROW} {flag.partition('=')[2] or flag}")
+    items += [f"- {flag}" for flag in values.values()]
+    more = f", and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return (", ".join(items[:_SHOWN]) or "their order") + more
 
 
 def _variant(identity: Identity) -> str:
     parts = parse_key(identity.key.partition("~")[0])
     return parts.variant if parts is not None else ""
-
-
-def _rank(name: str) -> tuple[int, str]:
-    order = list(_WORDS)
-    return (order.index(name) if name in order else len(order), name)
-
-
-def _sentence(name: str, before: str | None, after: str | None, changed: set[str]) -> str:
-    words = _WORDS.get(name, name)
-    if name == "computation":
-        return "the program's text differs"
-    if name == "native_libraries" and "jaxlib" not in changed:
-        return "the native libraries differ in content, though jaxlib's version is the same (rebuilt, or exchanged)"
-    if name == "cpu":
-        return "the entry was compiled on another kind of CPU"
-    if before is None or after is None:
-        return f"{words} differ" if words.endswith("s") else f"{words} differs"
-    if name in _MULTILINE:
-        lines = [
-            line
-            for line in difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
-            if not line.startswith(("---", "+++", "@@"))
-        ]
-        if 0 < len(lines) <= 12:
-            return f"{words}: " + ", ".join(f"{line[:1]} {line[1:]}" for line in lines)
-        return f"{words} differ in {len(lines)} lines"
-    return f"{words}: {before or '(none)'} \N{RIGHTWARDS ARROW} {after or '(none)'}"
-
-
-def _signature(before: str, after: str) -> str:
-    if len(before) + len(after) <= 200:
-        return f"arguments: {before} \N{RIGHTWARDS ARROW} {after}"
-    mine, theirs = after.split(", "), before.split(", ")
-    if len(mine) != len(theirs):
-        return f"arguments: {len(theirs)} of them \N{RIGHTWARDS ARROW} {len(mine)}"
-    apart = [(number, a, b) for number, (a, b) in enumerate(zip(theirs, mine, strict=True)) if a != b]
-    number, a, b = apart[0]
-    more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
-    return f"arguments: number {number}: {a} \N{RIGHTWARDS ARROW} {b}{more}"

@@ -1,7 +1,7 @@
-"""What compiles: native libraries by content, and the CPU that host code is made for.
+"""The tool chain: native libraries by content, and the CPU that host code is compiled for.
 
-Versions are not enough: a jaxlib built at home, or put in place of another one, has the version of its sources
-(jax#18750), and served entries to the one it replaced.
+Versions are not enough: a jaxlib that somebody built, or that replaced another one, has the version of its sources
+(jax#18750), and then loads the entries of the one that it replaced.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 import platform
 import re
 import subprocess
-import tempfile
 import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.settings import make_private
+from ejcache.settings.directories import make_private
+from ejcache.util.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,29 +31,29 @@ _VERSIONED: Final = re.compile(r"\.so(\.\d+)+$")
 _RACY_SECONDS: Final = 3.0
 """A file changed this recently may change again without a new time stamp."""
 
-# Of this process: identity of a file → digest of its content.
+# In this process: identity of a file → digest of its content. There are as many as native libraries.
 _digests: dict[str, str] = {}
 
 
 def native_files(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
     """The native libraries (and device bitcode) under `directory`, sorted; none if there is no such directory."""
-    return tuple(
-        sorted(
-            path
-            for path in Path(directory).rglob("*")
-            if (path.suffix in _SUFFIXES or _VERSIONED.search(path.name)) and path.is_file()
-        )
-    )
+    found = [
+        Path(parent, name)
+        for parent, _, names in os.walk(directory)
+        for name in names
+        if name.endswith(_SUFFIXES) or (".so." in name and _VERSIONED.search(name))
+    ]
+    return tuple(sorted(path for path in found if path.is_file()))
 
 
 def library_digest(paths: Iterable[str | os.PathLike[str]], *, memo: str | os.PathLike[str] | None = None) -> str:
-    """Digest (hex) of files by name and content; where they lie and in which order they are given does not count.
+    """Digest (hex) of files by name and content; their directories and their order do not count.
 
     Args:
         paths: files; their directories are not part of the digest.
         memo: a file on a local disk that remembers digests by path, device, inode, size and times of change, so that
-            300 MB of libraries are read once and not at every start. It is only an optimisation: a memo that is
-            damaged, missing or cannot be written is ignored. Processes may share it; the last writer wins.
+            300 MB of libraries are not read at every start. A memo that is damaged, missing or cannot be written is
+            ignored. Processes may share it; the last writer wins.
 
     Raises:
         OSError: a library cannot be read.
@@ -95,7 +95,7 @@ def content_digest(path: str) -> str | None:
 def cpu_features() -> str:
     """The CPU of this host as code generators see it: architecture, model and instruction sets, one line of text.
 
-    From `/proc/cpuinfo` on Linux and `sysctl` on macOS; where neither answers, what Python knows.
+    From `/proc/cpuinfo` on Linux and `sysctl` on macOS; otherwise from Python's `platform`.
     """
     machine = platform.machine().lower()
     if platform.system() == "Darwin":
@@ -110,8 +110,8 @@ def cpu_features() -> str:
     return f"{machine} {platform.processor()}"
 
 
-# What Linux lists among the flags although no instruction comes with it: how the kernel and the hypervisor run the
-# CPU. It changes with a kernel update or a microcode, and between virtual machines of one kind.
+# Flags that Linux lists although they add no instruction: they say how the kernel and the hypervisor run the CPU, and
+# change with an update of the kernel or the microcode, and between virtual machines of one kind.
 _NO_INSTRUCTIONS: Final = re.compile(
     r"""
     hypervisor | tsc_\w+ | \w+_tsc | rep_good | nopl | xtopology | cpuid | \w*perf\w* | arch_\w+ | md_clear | pti
@@ -125,7 +125,7 @@ _NO_INSTRUCTIONS: Final = re.compile(
     """,
     re.VERBOSE,
 )
-# x86 and ARM names of what tells one model from another, and of the list of instruction sets.
+# The fields that identify the model of the CPU, and those that list instruction sets, on x86 and ARM.
 _MODEL_FIELDS: Final = frozenset(
     {
         "vendor_id",
@@ -146,7 +146,8 @@ def canonical_cpuinfo(text: str) -> str:
     """Model and instruction sets in the text of `/proc/cpuinfo`, the same for any number of cores and any clock."""
     models: set[str] = set()
     instructions: set[str] = set()
-    for line in text.splitlines():
+    # Every core repeats the same lines.
+    for line in dict.fromkeys(text.splitlines()):
         name, _, value = (part.strip() for part in line.partition(":"))
         if name in _MODEL_FIELDS:
             models.add(f"{name} {value}")
@@ -188,15 +189,6 @@ def _write_memo(path: Path, fresh: dict[str, str]) -> None:
     places = {_place(identity) for identity in fresh}
     kept = {known: digest for known, digest in _read_memo(path).items() if _place(known) not in places}
     text = json.dumps({"format": 1, "libraries": {**kept, **fresh}}, indent=1, sort_keys=True)
-    try:
+    with suppress(OSError):
         make_private(path.parent)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError:
-        return
+        write_atomically(path, text.encode())

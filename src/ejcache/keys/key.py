@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,31 +28,34 @@ __all__ = [
     "PROFILING",
     "CacheKey",
     "KeyParts",
+    "evicted_before",
     "is_profile_key",
     "is_side_key",
     "listed_name",
     "module_text_key",
+    "parse_any_key",
     "parse_key",
     "profile_key",
     "profiled_program",
-    "siblings_to_go_first",
+    "run_profile_key",
 ]
 
 PLAIN: Final = "plain"
 """Compiled as asked, without a profile."""
 PROFILING: Final = "profiling"
-"""Compiled to be profiled: plain, but without command buffers, which JAX's profiler cannot look into."""
+"""Compiled to be profiled: as plain, but without command buffers, which hide kernels from JAX's profiler."""
 PGLE: Final = "pgle"
 """Compiled with a profile that PGLE collected."""
 
 ENVIRONMENT_COMPONENTS: Final = frozenset({"format", "namespace", "jaxlib", "platform_version", "native_libraries"})
-"""Components that say which tool chain compiles; all others say what is compiled, how, and for what.
+"""Components that describe the tool chain. All others describe the program, its options and its devices.
 
-Flags and the host's CPU are not among them: entries of another host or another job's flags are not an old version.
+Flags and the host's CPU are not among them: an entry of another host, or of a job with other flags, is not outdated.
 """
 
 _MODULE_TEXT: Final = "module_text-"
 _PROFILE: Final = "pgle_profile-"
+_RUN_PROFILE: Final = "run_profile-"
 _LOGICAL_DIGITS: Final = 40
 _ENVIRONMENT_DIGITS: Final = 24
 _TEXT: Final = re.compile(
@@ -60,10 +63,12 @@ _TEXT: Final = re.compile(
     rf"-(?P<logical>[0-9a-f]{{{_LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})"
 )
 
+_JAX_KEY: Final = re.compile(r"(?P<name>.+)-[0-9a-f]{64}")
+"""The module's name and a SHA-256 digest: `jax._src.cache_key.get` in JAX 0.10 to 0.12."""
 
-@dataclass(frozen=True, slots=True)
-class KeyParts:
-    """What a key's text says."""
+
+class KeyParts(NamedTuple):
+    """The parts of a key's text."""
 
     name: str
     platform: str
@@ -82,7 +87,6 @@ class CacheKey:
         variant: `PLAIN`, `PROFILING` or `PGLE`.
         components: digest (hex) of each named component.
         details: a readable value of the components that are small, for the explanation of a miss.
-        signature: the program's arguments and results, likewise.
         size: bytes of the program's canonical form.
     """
 
@@ -91,12 +95,11 @@ class CacheKey:
     variant: str = PLAIN
     components: Mapping[str, str]
     details: Mapping[str, str] = field(default_factory=dict, compare=False)
-    signature: str = field(default="", compare=False)
     size: int = field(default=0, compare=False)
 
     @property
     def logical(self) -> str:
-        """Digest of what is compiled; the variants of a program share it."""
+        """Digest of the program, its options and devices; the variants of a program share it."""
         return _digest(self._group(environment=False), _LOGICAL_DIGITS)
 
     def of_variant(self, variant: str) -> CacheKey:
@@ -105,12 +108,12 @@ class CacheKey:
 
     @property
     def environment(self) -> str:
-        """Digest of what compiles it."""
+        """Digest of the tool chain."""
         return _digest(self._group(environment=True), _ENVIRONMENT_DIGITS)
 
     @property
     def text(self) -> str:
-        """The key that a store is asked for."""
+        """The key in a store."""
         name = listed_name(self.name)
         platform = re.sub(r"[^a-z0-9_]", "_", self.platform.lower()) or "_"
         return f"{name}-{platform}-{self.variant}-{self.logical}-{self.environment}"
@@ -127,38 +130,47 @@ def listed_name(name: str) -> str:
 
 
 def module_text_key(digest: str) -> str:
-    """Where the text of a module is kept, beside the entries and content-addressed; no hit ever reads it."""
+    """The key of a module's text, which is stored beside the entries under its digest; no hit ever reads it."""
     return f"{_MODULE_TEXT}{digest}"
 
 
 def profile_key(key: CacheKey) -> str:
-    """Where the profile of a program is kept for every tool chain that may compile the program anew.
+    """The key of a program's profile, the same for every tool chain that may compile the program anew.
 
-    The namespace counts, because it disowns what was stored before; versions do not.
+    The namespace counts, because a new one makes what was stored before unreachable; versions do not count.
     """
     salt = {"namespace": key.components.get("namespace", "")}
     return f"{_PROFILE}{key.logical}-{_digest(salt, _ENVIRONMENT_DIGITS)}"
 
 
+def run_profile_key(*identity: str) -> str:
+    """The key of a run profile, which names what a program uses.
+
+    Args:
+        identity: what tells the program and its tool chain from others.
+    """
+    return f"{_RUN_PROFILE}{_digest({str(place): part for place, part in enumerate(identity)}, _LOGICAL_DIGITS)}"
+
+
 def is_side_key(key: str) -> bool:
-    """Whether `key` is of a side object, which serves entries and is none itself."""
-    return key.startswith((_MODULE_TEXT, _PROFILE))
+    """Whether `key` is the key of a module's text or of a profile, which are not entries but serve them."""
+    return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE))
 
 
 def is_profile_key(key: str) -> bool:
-    """Whether `key` is of a kept profile."""
+    """Whether `key` is the key of a profile."""
     return key.startswith(_PROFILE)
 
 
 def profiled_program(key: str) -> str:
-    """The logical key of the program whose profile is kept under `key`; empty if that is no profile's."""
+    """The logical key of the program whose profile `key` is the key of; empty for any other key."""
     return key.removeprefix(_PROFILE).partition("-")[0] if is_profile_key(key) else ""
 
 
-def siblings_to_go_first(key: str) -> tuple[str, ...]:
+def evicted_before(key: str) -> tuple[str, ...]:
     """The keys of entries that are to be evicted before the one of `key`.
 
-    An optimised executable serves whoever would use the program's others, and took profiling to make.
+    An optimised executable serves every program that would use the other variants, and it took profiling to make.
     """
     if f"-{PGLE}-" not in key:
         return ()
@@ -175,12 +187,24 @@ def parse_key(text: str) -> KeyParts | None:
     return KeyParts(**match.groupdict()) if match else None
 
 
+def parse_any_key(key: str) -> KeyParts:
+    """What the text of any key says, whether ejcache, JAX or a caller made it; parts that it does not say are empty.
+
+    A `~` and what follows it tell hosts apart that cannot load each other's executables; they belong to no part. A key
+    of plain JAX says only a name, and any other key is its own name.
+    """
+    own = parse_key(key.partition("~")[0])
+    if own is not None:
+        return own
+    match = _JAX_KEY.fullmatch(key)
+    return KeyParts(name=match["name"] if match else key, platform="", variant="", logical="", environment="")
+
+
 def _digest(group: Mapping[str, str], digits: int) -> str:
-    hasher = hashlib.sha256()
-    for name in sorted(group):
-        for part in (name, group[name]):
+    parts: list[bytes] = []
+    for pair in sorted(group.items()):
+        for part in pair:
             encoded = part.encode()
             # Lengths keep ("ab", "c") and ("a", "bc") apart.
-            hasher.update(len(encoded).to_bytes(8, "big"))
-            hasher.update(encoded)
-    return hasher.hexdigest()[:digits]
+            parts += len(encoded).to_bytes(8, "big"), encoded
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:digits]

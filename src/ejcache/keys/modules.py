@@ -1,8 +1,8 @@
-"""What is canonical about a module's private functions and kernel payloads, on plain values.
+"""The normal form of a module's private functions and kernel payloads, on plain values.
 
-A private function can be reached through references from its own module alone, so its name is no more than a label:
-JAX numbers it by what else was lowered (`@clip_0`, `@clip_1`) and emits it once or twice depending on what was traced
-before. Its identity here is its content: its own bytes, in which every reference to another private function is that
+Only its own module can refer to a private function, so its name is only a label: JAX numbers it by what else was
+lowered (`@clip_0`, `@clip_1`) and emits it once or twice depending on what was traced before. Here a private function
+is identified by its content: its own bytes, in which each reference to another private function is replaced by that
 function's identity.
 """
 
@@ -30,7 +30,7 @@ def base_name(symbol: str) -> str:
 
 
 def content_name(symbol: str, content: bytes) -> str:
-    """The name of a private function by its content, the same for every function of equal base name and bytes.
+    """The name of a private function by its content: equal for functions of equal base name and bytes.
 
     Args:
         symbol: the function's name.
@@ -40,14 +40,14 @@ def content_name(symbol: str, content: bytes) -> str:
 
 
 def module_digest(content: bytes, *, form: str) -> str:
-    """Digest (hex) of a module's bytes; `form` keeps those of different canonical forms apart."""
+    """Digest (hex) of a module's bytes; modules in different canonical forms (`form`) never have the same one."""
     hasher = hashlib.sha256(f"ejcache module, {form}\n".encode())
     hasher.update(content)
     return hasher.hexdigest()
 
 
 def function_order(references: Mapping[str, Iterable[str]]) -> list[str] | None:
-    """The functions of `references` (function → those it refers to), each after all it refers to; None on a cycle."""
+    """The functions of `references` (function → those it refers to), each after the latter; None on a cycle."""
     order: list[str] = []
     done: dict[str, bool] = {}  # False while the function's own references are being placed
     for root in references:
@@ -71,7 +71,7 @@ def function_order(references: Mapping[str, Iterable[str]]) -> list[str] | None:
 
 
 def strip_mosaic_config(config: str, strip: Callable[[bytes], bytes | None]) -> str:
-    """The `backend_config` of a `tpu_custom_call` without debug locations; unchanged where it is not understood.
+    """The `backend_config` of a `tpu_custom_call` without debug locations; unchanged if it has another form.
 
     Args:
         config: JSON text; `custom_call_config.body` is a kernel in base64, `custom_call_config.debug_locations` holds

@@ -1,8 +1,8 @@
-"""Serialised compile options and topologies, without what does not change the executable.
+"""Serialised compile options and topologies, without the fields that do not change the executable.
 
-The flags of `XLA_FLAGS` appear a second time in the options, as fields of `DebugOptions`. The numbers below were read
-off jaxlib 0.10.2 and 0.12.0.1 by setting each flag and comparing the bytes; `tests/test_keys_options.py` sets them
-all and compares again.
+The flags of `XLA_FLAGS` appear a second time in the options, as fields of `DebugOptions`. The numbers below were found
+in jaxlib 0.10.2 and 0.12.0.1 by setting each flag and comparing the bytes; `tests/keys/test_keys_options.py` repeats
+that for all of them.
 
     CompileOptionsProto: 3 executable_build_options, 7 env_option_overrides
     ExecutableBuildOptionsProto: 3 debug_options
@@ -15,9 +15,9 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from ejcache.keys.wire import Field, edit, join, split
+from ejcache.keys.protobuf import Field, edit, join, split
 
-__all__ = ["canonical_options", "canonical_topology"]
+__all__ = ["canonical_options", "canonical_topology", "without_cache_paths"]
 
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
@@ -55,7 +55,10 @@ _DROPPED: Final = frozenset(
         502,  # xla_dump_hlo_to_subfolder
     }
 )
-"""Where dumps and caches go, and what is logged."""
+"""The paths of dumps and caches, and what is logged."""
+
+_CACHE_PATHS: Final = frozenset({306, 310, 407})
+"""The paths of XLA's own caches, which each process has for itself."""
 
 _SETS: Final = frozenset(
     {
@@ -63,7 +66,7 @@ _SETS: Final = frozenset(
         124,  # xla_enable_hlo_passes_only
     }
 )
-"""Repeated names of which each counts, in any order and however often."""
+"""Repeated names, whose order and repetition do not count."""
 
 _MAPS: Final = frozenset(
     {
@@ -72,10 +75,11 @@ _MAPS: Final = frozenset(
         500,  # xla_backend_extra_options
     }
 )
-"""Maps, which protobuf writes in an order of its own."""
+"""Maps, which protobuf writes in no fixed order."""
 
 _REMEMBERED: Final = 32
-"""The programs of a process have few options and one topology between them, and reading these takes half of a key."""
+"""Results to remember: the programs of a process share few options and one topology, and reading these takes half the
+time of a key."""
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
@@ -86,23 +90,33 @@ def canonical_options(serialized: bytes) -> bytes:
         serialized: a `CompileOptionsProto`. Its overrides are left out: they are a component of their own.
 
     Raises:
-        ValueError: it is no such message.
+        ValueError: it is not such a message.
     """
     rest = join(field for field in split(serialized) if field.number != _ENV_OPTION_OVERRIDES)
     return edit(rest, _DEBUG_OPTIONS, _canonical_debug_options)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
+def without_cache_paths(serialized: bytes) -> bytes:
+    """A `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
+
+    Raises:
+        ValueError: it is not such a message.
+    """
+    return edit(serialized, _DEBUG_OPTIONS, lambda fields: [each for each in fields if each.number not in _CACHE_PATHS])
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
 def canonical_topology(serialized: bytes) -> bytes:
     """The machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
 
-    Every process of a CPU job names its own devices in its topology, so that no rank had another's key.
+    In a CPU job, the topology of each process names its own devices, so the ranks would have different keys.
 
     Args:
         serialized: a `PjRtTopologyDescriptionProto`.
 
     Raises:
-        ValueError: it is no such message.
+        ValueError: it is not such a message.
     """
     rest = join(field for field in split(serialized) if field.number != 1)
     return edit(rest, (9, 2), lambda fields: [field for field in fields if field.number != 1])

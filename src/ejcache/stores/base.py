@@ -1,69 +1,62 @@
-"""The contract of a store: bytes under a key, and nothing about what the bytes mean.
+"""The contract of a store: bytes under a key, whatever the bytes mean.
 
 A store is shared by threads and processes. The rules that every backend and every wrapper keeps
 (`ejcache.testing.StoreTests` checks them):
 
 * an entry is whole or absent, whenever and however a writer dies;
-* `put` creates only: of several writers of one key exactly one gets True, and what it wrote stands;
-* absence is `None` or False, trouble is a `StoreError`, and no call waits without a deadline;
-* with `max_size > 0`, the bytes of all entries are at most `max_size` when a local `put` or `replace` returns,
-  least recently used first, never the entry just written.
+* `put` creates only: of several writers of one key exactly one gets True, and its bytes stay;
+* absence is `None` or False, a failure is a `StoreError`, and no call waits without a deadline;
+* with `max_size > 0`, the bytes of all entries are at most `max_size` when a local `put` or `replace` returns: the
+  least recently used entries are evicted, never the one just written.
+
+What only some stores can do is an optional Protocol, after `Store`. A store supports one by having its methods; who
+wants it asks with `isinstance`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
-
-from ejcache.errors import InvalidKeyError
+from typing import TYPE_CHECKING, Final, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
-__all__ = ["MAX_KEY_BYTES", "UNLIMITED", "EntryInfo", "Store", "check_key"]
+__all__ = [
+    "UNLIMITED",
+    "BatchDeletable",
+    "Checkable",
+    "EntryInfo",
+    "FailureCounting",
+    "Pinnable",
+    "Store",
+    "TwoTiers",
+    "UploadingStore",
+    "UseNoting",
+    "pinned_keys",
+]
 
 UNLIMITED: Final = -1
-MAX_KEY_BYTES: Final = 700
-"""A key must fit, escaped, into one file name or object name of every backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryInfo:
-    """What a listing knows of an entry without reading it.
+    """An entry in a listing, which does not read it.
 
     Attributes:
         key: the key it was put under.
-        size: bytes that the store was given.
+        size: bytes of the entry.
         created: seconds since the epoch.
         last_used: seconds since the epoch; the later of creation and the last `get`.
+        version: on storage that versions its objects, which version was listed; empty elsewhere.
     """
 
     key: str
     size: int
     created: float
     last_used: float
-
-
-def check_key(key: object) -> str:
-    """`key` itself, if a store can hold it.
-
-    Raises:
-        InvalidKeyError: it is not text, is empty, is longer than `MAX_KEY_BYTES` in UTF-8, holds a NUL, a line break
-            or another control character, or a surrogate.
-    """
-    if not isinstance(key, str) or not key:
-        raise InvalidKeyError(f"a key is text that is not empty, not {key!r}")
-    try:
-        length = len(key.encode())
-    except UnicodeEncodeError as exc:
-        raise InvalidKeyError(f"a key must be encodable as UTF-8, which {key!r} is not") from exc
-    if length > MAX_KEY_BYTES:
-        raise InvalidKeyError(f"a key has at most {MAX_KEY_BYTES} bytes, and {key[:40]!r}… has {length}")
-    if any(ord(c) < 32 or ord(c) == 127 for c in key):
-        raise InvalidKeyError(f"a key has no control characters, and {key!r} does")
-    return key
+    version: str = ""
 
 
 class Store(ABC):
@@ -86,7 +79,7 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> bool:
-        """Create the entry; False if somebody else's entry stands.
+        """Create the entry; False if there is one already.
 
         Raises:
             StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
@@ -96,7 +89,7 @@ class Store(ABC):
 
     @abstractmethod
     def replace(self, key: str, data: bytes) -> None:
-        """Put `data` under `key` whether or not an entry stands; readers see the old or the new one, whole."""
+        """Put `data` under `key` whether or not there is an entry; readers see the old or the new one, complete."""
 
     @abstractmethod
     def contains(self, key: str) -> bool:
@@ -116,10 +109,10 @@ class Store(ABC):
 
     @abstractmethod
     def quarantine(self, key: str, data: bytes) -> bool:
-        """Take the entry out of use if it still is exactly `data`; False if it is not.
+        """Quarantine the entry if it still is exactly `data`: nobody reads it any more; False if it is not.
 
-        The comparison keeps a reader that met a damaged entry from removing the good one that another process has
-        put in its place meanwhile. A backend that has room for it keeps a bounded number of copies for inspection.
+        The comparison keeps a reader that found a damaged entry from removing the intact one that another process has
+        written meanwhile. A backend may keep a bounded number of copies for inspection.
         """
 
     @abstractmethod
@@ -145,3 +138,93 @@ class Store(ABC):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A store that can check its own structures."""
+
+    def check(self, *, fix: bool = False) -> list[str]:
+        """The damage that was found, one sentence each; with `fix` it is repaired."""
+
+
+@runtime_checkable
+class Pinnable(Protocol):
+    """A store that can be told never to evict an entry."""
+
+    def pin(self, key: str) -> bool:
+        """Never evict the entry under `key`, now or when it is written; False if it was pinned already."""
+
+    def unpin(self, key: str) -> bool:
+        """Allow the entry to be evicted again; False if it was not pinned."""
+
+    def pinned(self) -> list[str]:
+        """The keys that are pinned."""
+
+
+@runtime_checkable
+class BatchDeletable(Protocol):
+    """A store that deletes many entries in few requests."""
+
+    def delete_many(self, keys: Iterable[str]) -> Iterator[str]:
+        """Delete the entries under `keys`, and yield the keys of those that were deleted."""
+
+
+@runtime_checkable
+class UseNoting(Protocol):
+    """A store that can be told of a use it did not see, because another store nearer to the program had the entry."""
+
+    def note_used(self, key: str) -> None:
+        """Remember that the entry under `key` was used now."""
+
+
+@runtime_checkable
+class TwoTiers(Protocol):
+    """A store of this host over one that hosts share."""
+
+    def get_verified(self, key: str, *, here_only: bool = False) -> tuple[bytes | None, object]:
+        """As `Store.get`, with what the verification of exactly these bytes returned; None if there was none.
+
+        With `here_only`, the shared tier is neither asked for the entry nor told of the use.
+        """
+
+    def keep(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
+        """As `Store.put`, or as `replace`, for this host only; `note_quick` follows."""
+
+    def note_quick(self, key: str, seconds: float) -> None:
+        """Remember on this host that the program under `key` compiled in so many seconds, and is not published."""
+
+    def is_quick(self, key: str, below: float) -> bool:
+        """Whether the program under `key` is known to compile in less than `below` seconds, and not published."""
+
+    def fetch_ahead(
+        self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
+    ) -> Iterator[tuple[str, bool]]:
+        """Bring entries to this host by concurrent requests; yields each key, and whether its entry is here."""
+
+
+@runtime_checkable
+class FailureCounting(Protocol):
+    """A store that counts the requests which its storage did not answer as it should, before it makes them again."""
+
+    def tries_failed(self) -> int:
+        """How often this process was asked to slow down, or got a failure or no answer."""
+
+
+@runtime_checkable
+class UploadingStore(Protocol):
+    """A store that uploads in the background and counts what it asks of each of its two tiers."""
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is left to upload; False if something is."""
+
+    def take_tier_counters(self) -> dict[str, float]:
+        """What was counted since the last call."""
+
+    def when_closing(self, callback: Callable[[], object]) -> None:
+        """Call `callback` whenever the store is closed, before its tiers are."""
+
+
+def pinned_keys(store: object) -> frozenset[str]:
+    """The keys that are pinned in `store`; none if it cannot pin. Raises StoreError as the store does."""
+    return frozenset(store.pinned()) if isinstance(store, Pinnable) else frozenset()

@@ -1,41 +1,36 @@
-"""Small documents under readable paths: what people may open in an editor, as opposed to the entries of a `Store`.
+"""Small documents under readable paths, such as autotune records: people may open them in an editor.
 
-Autotune records are such documents. The rules that every backend keeps:
+Documents are objects of a `Bucket`, whatever that is: files on a disk or a mount, or objects of a real bucket. So
 
-* a document is whole or absent, whenever and however a writer dies;
-* `create` creates only: of several writers of one path exactly one gets True, and what it wrote stands;
-* `update` reads, changes and writes with nobody in between;
-* absence is `None` or False, trouble is a `StoreError`, and no call waits without a deadline.
+* a document is complete or absent, whenever and however its writer dies;
+* `create` only creates: of several writers of one path exactly one gets True, and its bytes are kept;
+* `update` reads, changes and writes, and loses no change that another process makes at the same time;
+* absence is `None` or False, a failure of the storage is a `StoreError`, and every call has a deadline.
 """
 
 from __future__ import annotations
 
-import random
-import time
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import InvalidKeyError, StoreBusyError, StoreReadOnlyError
+from ejcache.errors import InvalidKeyError, StoreReadOnlyError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from ejcache.stores.shared_bucket import Bucket
+    from ejcache.bucket.base import Bucket
 
-__all__ = ["BucketDocuments", "DeadlineDocuments", "DocumentStore", "check_path", "open_documents"]
-
-T = TypeVar("T")
+__all__ = ["Documents", "check_path", "open_documents"]
 
 _COMPONENT: Final = 240
 _RESERVED: Final = '\\:*?"<>|'
 
 
 def check_path(path: str) -> str:
-    """`path` itself, if every backend can hold a document there.
+    """Return `path`, if every kind of storage can hold a document there.
 
     Raises:
-        InvalidKeyError: it is absolute, leaves the root, has an empty, hidden or overlong component, or a control
+        InvalidKeyError: it is absolute, leaves the root, or has an empty, hidden or overlong component or a control
             character.
     """
     for part in path.split("/"):
@@ -45,188 +40,106 @@ def check_path(path: str) -> str:
     return path
 
 
-class DocumentStore(ABC):
-    """Documents under paths, shared by threads and processes.
+class Documents:
+    """Documents under paths. Safe for threads and processes.
+
+    Args:
+        bucket: holds them.
+        read_only: writes raise `StoreReadOnlyError`, and nothing is made.
 
     Attributes:
-        url: the root that the paths are relative to.
-        read_only: writes raise `StoreReadOnlyError`.
-        remote: a read costs a request to another machine.
+        url: the root that the paths are relative to: a directory, or a URL.
+        remote: a read may cost a request to another machine.
     """
-
-    url: str
-    read_only: bool = False
-    remote: bool = False
-
-    @abstractmethod
-    def read(self, path: str) -> bytes | None:
-        """The document, or None."""
-
-    @abstractmethod
-    def create(self, path: str, data: bytes) -> bool:
-        """Write the document if there is none; False if there is."""
-
-    @abstractmethod
-    def replace(self, path: str, data: bytes) -> None:
-        """Write the document whether or not there is one; readers see the old or the new one, whole."""
-
-    @abstractmethod
-    def update(self, path: str, change: Callable[[bytes | None], bytes | None], *, timeout: float = 10.0) -> None:
-        """Replace the document by what `change` makes of it; None leaves it as it is.
-
-        `change` may be called several times, always with the document as it is then. A process that is killed meanwhile
-        has changed all or nothing.
-
-        Raises:
-            StoreBusyError: others kept changing it, or kept it locked, for `timeout` seconds.
-        """
-
-    @abstractmethod
-    def list(self, prefix: str) -> Iterator[str]:
-        """The paths that begin with `prefix`, in no particular order."""
-
-    @abstractmethod
-    def delete(self, path: str) -> bool:
-        """Remove the document; False if there was none."""
-
-    @abstractmethod
-    def discard(self, path: str, data: bytes) -> bool:
-        """Remove the document if it still is exactly `data`; False if it is not.
-
-        So a reader that met a damaged one does not remove the good one that was put in its place meanwhile.
-        """
-
-    @abstractmethod
-    def stamp(self, path: str) -> str | None:
-        """A text that changes with every change of the document, for less than a read; None without a document."""
-
-    def close(self) -> None:  # noqa: B027  # most have nothing to release
-        """Release connections; the store opens them again when it is used again."""
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise StoreReadOnlyError(f"{self.url} was opened read-only")
-
-
-class BucketDocuments(DocumentStore):
-    """Documents in a bucket, or wherever else objects have versions."""
 
     def __init__(self, bucket: Bucket, *, read_only: bool = False) -> None:
         self.bucket = bucket
-        self.url = bucket.url
+        self.url = bucket.url.removeprefix("file://")
         self.read_only = read_only
-        self.remote = True
+        self.remote = not bucket.local
 
-    def read(self, path: str) -> bytes | None:
-        blob = self.bucket.read(check_path(path))
+    def __repr__(self) -> str:
+        return f"Documents({self.url!r})"
+
+    def read(self, path: str, *, max_size: int | None = None) -> bytes | None:
+        """The document, or None.
+
+        Args:
+            path: of the document.
+            max_size: bytes; of a larger document only the first `max_size + 1` bytes are read, which tells it apart.
+        """
+        blob = self.bucket.read(check_path(path), length=None if max_size is None else max_size + 1)
         return None if blob is None else blob.data
 
     def create(self, path: str, data: bytes) -> bool:
-        self._check_writable()
-        return self.bucket.create(check_path(path), data)
+        """Write the document if there is none; False if there is one."""
+        return self.bucket.create(self._writable(path), data)
 
     def replace(self, path: str, data: bytes) -> None:
-        self._check_writable()
-        self.bucket.write(check_path(path), data)
+        """Write the document whether or not there is one; readers see the old or the new one, complete."""
+        self.bucket.write(self._writable(path), data)
 
     def update(self, path: str, change: Callable[[bytes | None], bytes | None], *, timeout: float = 10.0) -> None:
-        from ejcache.stores.shared_bucket import ABSENT
-
-        self._check_writable()
-        deadline = time.monotonic() + timeout
-        attempt = 0
-        while time.monotonic() < deadline:
-            blob = self.bucket.read(check_path(path))
-            data = change(None if blob is None else blob.data)
-            if data is None or self.bucket.write(path, data, version=ABSENT if blob is None else blob.version):
-                return
-            attempt += 1
-            # A bucket takes about one write a second to one object: the losers of a round must spread out.
-            time.sleep(random.uniform(0, min(1.0, 0.02 * 2.0**attempt)))  # noqa: S311 (jitter)
-        raise StoreBusyError(f"others kept changing {self.url}/{path}")
+        """Replace the document by what `change` makes of it; None leaves it as it is. Raises as `Bucket.update`."""
+        self.bucket.update(self._writable(path), change, timeout=timeout)
 
     def list(self, prefix: str) -> Iterator[str]:
+        """The paths that begin with `prefix`, in no particular order."""
         for info in self.bucket.walk(prefix):
             yield info.name
 
     def delete(self, path: str) -> bool:
-        self._check_writable()
-        return self.bucket.delete(check_path(path))
+        """Delete the document; False if there was none."""
+        return self.bucket.delete(self._writable(path))
 
     def discard(self, path: str, data: bytes) -> bool:
-        self._check_writable()
-        blob = self.bucket.read(check_path(path))
+        """Delete the document if it still is exactly `data`; False if it is not.
+
+        A reader that met a damaged document does not delete the good one that has replaced it meanwhile.
+        """
+        blob = self.bucket.read(self._writable(path))
         return blob is not None and blob.data == data and self.bucket.delete(path, version=blob.version)
 
     def stamp(self, path: str) -> str | None:
+        """A text that changes with every change of the document, for less than a read; None without a document."""
         info = self.bucket.stat(check_path(path))
         return None if info is None else info.version
 
+    def sweep(self) -> int:
+        """Delete what writers left in a directory of documents when they were killed, if it is old; how many files."""
+        from ejcache.bucket.files import FileBucket
+
+        return self.bucket.sweep() if isinstance(self.bucket, FileBucket) else 0
+
     def close(self) -> None:
+        """Release connections; they are opened again by the next use."""
         self.bucket.close()
 
-
-class DeadlineDocuments(DocumentStore):
-    """Documents on a mount that may go dead: a call that hangs is left behind at its deadline."""
-
-    def __init__(self, inner: DocumentStore, *, seconds: float = 10.0) -> None:
-        from ejcache.stores.shared_retry import RetryPolicy
-
-        self.inner = inner
-        self.url = inner.url
-        self.read_only = inner.read_only
-        self.remote = True
-        self._policy = RetryPolicy(deadline=seconds)
-
-    def read(self, path: str) -> bytes | None:
-        return self._within(f"reading {self.url}/{path}", lambda: self.inner.read(path))
-
-    def create(self, path: str, data: bytes) -> bool:
-        return self._within(f"writing {self.url}/{path}", lambda: self.inner.create(path, data))
-
-    def replace(self, path: str, data: bytes) -> None:
-        self._within(f"writing {self.url}/{path}", lambda: self.inner.replace(path, data))
-
-    def update(self, path: str, change: Callable[[bytes | None], bytes | None], *, timeout: float = 10.0) -> None:
-        wait = timeout / 2
-        self._within(f"changing {self.url}/{path}", lambda: self.inner.update(path, change, timeout=wait))
-
-    def list(self, prefix: str) -> Iterator[str]:
-        yield from self._within(f"listing {self.url}/{prefix}", lambda: tuple(self.inner.list(prefix)))
-
-    def delete(self, path: str) -> bool:
-        return self._within(f"deleting {self.url}/{path}", lambda: self.inner.delete(path))
-
-    def discard(self, path: str, data: bytes) -> bool:
-        return self._within(f"deleting {self.url}/{path}", lambda: self.inner.discard(path, data))
-
-    def stamp(self, path: str) -> str | None:
-        return self._within(f"looking for {self.url}/{path}", lambda: self.inner.stamp(path))
-
-    def _within(self, what: str, action: Callable[[], T]) -> T:
-        from ejcache.stores.shared_workers import call_with_timeout
-
-        # The time of one try is the time of all: a second one would only leave a second thread behind.
-        seconds = self._policy.deadline
-        return self._policy.run(what, lambda _: call_with_timeout(what, action, seconds))
+    def _writable(self, path: str) -> str:
+        if self.read_only:
+            raise StoreReadOnlyError(f"{self.url} was opened read-only")
+        return check_path(path)
 
 
-def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> DocumentStore:
+def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> Documents:
     """The documents below `url`: a directory, `file:///directory`, `gs://bucket/prefix`, or another bucket's URL.
 
-    Nothing is made and nobody is asked before the first use. Whoever can write there decides which configurations a
+    Nothing is made, and no storage is asked, before the first use. Who can write there decides which configurations a
     program runs with: open only what you trust.
 
     Raises:
-        UsageError: no backend takes such a URL.
+        UsageError: the URL cannot be understood.
     """
-    from ejcache.stores.opening import local_path, open_bucket_at
+    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.opening import open_bucket
 
-    path = local_path(url)
-    if path is not None:
-        from ejcache.stores.documents_directory import DirectoryDocuments
-        from ejcache.stores.filesystems import is_network_filesystem
+    location = Location.parse(url)
+    if location.kind is not LocationKind.DIRECTORY:
+        return Documents(open_bucket(location), read_only=read_only)
+    from ejcache.bucket.files import FileBucket
+    from ejcache.settings.resolve import resolve
+    from ejcache.stores.filesystems import detect_shared_storage
 
-        directory = DirectoryDocuments(path, read_only=read_only)
-        return DeadlineDocuments(directory) if is_network_filesystem(path) else directory
-    return BucketDocuments(open_bucket_at(url), read_only=read_only)
+    local = not detect_shared_storage(location)
+    bucket = FileBucket(location.path, local=local, documents=True, mode=resolve().shared_mode)
+    return Documents(bucket, read_only=read_only)

@@ -1,18 +1,30 @@
-"""Whether a path is on a file system whose locks do not hold between machines.
+"""Whether hosts share a directory: by the file system that it is on, and by two names that may be in it.
 
-SQLite's locks are those of the file system, and so is the memory that the users of its write-ahead log map: on a
-network file system two hosts would each believe that they alone write (https://sqlite.org/wal.html, section 1).
+SQLite relies on the file system's locks and on memory that all users of its write-ahead log map. Neither works between
+machines: on a network file system each host would believe that it alone writes (sqlite.org/wal.html, section 1).
+
+Every function here does I/O, and `detect_shared_storage` remembers its verdict: a mount whose server is down costs one
+deadline per process, not one for each part that asks.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["filesystem_of", "is_network_filesystem"]
+from ejcache.bucket.breaker import breaker_for
+from ejcache.stores.location import LocationKind
+from ejcache.util.threads import CallTimeoutError, call_with_timeout
 
+if TYPE_CHECKING:
+    from ejcache.stores.location import Location
+
+__all__ = ["detect_filesystem", "detect_network_filesystem", "detect_shared_storage", "forget_verdicts"]
+
+_LOOK_SECONDS: Final = 5.0
 _NETWORK: Final = frozenset(
     {
         "9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "davfs", "fhgfs", "gfs", "gfs2", "glusterfs",
@@ -29,25 +41,60 @@ _LOCAL_FUSE: Final = frozenset(
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 
-def is_network_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = None) -> bool:
+def detect_shared_storage(location: Location) -> bool:
+    """Whether hosts share the storage at `location`: a bucket, or a directory that more than one host uses.
+
+    Of a directory the file system and two names below it are looked at, for at most five seconds. The verdict is
+    remembered for this process.
+    """
+    if location.kind is LocationKind.DIRECTORY:
+        return _detect_shared_directory(location.path)
+    return location.kind is not LocationKind.MEMORY
+
+
+@functools.lru_cache(maxsize=256)
+def _detect_shared_directory(path: str) -> bool:
+    try:
+        return call_with_timeout(f"looking at {path}", lambda: _look_at_directory(path), _LOOK_SECONDS)
+    except CallTimeoutError:
+        # The mount's server is down. Shared storage is used with deadlines, a local directory without; and the first
+        # read need not wait for the same server again.
+        breaker_for(f"file://{path}").fail(seconds=_LOOK_SECONDS)
+        return True
+
+
+def forget_verdicts() -> None:
+    """Look at each directory again when it is next asked about: for tests."""
+    _detect_shared_directory.cache_clear()
+
+
+def _look_at_directory(path: str) -> bool:
+    if detect_network_filesystem(path):
+        return True
+    # The server of a network file system sees its own directories as local ones, so their content decides.
+    # os.path, because pathlib raises for a directory that this user may not look into.
+    return os.path.isdir(f"{path}/v1/entries") and not os.path.isdir(f"{path}/v1/local")  # noqa: PTH112
+
+
+def detect_network_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = None) -> bool:
     """Whether `path`, which need not exist, is on a file system that other machines may have mounted too.
 
-    FUSE file systems count as such unless they are known to be local: most are a bucket or another host.
+    A FUSE file system counts as such unless it is known to be local: most are a bucket or another host.
 
     Args:
         path: where a store would be.
-        mountinfo: the text of /proc/self/mountinfo (proc(5)); read from there when it is not given. Without either,
-            as on macOS, nothing is known and the answer is False.
+        mountinfo: the text of /proc/self/mountinfo (proc(5)), which is read if this is not given. Without either, as
+            on macOS, the answer is False.
     """
-    kind, options = filesystem_of(path, mountinfo=mountinfo)
+    kind, options = detect_filesystem(path, mountinfo=mountinfo)
     if kind == "9p":
-        # The root of a gVisor sandbox is 9p to its own keeper over inherited descriptors: one kernel, local locks.
-        # Windows' drives under WSL come the same way, and are named.
+        # A gVisor sandbox sees its own root as 9p over inherited descriptors ("trans=fd"): one kernel, local locks.
+        # Windows' drives under WSL look the same, but their options name drvfs.
         return "trans=fd" not in options or any("drvfs" in option for option in options)
     return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE and kind != "fusectl")
 
 
-def filesystem_of(path: str | os.PathLike[str], *, mountinfo: str | None = None) -> tuple[str, frozenset[str]]:
+def detect_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = None) -> tuple[str, frozenset[str]]:
     """The type and the super block options of the file system that holds `path`; ("", nothing) if unknown."""
     if mountinfo is None:
         try:

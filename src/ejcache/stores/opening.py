@@ -1,203 +1,222 @@
-"""From a URL to the store that it names. Importing this imports no backend."""
+"""Opens the store or the bucket at a location, or finds out what is there. Importing this imports no backend."""
 
 from __future__ import annotations
 
-import os
-import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
-from ejcache.errors import UsageError
-from ejcache.settings import resolve
+from ejcache.errors import NotAStoreError, StoreUnavailableError
+from ejcache.settings.resolve import resolve
 from ejcache.stores.base import UNLIMITED
-from ejcache.stores.filesystems import is_network_filesystem
-from ejcache.stores.shared_retry import TransientError
-from ejcache.stores.shared_workers import call_with_timeout
-from ejcache.units import parse_size
+from ejcache.stores.filesystems import detect_shared_storage
+from ejcache.stores.location import Location, LocationKind
+from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:
-    from ejcache.settings import Settings
+    import os
+    from collections.abc import Callable, Iterable
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.settings.resolve import Settings
     from ejcache.stores.base import Store
-    from ejcache.stores.shared_bucket import Bucket
+    from ejcache.stores.plain_jax import JaxEntries
 
-__all__ = ["ACCEPTED_URL", "canonical_url", "check_url", "is_shared", "local_path", "open_bucket_at", "open_store"]
+__all__ = ["CacheContents", "inspect_location", "open_bucket", "open_store"]
 
-ACCEPTED_URL: Final = (
-    "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
-    "a URL of another file system that fsspec can write to, such as abfs:// or sftp://, or memory://name"
-)
-
-_MEMORY: Final = "memory://"
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
-_BUCKETS: Final = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3"}
-"""Every spelling of a scheme, and the one that is used in messages and digests."""
-_OTHERS: Final = frozenset(
-    {
-        "abfs", "abfss", "adl", "arrow_hdfs", "az", "dbfs", "ftp", "gdrive", "hdfs", "hf", "lakefs", "oci", "ocilake",
-        "oss", "sftp", "smb", "ssh", "tos", "webdav", "webhdfs",
-    }
-)  # fmt: skip
-"""Protocols of fsspec's known implementations that can be written to; fsspec itself would cost an import to ask."""
-_LOOK_SECONDS: Final = 5.0
+_DEADLINE_SECONDS: Final = 5.0
+"""Seconds that one operation on a bucket may take, retries included; large transfers get more."""
+_DIRECTORY_SECONDS: Final = 4.0
+"""The same for a shared directory. A mount whose server is gone costs a program this time, once."""
 
 
 def open_store(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | Location,
     *,
-    max_size: int | str = UNLIMITED,
+    max_size: int | str | None = UNLIMITED,
     read_only: bool = False,
     settings: Settings | None = None,
+    evict_before: Callable[[str], Iterable[str]] | None = None,
 ) -> Store:
-    """The store at `url`; of a remote one nothing is asked yet, and whether it is there shows when it is used.
+    """The store at `url`. Remote storage is not asked yet: whether it can be reached shows at the first use.
 
-    Entries of a compilation cache are code that is run: open what you, or those you trust, alone can write to.
+    Entries of a compilation cache are code that is run: open only what you, or people you trust, can write to.
 
     Args:
         url: a directory (relative to the working directory now; `~` and `~user` are expanded), `file:///directory`,
             `gs://bucket/prefix`, `s3://bucket/prefix`, another URL that fsspec can write to, or `memory://name`, which
-            is shared by all who open that name in this process. A directory on a network file system, or one that a
-            host which sees it as such has written to, is shared between hosts without locks, as a bucket is.
-        max_size: bytes of all entries, as a number or such as "10GB"; -1 for no limit. On shared storage it refuses
-            what is larger than all of it; the sum is kept by upkeep.
-        read_only: writes raise `StoreReadOnlyError`; nothing is made, and reads leave no trace.
-        settings: who says which credentials and endpoint are used; by default the environment.
+            all who open that name in this process share. A directory on a network file system, or one that a host
+            that has it on one has written to, is shared between hosts without locks, as a bucket is.
+        max_size: limit for the bytes of all entries, as a number or such as "10GB"; -1 for no limit. On shared storage
+            a `put` only refuses an entry that is larger than the limit; maintenance keeps the sum below it. None: the
+            limit that was written down when a local store was made, no limit for others.
+        read_only: writes raise `StoreReadOnlyError`; no file is made, and reads leave no trace.
+        settings: give the credentials and the endpoint; by default those of the environment.
+        evict_before: of a local directory, the keys of entries that are of no use while the entry of a key exists;
+            they are evicted first.
 
     Raises:
-        UsageError: the URL or the size is not one; nothing was made.
+        UsageError: the URL or the size cannot be understood; nothing was made.
         StoreError: the store cannot be opened.
     """
-    limit = parse_size(max_size, setting="max_size", unlimited=True)
-    text = check_url(url)
-    if is_shared(text):
-        from ejcache.stores.shared import SharedStore
+    given = None if max_size is None else parse_size(max_size, setting="max_size", unlimited=True)
+    limit = UNLIMITED if given is None else given
+    location = Location.parse(url)
+    if detect_shared_storage(location):
+        from ejcache.stores.shared.store import SharedStore
 
-        return SharedStore(open_bucket_at(text, settings=settings), max_size=limit, read_only=read_only)
-    path = local_path(text)
-    if path is None:
+        return SharedStore(open_bucket(location, settings=settings), max_size=limit, read_only=read_only)
+    if location.kind is LocationKind.MEMORY:
         from ejcache.stores.memory import MemoryStore
 
-        return MemoryStore(text.removeprefix(_MEMORY), max_size=limit, read_only=read_only)
-    from ejcache.stores.local import LocalStore
+        return MemoryStore(location.bucket, max_size=limit, read_only=read_only)
+    from ejcache.stores.local.store import LocalStore
 
-    return LocalStore(path, max_size=limit, read_only=read_only)
+    trusted = (settings or resolve()).trust_dir
+    return LocalStore(location.path, max_size=given, read_only=read_only, trusted=trusted, evict_before=evict_before)
 
 
-def open_bucket_at(
-    url: str | os.PathLike[str], *, settings: Settings | None = None, deadline: float | None = None
+def open_bucket(
+    url: str | os.PathLike[str] | Location,
+    *,
+    settings: Settings | None = None,
+    deadline: float | None = None,
+    prepare: bool = True,
 ) -> Bucket:
-    """The objects below the shared `url`, with the credentials and the endpoint that `settings` name.
+    """The objects at `url`: those of a bucket, or the files of any directory, which need not be shared.
+
+    The storage is not asked yet: whether it can be reached shows at the first use.
 
     Args:
-        url: one that `is_shared`, or any directory.
-        settings: by default those of the environment.
-        deadline: seconds that one operation may take; by default ten.
+        url: as `open_store` takes it, but not `memory://`.
+        settings: give the credentials and the endpoint; by default those of the environment.
+        deadline: seconds that one operation may take, retries included; by default five, four for a directory.
+            Large transfers get more.
+        prepare: begin at once, in the background, to make the client of a bucket, and not at the first request.
 
     Raises:
-        UsageError: the URL is not one.
+        UsageError: the URL cannot be understood.
     """
-    from ejcache.stores.shared_opening import DEADLINE, open_bucket
+    bucket = _make_bucket(Location.parse(url), settings, deadline)
+    if prepare:
+        bucket.prepare()
+    return bucket
 
-    text = check_url(url)
+
+def _make_bucket(location: Location, settings: Settings | None, deadline: float | None) -> Bucket:
+    from ejcache.bucket.retry import RetryPolicy
+
     now = settings if settings is not None else resolve()
-    google = text.startswith("gs:")
-    return open_bucket(
-        local_path(text) or text,
-        deadline=DEADLINE if deadline is None else deadline,
-        credentials=now.gcs_credentials if google else None,
-        endpoint_url=now.gcs_endpoint if google else None,
-    )
+    usual = _DIRECTORY_SECONDS if location.kind is LocationKind.DIRECTORY else _DEADLINE_SECONDS
+    policy = RetryPolicy(deadline=usual if deadline is None else deadline)
+    if location.kind is LocationKind.DIRECTORY:
+        from ejcache.bucket.files import FileBucket
+
+        return FileBucket(location.path, policy=policy, mode=now.shared_mode)
+    if location.kind is LocationKind.GCS:
+        from ejcache.bucket.gcs import GcsBucket
+
+        return GcsBucket(
+            location.bucket,
+            location.prefix,
+            policy=policy,
+            credentials=now.gcs_credentials,
+            endpoint_url=now.gcs_endpoint,
+        )
+    if location.kind is LocationKind.S3:
+        from ejcache.bucket.s3 import S3Bucket
+
+        return S3Bucket(location.bucket, location.prefix, policy=policy)
+    from ejcache.bucket.fsspec_bucket import FsspecBucket
+
+    return FsspecBucket(location.url, policy=policy)
 
 
-def check_url(url: str | os.PathLike[str]) -> str:
-    """`url` as text, if it names a store that can be opened as far as its spelling goes; nothing is looked at.
+@dataclass(frozen=True, slots=True)
+class CacheContents:
+    """What a look at a location has found there.
+
+    Attributes:
+        location: where.
+        url: as messages show it.
+        has_store: whether a store of ours is there.
+        jax: the entries of plain JAX, if there are any.
+        bucket: the objects there, if the location is shared storage.
+    """
+
+    location: Location
+    url: str
+    has_store: bool
+    jax: JaxEntries | None
+    bucket: Bucket | None = None
+
+    def open(self, *, max_size: int | None = UNLIMITED, read_only: bool = False) -> Store | None:
+        """The store of ours, or None if there is none; raises as `open_store` does."""
+        if not self.has_store:
+            return None
+        if self.bucket is None:
+            return open_store(self.location, max_size=max_size, read_only=read_only)
+        from ejcache.stores.shared.store import SharedStore
+
+        return SharedStore(self.bucket, max_size=UNLIMITED if max_size is None else max_size, read_only=read_only)
+
+    def close(self) -> None:
+        """Release the connections that looking has made."""
+        if self.bucket is not None:
+            self.bucket.close()
+
+
+def inspect_location(url: str | os.PathLike[str] | Location, *, settings: Settings | None = None) -> CacheContents:
+    """What is at `url`, before anything is opened: nothing is made. A bucket is asked for a page of two listings.
+
+    Args:
+        url: as `open_store` takes it.
+        settings: give the credentials; by default those of the environment.
 
     Raises:
-        UsageError: it does not; the message says what is accepted.
+        NotAStoreError: the location is empty, or something else uses it.
+        StoreUnavailableError, StoreBusyError: the location cannot be looked at.
+        UsageError: the URL cannot be understood.
     """
-    text = _checked(url)
-    if local_path(text) is not None or text.startswith(_MEMORY):
-        return text
-    scheme, _, rest = text.partition("://")
-    scheme = scheme.lower()
-    if scheme not in _BUCKETS and scheme not in _OTHERS:
-        raise _refused(text, "its kind of storage is not one that this version opens")
-    bucket = rest.partition("/")[0]
-    if not bucket or any(character in " ?#" for character in bucket):
-        raise _refused(text, "it names no bucket" if scheme in _BUCKETS else "it names no place")
-    return canonical_url(text)
+    location = Location.parse(url)
+    if location.kind is LocationKind.DIRECTORY:
+        return _inspect_directory(location)
+    if location.kind is LocationKind.MEMORY:
+        return CacheContents(location, location.url, has_store=True, jax=None)
+    from ejcache.stores.plain_jax import JaxBucket
 
-
-def canonical_url(url: str) -> str:
-    """One spelling for all URLs of one remote place; other URLs as they are."""
-    scheme, separator, rest = url.partition("://")
-    scheme = scheme.lower()
-    if not separator or (scheme not in _BUCKETS and scheme not in _OTHERS):
-        return url
-    return f"{_BUCKETS.get(scheme, scheme)}://{rest.rstrip('/')}"
-
-
-def is_shared(url: str | os.PathLike[str]) -> bool:
-    """Whether what is at `url` is shared between hosts: a bucket, or a directory as `open_store` has it.
-
-    Raises:
-        UsageError: it is no URL of a store.
-    """
-    text = check_url(url)
-    path = local_path(text)
-    if path is None:
-        return not text.startswith(_MEMORY)
+    bucket = open_bucket(location, settings=settings)
+    bucket.entries_only = True
+    bucket.breaker = None  # a command reports each object that fails, and goes on with the next one
     try:
-        return call_with_timeout(f"looking at {path}", lambda: _is_shared_directory(path), _LOOK_SECONDS)
-    except TransientError:
-        # A mount that is dead: those who use it as shared storage have deadlines.
-        return True
+        jax = JaxBucket(bucket)
+        has_store = next(bucket.walk("v1/"), None) is not None
+        has_jax = not jax.is_empty()
+        if has_store or has_jax:
+            return CacheContents(location, bucket.url, has_store=has_store, jax=jax if has_jax else None, bucket=bucket)
+        what = "it is empty" if next(bucket.walk(""), None) is None else "something else is stored there"
+    except BaseException:
+        bucket.close()
+        raise
+    bucket.close()
+    raise NotAStoreError(f"there is no cache at {bucket.url}: {what}")
 
 
-def _is_shared_directory(path: str) -> bool:
-    if is_network_filesystem(path):
-        return True
-    # The server of a network file system sees its directories as local ones.
-    # Not pathlib: whether a directory is there that nobody may look into is no error here.
-    return os.path.isdir(f"{path}/v1/entries") and not os.path.isdir(f"{path}/v1/local")  # noqa: PTH112
+def _inspect_directory(location: Location) -> CacheContents:
+    from ejcache.stores.plain_jax import JaxDirectory
 
-
-def local_path(url: str | os.PathLike[str]) -> str | None:
-    """The absolute directory that `url` names, or None if it names no directory.
-
-    Raises:
-        UsageError: it is no URL at all.
-    """
-    text = _checked(url)
-    scheme = _SCHEME.match(text)
-    if scheme is None:
-        return _absolute(text, text)
-    if scheme[1].lower() != "file":
-        if scheme[2] is None:
-            raise _refused(text, f"{scheme[1]}: is no beginning of a URL")
-        return None
-    parts = urlsplit(text)
-    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query or parts.fragment:
-        raise _refused(text, "a file URL is file:// and an absolute path")
-    return _absolute(unquote(parts.path), text)
-
-
-def _checked(url: object) -> str:
-    text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
-    if not isinstance(text, str):
-        raise _refused(url, "it is not text")
-    if not text.strip():
-        raise _refused(url, "it is empty")
-    if any(ord(character) < 32 for character in text):
-        raise _refused(text, "it has control characters")
-    return text
-
-
-def _absolute(path: str, url: str) -> str:
-    expanded = os.path.expanduser(path)  # noqa: PTH111 (pathlib raises RuntimeError)
-    if expanded.startswith("~"):
-        raise _refused(url, "there is no such home directory")
-    return os.path.abspath(expanded)  # noqa: PTH100 (pathlib keeps "..")
-
-
-def _refused(url: object, why: str) -> UsageError:
-    return UsageError(f"{url!r} cannot be opened as a store: {why}; accepted is {ACCEPTED_URL}")
+    path = Path(location.path)
+    try:
+        is_empty = next(path.iterdir(), None) is None
+    except FileNotFoundError as exc:
+        raise NotAStoreError(f"there is no cache at {path}: the directory does not exist") from exc
+    except NotADirectoryError as exc:
+        raise NotAStoreError(f"there is no cache at {path}: it is not a directory") from exc
+    except OSError as exc:
+        raise StoreUnavailableError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+    jax = JaxDirectory(path)
+    has_store, has_jax = (path / "v1").is_dir(), not jax.is_empty()
+    if has_store or has_jax:
+        return CacheContents(location, location.url, has_store=has_store, jax=jax if has_jax else None)
+    what = "the directory is empty" if is_empty else "the directory holds something else"
+    raise NotAStoreError(f"there is no cache at {path}: {what}")

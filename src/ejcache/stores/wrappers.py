@@ -1,20 +1,19 @@
-"""Stores around a store: behaviour is added by wrapping, and each wrapper keeps the contract of what it wraps."""
+"""A store around another store: a subclass adds behaviour and keeps the contract of the store inside."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ejcache.errors import StoreReadOnlyError
-from ejcache.stores.base import EntryInfo, Store, check_key
+from ejcache.stores.base import EntryInfo, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["ReadOnlyStore", "WrapperStore"]
+__all__ = ["WrapperStore"]
 
 
 class WrapperStore(Store):
-    """Hands every call to `inner` unchanged; a wrapper overrides what it is there for.
+    """Hands every call to `inner` unchanged; a subclass overrides the calls that it changes.
 
     It owns `inner`: closing the wrapper closes it.
     """
@@ -79,46 +78,3 @@ class WrapperStore(Store):
     def close(self) -> None:
         """As `inner` does."""
         self.inner.close()
-
-
-class ReadOnlyStore(WrapperStore):
-    """Reads of `inner` that leave no trace in it; every write raises `StoreReadOnlyError`.
-
-    A `get` is a `peek` of `inner`, so that what a reader looks at is not kept alive at the expense of what the
-    writers use. Counters that are added are lost, as the contract has it.
-    """
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.read_only = True
-
-    def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; recency is left alone."""
-        return self.inner.peek(key)
-
-    def put(self, key: str, data: bytes) -> bool:  # noqa: ARG002  # the contract names it
-        """Refused with `StoreReadOnlyError`."""
-        raise self._refusal(key)
-
-    def replace(self, key: str, data: bytes) -> None:  # noqa: ARG002  # the contract names it
-        """Refused with `StoreReadOnlyError`."""
-        raise self._refusal(key)
-
-    def delete(self, key: str) -> bool:
-        """Refused with `StoreReadOnlyError`."""
-        raise self._refusal(key)
-
-    def quarantine(self, key: str, data: bytes) -> bool:  # noqa: ARG002  # the contract names it
-        """Refused with `StoreReadOnlyError`."""
-        raise self._refusal(key)
-
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
-        """Lost."""
-
-    def reset_counters(self) -> None:
-        """Refused with `StoreReadOnlyError`."""
-        raise StoreReadOnlyError(f"{self.url} is open for reading only")
-
-    def _refusal(self, key: str) -> StoreReadOnlyError:
-        check_key(key)
-        return StoreReadOnlyError(f"{self.url} is open for reading only")

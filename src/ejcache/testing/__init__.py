@@ -1,4 +1,4 @@
-"""What a new store, and a program that uses one, is tested with: shipped, so that backends elsewhere can use it too.
+"""Tests for a new store, and stores for the tests of programs that use one. Other packages' backends can use them.
 
     from ejcache.testing import StoreTests
 
@@ -6,8 +6,9 @@
         def open(self, path, *, max_size=-1, read_only=False):
             return MyStore(path, max_size=max_size, read_only=read_only)
 
-`StoreTests` is the contract as tests, `stateful` a state machine against a model, `faults` wraps a store in trouble,
-`invariants` is what must hold of any store at rest. They need pytest, and `stateful` hypothesis: the `test` extra.
+`StoreTests` is the contract as tests, `stateful` compares a store with a model in random sequences of calls, `faults`
+has stores that fail on request, and `invariants` checks a store that nobody uses at the moment. They need pytest, and
+`stateful` needs hypothesis: install the `test` extra.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ import pytest
 for _module in ("basics", "bounds", "sharing"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")
 
-from ejcache.testing.faults import FaultStore, Gate, LatencyStore  # noqa: E402  # after the rewriting is registered
-from ejcache.testing.store_tests import StoreTests  # noqa: E402
+from ejcache.testing.basics import BasicTests  # noqa: E402  # after the rewriting is registered
+from ejcache.testing.bounds import BoundTests  # noqa: E402
+from ejcache.testing.faults import FaultStore, Gate, LatencyStore  # noqa: E402
+from ejcache.testing.sharing import SharingTests  # noqa: E402
+
+
+class StoreTests(BasicTests, BoundTests, SharingTests):
+    """Every test of the contract; a backend subclasses it, overrides `open`, and sets what it cannot do.
+
+    `ejcache.testing.suite.Suite` describes what can be overridden. The tests take a few seconds on a local backend,
+    start two more processes once per test session, and write about 200 MB below `tmp_path`.
+    """
+
 
 __all__ = ["FaultStore", "Gate", "LatencyStore", "StoreTests"]

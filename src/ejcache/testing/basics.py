@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError
-from ejcache.stores.base import MAX_KEY_BYTES
 from ejcache.testing.invariants import check_listing
 from ejcache.testing.suite import Suite, generator
+from ejcache.util.key_text import MAX_KEY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -163,7 +163,7 @@ class BasicTests(Suite):
         assert store.size() == 5
 
     def test_replace(self, store: Store, path: Path) -> None:
-        """Replace overwrites what stands and creates what does not; the size follows."""
+        """Replace overwrites an entry or creates one, and the size follows."""
         store.replace("k", b"created")
         assert self.stored(path) == {"k": b"created"}
         store.replace("k", b"new")
@@ -337,8 +337,8 @@ class BasicTests(Suite):
         assert store.get("k") is None
         assert store.contains("k") is False
         assert store.size() == 0
-        assert store.put("k", b"healed") is True
-        assert store.get("k") == b"healed"
+        assert store.put("k", b"intact") is True
+        assert store.get("k") == b"intact"
 
     def test_quarantine_often(self, store: Store) -> None:
         """One key can be quarantined again and again, and an empty entry too."""
@@ -375,7 +375,7 @@ class BasicTests(Suite):
         assert sorted(info.key for info in store.entries()) == ["k", "l"]
 
     def test_threads(self, store: Store, path: Path) -> None:
-        """Of many threads that put one key exactly one gets True, and what it wrote stands; nothing else is lost."""
+        """Of many threads that put one key exactly one gets True, and its bytes stay; no other entry is lost."""
         count, rounds = 6, 15
         start = threading.Barrier(count)
 

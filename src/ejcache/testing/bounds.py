@@ -42,7 +42,7 @@ class BoundTests(Suite):
             pytest.skip("the backend is of one process")
 
     def test_least_recently_used_goes_first(self, tmp_path: Path) -> None:
-        """A full store gives up what was used longest ago; a get is a use."""
+        """A full store evicts the least recently used entries; a get is a use."""
         self.need()
         with self.open(tmp_path / "store", max_size=40) as store:
             fill(store, "abcd")

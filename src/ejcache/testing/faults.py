@@ -1,8 +1,7 @@
-"""Stores in trouble: calls that fail, bytes that come back damaged, answers that are late or wait at a gate."""
+"""Stores that misbehave on request: calls fail, bytes come back damaged, answers are late or wait at a gate."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from abc import abstractmethod
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.stores.wrappers import WrapperStore
+from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +27,7 @@ _METHODS: Final = frozenset(
 )
 _DEADLINE: Final = 60.0
 
-# Held across a fork, so that a child never inherits it from a thread that it does not have.
-_lock: Final = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+_lock: Final = ForkLock()
 
 
 class _EveryCallStore(WrapperStore):
@@ -140,10 +137,10 @@ class FaultStore(_EveryCallStore):
     ) -> None:
         """Raise `error` instead of calling `inner`; or `after` the call, as when an answer is lost on its way."""
 
-        def trouble(_result: object = None) -> Any:
+        def fail(_result: object = None) -> Any:
             raise error
 
-        self._arm(method, nth, times, **({"after": trouble} if after else {"before": trouble}))
+        self._arm(method, nth, times, **({"after": fail} if after else {"before": fail}))
 
     def damage(self, method: str, change: Callable[[bytes], bytes], *, nth: int = 1, times: int | None = 1) -> None:
         """Return `change(data)` where `inner` returns data; of absence nothing changes."""
@@ -209,7 +206,7 @@ class LatencyStore(_EveryCallStore):
 
     Args:
         inner: the store.
-        seconds: what is added to every call, or to each method by name.
+        seconds: delay of every call, or of each method by name.
         sleep: what waits; a test that only wants to know how long gives its own.
     """
 

@@ -6,13 +6,13 @@ the order of the program and not of the scheduler. Two peers can also be told to
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import multiprocessing
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.stores.base import Store
+from ejcache.util.lifecycle import ExitPhase, at_exit
 
 if TYPE_CHECKING:
     import threading
@@ -169,12 +169,14 @@ def peers() -> tuple[Peer, Peer]:
 _pair: tuple[Peer, Peer] | None = None
 
 
-@atexit.register
 def _stop_peers() -> None:
     global _pair
     for peer in _pair or ():
         peer.stop()
     _pair = None
+
+
+at_exit(ExitPhase.CLOSE, _stop_peers)
 
 
 def in_fork(function: Callable[[], Any], *, deadline: float = DEADLINE) -> Any:
@@ -187,7 +189,7 @@ def in_fork(function: Callable[[], Any], *, deadline: float = DEADLINE) -> Any:
     ours, theirs = context.Pipe()
     child = context.Process(target=_report, args=(theirs, function), daemon=True)
     with warnings.catch_warnings():
-        # A fork of a process with threads is what is being tested; newer Pythons warn of it.
+        # The tests fork a process with threads on purpose; newer Pythons warn about that.
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
     theirs.close()

@@ -61,9 +61,9 @@ class SharingTests(Suite):
         assert there.quarantine("l", b"not this") is False
         assert there.quarantine("l", b"theirs") is True
         assert here.contains("l") is False
-        assert here.put("l", b"healed") is True
+        assert here.put("l", b"intact") is True
         assert there.quarantine("l", b"theirs") is False
-        assert self.stored(tmp_path / "store") == {"l": b"healed"}
+        assert self.stored(tmp_path / "store") == {"l": b"intact"}
 
     def test_counters_over_processes(self, pair: tuple[Store, Store], tmp_path: Path) -> None:
         """Counts of two processes at once add up without a loss, and a reset holds for both."""
@@ -186,7 +186,7 @@ class SharingTests(Suite):
             check_everything(store)
 
     def test_ended_process(self, tmp_path: Path) -> None:
-        """What a process put before it was killed stands, and its death locks nobody out."""
+        """Entries that a killed process wrote stay, and its death locks nobody out."""
         self.need_processes()
         path = tmp_path / "store"
         with self.open(path) as here:

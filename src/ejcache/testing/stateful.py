@@ -71,7 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=keys, data=values)
     def put(self, key: str, data: bytes) -> None:
-        """Creates where nothing stands."""
+        """Creates an entry if there is none."""
         if key in self.model and not self._fits(data):
             return  # both answers are right: it is taken, and it would not fit
         if not self._fits(data):
@@ -84,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=keys, data=values)
     def replace(self, key: str, data: bytes) -> None:
-        """Writes whatever stands."""
+        """Writes an entry, whether or not there is one."""
         if not self._fits(data):
             with pytest.raises(StoreTooSmallError):
                 self.store.replace(key, data)
@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=keys)
     def delete(self, key: str) -> None:
-        """Removes what stands."""
+        """Removes an entry."""
         assert self.store.delete(key) is (self.model.pop(key, None) is not None)
 
     @rule(key=keys, data=values)

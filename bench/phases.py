@@ -1,0 +1,99 @@
+"""What a process spends in tracing, lowering, keys, reads, loads and compilations, whatever cache JAX is given.
+
+The hooks are the same for every contestant: JAX's own events for tracing and lowering, and a clock around the functions
+that JAX calls for a key, a read, a load and a compilation, or that a cache has put in their place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Phases"]
+
+_EVENTS = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+}
+_FUNCTIONS = {
+    "_get_cache_key": "key",
+    "_cache_read": "fetch",
+    "_compile_and_write_cache": "store",
+    "backend_compile_and_load": "compile",
+}
+_COUNTED = {
+    "/jax/compilation_cache/cache_hits": "hits",
+    "/jax/compilation_cache/compile_requests_use_cache": "requests",
+}
+_SLACK = 50e-6
+"""JAX's durations come from other clocks than ours."""
+
+
+class Phases:
+    """Seconds by phase, each without the phases inside it: a read is `fetch`, the load inside it is `load`.
+
+    Attributes:
+        main: of the thread that made this object.
+        behind: of all other threads.
+        counts: the hits and requests that JAX, or the cache in its place, has counted.
+    """
+
+    def __init__(self) -> None:
+        self.main: dict[str, float] = defaultdict(float)
+        self.behind: dict[str, float] = defaultdict(float)
+        self.counts: Counter[str] = Counter()
+        self._thread = threading.get_ident()
+        self._ended: dict[int, list[tuple[float, float]]] = {}
+
+    def listen(self) -> None:
+        """Begin with JAX's events, and with loads."""
+        from jax import monitoring
+        from jax._src.lib import xla_client
+
+        monitoring.register_event_duration_secs_listener(self._duration)
+        monitoring.register_event_listener(self._event)
+        self._watch(xla_client.Client, "deserialize_executable", "load")
+
+    def watch_compiler(self) -> None:
+        """Begin with what JAX's compiler calls; after the cache has been enabled, which replaces some of it."""
+        from jax._src import compiler
+
+        for name, phase in _FUNCTIONS.items():
+            self._watch(compiler, name, phase)
+
+    def took(self, phase: str, seconds: float) -> None:
+        """A phase of this thread has just ended."""
+        thread = threading.get_ident()
+        start = time.perf_counter() - seconds
+        ended = self._ended.setdefault(thread, [])
+        inside = 0.0
+        while ended and ended[-1][0] >= start - _SLACK:
+            inside += ended.pop()[1]
+        ended.append((start, seconds))
+        times = self.main if thread == self._thread else self.behind
+        times[phase] += max(0.0, seconds - inside)
+
+    def _duration(self, event: str, seconds: float, **_: Any) -> None:
+        if event in _EVENTS:
+            self.took(_EVENTS[event], seconds)
+
+    def _event(self, event: str, **_: Any) -> None:
+        if event in _COUNTED:
+            self.counts[_COUNTED[event]] += 1
+
+    def _watch(self, owner: Any, name: str, phase: str) -> None:
+        function: Callable[..., Any] = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.took(phase, time.perf_counter() - start)
+
+        setattr(owner, name, watched)

@@ -1,0 +1,116 @@
+"""python -m bench.programs.start_up PROGRAM SIZE WHO CACHE UNITS: start PROGRAM with WHO's cache, and time it.
+
+PROGRAM is a module of `bench.programs.start`, SIZE what it takes, WHO `ejcache`, `JAX` or `none`, CACHE a directory,
+and UNITS how much work of its own the program does between its backend and its first call. The answer has the seconds
+of each phase in the main thread and behind it, and when this process ended by the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import time
+
+began = time.perf_counter()
+
+import hashlib  # noqa: E402 (all imports are timed)
+import json  # noqa: E402
+import sys  # noqa: E402
+from importlib import import_module  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+from bench.phases import Phases  # noqa: E402
+
+_TOLD = 1000
+"""Larger results are not compared: the parameters of a model follow from the loss of the next step."""
+
+
+def main() -> None:
+    program, size, who, cache, units = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
+    import jax
+
+    phases = Phases()
+    phases.listen()
+    if program.startswith("real_"):
+        # As people write it; some libraries compile when they are imported.
+        enabling = _enable(who, cache, phases)
+    module = import_module(f"bench.programs.start.{program}")
+    calls = module.calls(size)
+    imported = time.perf_counter()
+    if not program.startswith("real_"):
+        enabling = _enable(who, cache, phases)
+    enabled = time.perf_counter()
+    jax.devices()
+    backend = time.perf_counter()
+    for _ in range(units):
+        work()
+    worked = time.perf_counter()
+    before = dict(phases.main)
+    results, called = [], 0.0
+    for call in calls:
+        results.append(call())
+        called = called or time.perf_counter()
+        jax.block_until_ready(results[-1])
+    done = time.perf_counter()
+    during = {name: seconds - before.get(name, 0.0) for name, seconds in phases.main.items()}
+    answer = {
+        "import": enabled - began - enabling,
+        "enable": enabling,
+        "backend": backend - enabled,
+        "own work": worked - backend,
+        **during,
+        "run": done - worked - sum(during.values()),
+    }
+    print(
+        json.dumps(
+            {
+                "phases": answer,
+                "behind": phases.behind,
+                "counts": phases.counts,
+                "called": called - imported,
+                "done": done - imported,
+                "digest": _digest(results),
+                "ended": time.monotonic(),
+            }
+        ),
+        flush=True,
+    )
+
+
+def work() -> None:
+    """A unit of what programs do before their first step: NumPy, which lets other threads run, and Python."""
+    random = np.random.default_rng(0)
+    for _ in range(4):
+        np.sort(random.standard_normal(40_000))
+    sum(number * number % 7 for number in range(30_000))
+
+
+def _enable(who: str, cache: str, phases: Phases) -> float:
+    start = time.perf_counter()
+    if who == "ejcache":
+        import ejcache
+
+        ejcache.enable(cache)
+    elif who == "JAX":
+        import jax
+
+        jax.config.update("jax_compilation_cache_dir", cache)
+    seconds = time.perf_counter() - start
+    phases.watch_compiler()
+    return seconds
+
+
+def _digest(results: Any) -> str:
+    """Equal for equal bits."""
+    import jax
+
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(results):
+        array = np.asarray(leaf)
+        if array.size <= _TOLD:
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    main()

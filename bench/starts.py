@@ -1,0 +1,194 @@
+"""Processes that start a program with each cache in turn, and where their time goes."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bench.context import ChildError
+from bench.outcome import OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from bench.context import Context
+
+__all__ = [
+    "DEFAULTS",
+    "JAX",
+    "JAX_DEFAULTS",
+    "NONE",
+    "PARTS",
+    "PLAIN",
+    "PRELOAD",
+    "WHOLE",
+    "Contestant",
+    "Start",
+    "Work",
+    "known_to_preload",
+    "parts_of",
+    "start_by_turns",
+    "start_once",
+]
+
+_FLOORS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+_MAIN = (
+    "import",
+    "enable",
+    "backend",
+    "own work",
+    "trace",
+    "lower",
+    "key",
+    "fetch",
+    "load",
+    "compile",
+    "store",
+    "run",
+    "exit",
+)
+_BEHIND = {"fetch, behind": "fetch", "load, behind": "load"}
+WHOLE = "whole process"
+PARTS = (*_MAIN, WHOLE, *_BEHIND)
+"""The parts of a start in their order: of the main thread, then what other threads did meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A cache and how it is set.
+
+    Attributes:
+        who: as `bench.programs.start_up` names caches.
+        env: its settings.
+    """
+
+    name: str
+    who: str
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+NONE = Contestant("no cache", "none", {"JAX_ENABLE_COMPILATION_CACHE": "false"})
+JAX = Contestant("JAX", "JAX", _FLOORS)
+JAX_DEFAULTS = Contestant("JAX, defaults", "JAX")
+PLAIN = Contestant(f"{OURS}, no preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "0"})
+PRELOAD = Contestant(f"{OURS}, preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "1"})
+DEFAULTS = Contestant(f"{OURS}, defaults", "ejcache")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a program does between its backend and its first call: so many units of `bench.programs.start_up.work`."""
+
+    name: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One process; all times in seconds.
+
+    Attributes:
+        seconds: from its start to its end.
+        cpu: what it took of all processors, user and system.
+        phases: where the time of the main thread went; `behind` is of other threads.
+        called: from before `enable()` to the return of the first call; not for real programs.
+        done: to the last result.
+    """
+
+    seconds: float
+    cpu: float
+    phases: dict[str, float]
+    behind: dict[str, float]
+    counts: dict[str, int]
+    called: float
+    done: float
+    digest: str
+
+
+def known_to_preload() -> bool:
+    """Whether this ejcache has the setting."""
+    from ejcache.settings.table import SETTINGS
+
+    return any(setting.name == "preload" for setting in SETTINGS)
+
+
+def start_by_turns(
+    context: Context,
+    program: str,
+    size: int,
+    contestants: Sequence[tuple[Contestant, Work]],
+    *,
+    rounds: int,
+) -> tuple[dict[str, Start], dict[tuple[str, str], list[Start]]]:
+    """The first process of each contestant, which compiles, and the later ones by contestant and work, by rounds.
+
+    A contestant without a cache compiles every time: where that takes long, it takes part in two rounds only.
+
+    Raises:
+        ChildError: a process failed, or computed other bits than the others.
+    """
+    caches = list({one.name: one for one, _ in contestants}.values())
+    with context.directory() as home:
+        cold: dict[str, Start] = {}
+        for one in caches:
+            context.say(f"{one.name}: first start, which compiles")
+            cold[one.name] = start_once(context, program, size, one, home)
+            if one.who != "none":
+                context.say(f"{one.name}: second start, which is not counted")
+                start_once(context, program, size, one, home)
+        warm: dict[tuple[str, str], list[Start]] = {(one.name, work.name): [] for one, work in contestants}
+        for number in range(rounds):
+            for one, work in contestants if number % 2 == 0 else reversed(contestants):
+                if one.who == "none" and number >= 2 and cold[one.name].seconds > 5:
+                    continue
+                context.say(f"round {number + 1} of {rounds}: {one.name}, {work.name}")
+                warm[one.name, work.name].append(start_once(context, program, size, one, home, units=work.units))
+    digests = {one.digest for one in (*cold.values(), *(start for starts in warm.values() for start in starts))}
+    if len(digests) != 1:
+        raise ChildError(f"{program}: the processes computed different results")
+    return cold, warm
+
+
+def parts_of(starts: Sequence[Start]) -> dict[str, float]:
+    """The medians of what a start took, phase by phase; they need not add up to the median of the whole."""
+    samples = {
+        **{name: [start.phases.get(name, 0.0) for start in starts] for name in _MAIN},
+        **{name: [start.behind.get(phase, 0.0) for start in starts] for name, phase in _BEHIND.items()},
+        WHOLE: [start.seconds for start in starts],
+    }
+    return {name: statistics.median(taken) for name, taken in samples.items() if max(taken) >= 5e-4}
+
+
+def start_once(context: Context, program: str, size: int, one: Contestant, home: Path, *, units: int = 0) -> Start:
+    """Start `program` with the contestant's cache below `home`.
+
+    Raises:
+        ChildError: the process failed.
+    """
+    directory = home / one.name.replace(", ", "-").replace(" ", "-")
+    directory.mkdir(exist_ok=True)
+    command = ("-m", "bench.programs.start_up", program, size, one.who, directory / "cache", units)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
+    _, printed = context.start(*command, home=directory, env=one.env)
+    ended = time.monotonic()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    except (IndexError, ValueError) as exc:
+        raise ChildError(f"{program} answered no JSON: {printed[-500:]}") from exc
+    return Start(
+        seconds=ended - began,
+        cpu=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        phases={**answer["phases"], "exit": ended - answer["ended"]},
+        behind=answer["behind"],
+        counts=answer["counts"],
+        called=answer["called"],
+        done=answer["done"],
+        digest=answer["digest"],
+    )

@@ -1,0 +1,329 @@
+"""What `import ejcache` offers for looking at a cache and for maintaining it: `stats`, `entries`, `why`, `prune` ….
+
+Every function takes the `url` of a cache. Without it, the function works on the cache that `ejcache.enable` has enabled
+in this process, or if there is none, on the one that `ejcache config` shows as `cache_dir`. That cache need not exist
+yet: it counts as empty. These functions may be called from any thread and while other processes use the cache. They
+import JAX only if `ejcache.enable` has done so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
+from ejcache.keys.key import is_side_key
+from ejcache.settings.source import resolve_if_changed
+from ejcache.util.units import parse_age, parse_size
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.cache.compilation_cache import CompilationCache
+    from ejcache.cache.counters import Stats
+    from ejcache.cache.explanation import Explanation, Known
+    from ejcache.cache.miss_log import MissRecord
+    from ejcache.maintenance.audit import Audit
+    from ejcache.maintenance.eviction import EvictionReport
+    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.settings.resolve import Settings
+    from ejcache.stores.base import EntryInfo, Store
+
+    Url = str | os.PathLike[str]
+
+__all__ = ["clear", "current_settings", "entries", "prune", "stats", "verify", "why"]
+
+
+def current_settings() -> Settings:
+    """The settings that the next compilation will use, and where each came from: `current_settings()["max_size"]`."""
+    # Not imported here: that would import JAX. Until then, JAX's flags are what the environment says.
+    activate = sys.modules.get("ejcache.jax_integration.activate")
+    settings: Settings = resolve_if_changed() if activate is None else activate.current_settings()
+    return settings
+
+
+def stats(url: Url | None = None, *, whole_store: bool = False) -> Stats:
+    """What was asked of the cache, and how much time it saved.
+
+    Args:
+        url: a cache; its counters are those of all processes that have ever used it. Without it, those of this process.
+        whole_store: without `url`, too, the counters of all processes.
+
+    Raises:
+        UsageError: `url` is not the URL of a cache.
+        NotAStoreError: there is no cache at `url`.
+        StoreError: the cache cannot be read.
+    """
+    from ejcache.cache.counters import Stats
+
+    cache = _active()
+    if url is None and not whole_store:
+        return cache.stats() if cache is not None else Stats()
+    if url is None and cache is not None:
+        return cache.stats(whole_store=True)
+    with _opened(url) as opened:
+        return Stats.of(opened.store.counters()) if opened.store is not None else Stats()
+
+
+def entries(url: Url | None = None) -> Iterator[EntryInfo]:
+    """The entries, in no particular order, each with its key, its size and the times of its creation and last use.
+
+    The listing is streamed: the iterator raises errors, and holds the cache open until it is exhausted or closed.
+    Entries that another process adds or removes meanwhile may or may not appear. What this process has not finished
+    uploading is not listed; `ejcache.active().flush(timeout=60)` waits for it.
+
+    Args:
+        url: a cache.
+
+    Raises:
+        UsageError: `url` is not the URL of a cache.
+        NotAStoreError: there is no cache at `url`.
+        StoreError: the cache cannot be listed.
+    """
+    with _opened(url) as opened:
+        if opened.store is not None:
+            yield from (info for info in opened.store.entries() if not is_side_key(info.key))
+
+
+def why(
+    what: str | None = None, *, url: Url | None = None, last: int = 1, since: float | str | None = None
+) -> list[Explanation]:
+    """Why programs were compiled rather than loaded: an explanation for each miss, the latest first.
+
+    Args:
+        what: the name of a function, or a key or its beginning; by default, any.
+        url: only misses of this cache; by default, of every cache that this user has used on this host.
+        last: how many misses to explain.
+        since: only misses of this long ago or less, in seconds or as `"2h"`.
+
+    Returns:
+        An empty list if this host remembers no such miss. `explanation.sentence` says what changed, from what to what.
+        If the cache of a miss cannot be asked, `note` says so, and the miss is compared with what this host has
+        compiled.
+
+    Raises:
+        UsageError: `last` is less than 1, or `since` is not a duration.
+    """
+    from ejcache.cache.explanation import explain
+    from ejcache.cache.miss_log import read_misses
+
+    if last < 1:
+        raise SettingError("last", last, "a whole number, 1 or more")
+    age = _seconds(since, "since")
+    explained = []
+    with contextlib.ExitStack() as stack:
+        known: dict[str, Known | Exception | None] = {}
+        history = list(read_misses())
+        for record in _misses(history, what, url, last, None if age is None else time.time() - age):
+            if record.url not in known:
+                known[record.url] = _known(record.url, stack)
+            explained.append(explain(record, known[record.url], history))
+    return explained
+
+
+def prune(
+    url: Url | None = None,
+    *,
+    max_size: int | str | None = None,
+    max_entries: int | None = None,
+    older_than: float | str | None = None,
+    unused_for: float | str | None = None,
+    name: str | None = None,
+    old_versions: bool = False,
+    keep_pgle: bool = False,
+    dry_run: bool = False,
+) -> EvictionReport:
+    """Remove the entries that a rule names, and the least recently used ones beyond a limit.
+
+    Each rule removes by itself, as with the command `ejcache prune`. Pinned entries stay. In a shared cache, entries
+    stay that were created or used in the last five minutes, and without any rule, the limits apply that
+    `ejcache config set` has stored with the cache.
+
+    Args:
+        url: a cache.
+        max_size: bytes that may stay, as a number or as `"10GB"`.
+        max_entries: number of entries that may stay.
+        older_than: remove entries created longer ago than this, in seconds or as `"14d"`.
+        unused_for: remove entries last used longer ago than this, in seconds or as `"14d"`.
+        name: a shell pattern (`"jit_eval*"`) that narrows all rules to the entries with such a name; alone, it removes
+            them.
+        old_versions: remove entries that another JAX, jaxlib or host compiled than the newest entry of their platform.
+        keep_pgle: keep entries that were compiled with a profile, and the profiles.
+        dry_run: remove nothing, only report.
+
+    Returns:
+        What was removed. An entry that the storage refuses to delete is in `failed`, and the others are removed.
+
+    Raises:
+        UsageError: no rule was given, a value is not acceptable, or `url` is not the URL of a cache.
+        NotAStoreError: there is no cache at `url`.
+        StoreError: the cache cannot be listed.
+    """
+    from ejcache.maintenance.eviction import EvictionPass, EvictionReport
+    from ejcache.maintenance.policy import EvictionPolicy
+
+    asked = EvictionPolicy(
+        max_size=None if max_size is None else parse_size(max_size, setting="max_size"),
+        max_entries=max_entries,
+        older_than=_seconds(older_than, "older_than"),
+        unused_for=_seconds(unused_for, "unused_for"),
+        name_glob=name,
+        old_versions=old_versions,
+        keep_pgle=keep_pgle,
+    )
+    with _opened(url, write=not dry_run) as opened:
+        policy = asked if asked.has_criterion else opened.stored_policy()
+        if not policy.has_criterion:
+            raise UsageError("prune removes nothing without a rule: pass max_size, older_than, name or another one")
+        if opened.store is None:
+            return EvictionReport(dry_run=dry_run)
+        with EvictionPass(opened.store, policy, dry_run=dry_run) as eviction:
+            return eviction.run()
+
+
+def clear(url: Url | None = None) -> EvictionReport:
+    """Remove all entries, pinned ones included. Files that plain JAX has written in the same directory stay.
+
+    Other hosts keep their local copies of a shared cache's entries and go on using them: to ignore all entries stored
+    so far, change the setting `namespace` in every job.
+
+    Raises:
+        UsageError: `url` is not the URL of a cache.
+        NotAStoreError: there is no cache at `url`.
+        StoreError: the cache cannot be listed.
+    """
+    from ejcache.maintenance.eviction import EvictionPass, EvictionReport
+    from ejcache.maintenance.policy import EvictionPolicy
+
+    with _opened(url, write=True) as opened:
+        if opened.store is None:
+            return EvictionReport()
+        with EvictionPass(opened.store, EvictionPolicy(everything=True)) as eviction:
+            return eviction.run()
+
+
+def verify(url: Url | None = None, *, fix: bool = False) -> Audit:
+    """Read and check every entry, and check the structure of the cache.
+
+    Args:
+        url: a cache.
+        fix: quarantine damaged entries, so that the next compilation replaces them, and repair the structure.
+
+    Returns:
+        The number of entries, and what is wrong: `verify().clean` is true if nothing is, or all of it was repaired.
+
+    Raises:
+        UsageError: `url` is not the URL of a cache.
+        NotAStoreError: there is no cache at `url`.
+        StoreError: the cache cannot be listed, or with `fix` not be written.
+    """
+    from ejcache.maintenance.audit import Audit, audit, audit_structure
+    from ejcache.util.parallel import THREADS
+
+    with _opened(url, write=fix) as opened:
+        if opened.store is None:
+            return Audit()
+        seen = audit(opened.store, opened.store.entries(), fix=fix, threads=THREADS if opened.bucket is not None else 1)
+        seen.findings += audit_structure(opened.store, fix=fix).findings
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedCache:
+    """A cache that is open for the time of one call; `store` is None if it does not exist yet."""
+
+    store: Store | None
+    bucket: Bucket | None = None
+
+    def stored_policy(self) -> EvictionPolicy:
+        """The limits that are stored with a shared cache; no limits for any other."""
+        from ejcache.maintenance.policy import EvictionPolicy
+        from ejcache.maintenance.stored_policy import policy_of, read_limits
+
+        return policy_of(read_limits(self.bucket) or {}) if self.bucket is not None else EvictionPolicy()
+
+
+def _known(url: str, stack: contextlib.ExitStack) -> Known | Exception | None:
+    """The entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
+    from ejcache.cache.explanation import Known
+
+    try:
+        opened = stack.enter_context(_opened(url))
+    except (StoreError, UsageError) as exc:
+        return exc
+    return Known(opened.store) if opened.store is not None else None
+
+
+@contextlib.contextmanager
+def _opened(url: Url | None, *, write: bool = False) -> Iterator[_OpenedCache]:
+    from ejcache.maintenance.scan import ScannedStore
+    from ejcache.stores.opening import inspect_location
+    from ejcache.stores.shared.store import SharedStore
+
+    settings = current_settings()
+    try:
+        contents = inspect_location(_url(settings) if url is None else url, settings=settings)
+    except NotAStoreError:
+        if url is not None:
+            raise
+        yield _OpenedCache(None)
+        return
+    with contextlib.ExitStack() as stack:
+        stack.callback(contents.close)
+        store = contents.open(max_size=settings.store_limit, read_only=not write)
+        if store is not None:
+            stack.enter_context(store)
+        listed = ScannedStore(store) if isinstance(store, SharedStore) else store
+        yield _OpenedCache(listed, contents.bucket)
+
+
+def _seconds(age: float | str | None, setting: str) -> float | None:
+    return parse_age(age, setting=setting) if isinstance(age, str) else age
+
+
+def _active() -> CompilationCache | None:
+    activate = sys.modules.get("ejcache.jax_integration.activate")
+    cache: CompilationCache | None = activate.active() if activate is not None else None
+    return cache
+
+
+def _url(settings: Settings) -> str:
+    cache = _active()
+    if cache is not None:
+        cache.flush()
+        return cache.url
+    if settings.cache_dir is None:
+        raise UsageError(f"{settings['cache_dir'].source} names no cache: pass the URL of one")
+    return settings.cache_dir
+
+
+def _misses(
+    history: list[MissRecord], what: str | None, url: Url | None, last: int, after: float | None
+) -> Iterator[MissRecord]:
+    wanted = _same_place(url) if url is not None else None
+    for record in history:
+        if after is not None and record.time < after:
+            continue
+        if wanted is not None and _same_place(record.url) != wanted:
+            continue
+        if what is not None and record.name not in (what, f"jit_{what}") and not record.key.startswith(what):
+            continue
+        yield record
+        last -= 1
+        if not last:
+            return
+
+
+def _same_place(url: Url) -> Any:
+    """Equal for all URLs of one place; for a text that is not a URL, the text."""
+    from ejcache.stores.location import Location
+
+    try:
+        return Location.parse(url)
+    except UsageError:
+        return str(url)

@@ -1,0 +1,304 @@
+"""Calls as JSON documents without their data, from which another process can make a similar call.
+
+    {"ejcache": "autotune call", "schema": 1, "operation": …, "key": text, "digest": …,
+     "how": {"kind": "autotuned", "object": "module:name"}, "args": […], "kwargs": {…}, …}
+
+An array is recorded as its shape and data type. Functions, classes and enumerations are recorded by a name under which
+they can be imported. A value without such a name cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import importlib.util
+import json
+import math
+import operator
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.call_key import array_text
+from ejcache.autotune.measure.inputs import is_scalar
+from ejcache.autotune.records.json_values import MAIN_MODULES, dtype_name, parse_json
+from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "RecordedNames",
+    "UnrecordableError",
+    "arguments_of",
+    "decode_call",
+    "decode_value",
+    "encode_arguments",
+    "encode_call",
+    "encode_value",
+    "import_path",
+]
+
+KIND: Final = "autotune call"
+MAX_CALL_BYTES: Final = 2**20
+SCHEMA: Final = 1
+_MAIN: Final = "__ejcache_main__"
+
+
+class UnrecordableError(UsageError):
+    """A part of a call has no form from which another process could make it again."""
+
+
+def encode_call(call: dict[str, Any]) -> bytes:
+    """The document of a call."""
+    body = {"ejcache": KIND, "schema": SCHEMA, **call}
+    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def decode_call(data: bytes) -> dict[str, Any]:
+    """The call in a document.
+
+    Raises:
+        EntryCorruptError: the document is not a recorded call.
+        EntryVersionError: it has an unknown schema.
+    """
+    try:
+        body = parse_json(data, max_size=MAX_CALL_BYTES)
+    except ValueError as exc:
+        raise EntryCorruptError(f"the recorded call is not JSON: {exc}") from exc
+    if not isinstance(body, dict) or body.get("ejcache") != KIND:
+        raise EntryCorruptError("the document is not a recorded call")
+    if body.get("schema") != SCHEMA:
+        raise EntryVersionError(f"the recorded call has schema {body.get('schema')!r}, and this version reads {SCHEMA}")
+    for name, kind in (("operation", str), ("how", dict), ("args", list), ("kwargs", dict)):
+        if not isinstance(body.get(name), kind):
+            raise EntryCorruptError(f"the recorded call has no {name}")
+    if not body["operation"].isprintable():
+        raise EntryCorruptError("the recorded call has an operation with control characters")
+    return body
+
+
+def encode_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
+    """`args` and `kwargs` of a call document; raises as `encode_value` does."""
+    return {
+        "args": [encode_value(item, name=f"argument {i}") for i, item in enumerate(args)],
+        "kwargs": {name: encode_value(item, name=name) for name, item in kwargs.items()},
+    }
+
+
+def encode_value(value: Any, *, name: str = "an argument") -> Any:
+    """`value` as JSON that `decode_value` reads.
+
+    Raises:
+        UnrecordableError: a part of it has no such form; the message names that part.
+    """
+    if isinstance(value, enum.Enum):
+        return {"enum": import_path(type(value), name=name), "name": value.name}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if array_text(value) is not None:
+        return {"array": str(getattr(value.dtype, "name", None) or value.dtype), "shape": list(value.shape)}
+    if is_scalar(value) and isinstance(value.item(), bool | int | float):
+        return {"scalar": str(value.dtype), "value": encode_value(value.item(), name=name)}
+    if (text := dtype_name(value)) is not None:
+        return {"dtype": text, "class": callable(value)}
+    if (fields := _fields_of(value)) is not None:
+        encoded = {field: encode_value(item, name=f"{name}.{field}") for field, item in fields.items()}
+        return {"object": import_path(type(value), name=name), "fields": encoded}
+    if isinstance(value, tuple | list):
+        items = [encode_value(item, name=f"{name}[{i}]") for i, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise UnrecordableError(f"{name} has names that are not text")
+        return {"dict": {key: encode_value(item, name=f"{name}.{key}") for key, item in value.items()}}
+    if callable(value):
+        return {"import": import_path(value, name=name)}
+    raise UnrecordableError(f"{name}, of type {type(value).__qualname__}, cannot be recorded")
+
+
+def _fields_of(value: Any) -> dict[str, Any] | None:
+    """The arguments that make a dataclass or a named tuple again; None for any other value."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    return dict(value._asdict()) if hasattr(value, "_asdict") else None
+
+
+class RecordedNames:
+    """Imports the objects that a recorded call names, as far as the caller trusts them.
+
+    A person who can write to a store can put any name into a recorded call. So only data types, dataclasses, named
+    tuples and enumerations are made from a recording, and functions only if a trusted module has them.
+
+    Args:
+        modules: modules that the caller trusts, by name, or by path for a file that ends in `.py`. They are imported
+            now. Names in other modules are found only if such a module is loaded already. None trusts all names, which
+            is right only for a call that this program recorded itself.
+
+    Raises:
+        UsageError: a module cannot be imported.
+    """
+
+    def __init__(self, modules: Iterable[str] | None) -> None:
+        self._modules: dict[str, Any] | None = None
+        if modules is not None:
+            paths = [str(Path(name).resolve()) if name.endswith(".py") else name for name in modules]
+            self._modules = {path: _imported(path) for path in paths}
+
+    def find(self, path: str) -> Any:
+        """The object at `module:qualified.name` or `file.py:name`.
+
+        Raises:
+            UsageError: it does not exist, or its module is neither trusted nor loaded.
+        """
+        where, _, qualname = path.rpartition(":")
+        if self._modules is None or where in self._modules:
+            held = _imported(where)
+        elif (held := sys.modules.get(where) or _main_module(where)) is None:
+            raise UsageError(f"{path} is not used: nobody named its module. If you trust it, add --module {where}")
+        try:
+            for part in qualname.split("."):
+                held = getattr(held, part)
+        except AttributeError as exc:
+            raise UsageError(f"{path} does not exist: {exc}") from exc
+        return held
+
+    def find_type(self, path: str) -> Any:
+        """The dataclass, named tuple or enumeration at `path`; raises as `find` does, and for any other object."""
+        found = self.find(path)
+        if isinstance(found, type):
+            is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
+            if dataclasses.is_dataclass(found) or is_named_tuple or issubclass(found, enum.Enum):
+                return found
+        raise UsageError(f"{path} is not a dataclass, a named tuple or an enumeration")
+
+    def find_function(self, path: str) -> Any:
+        """The function or class at `path`, which a trusted module must have; raises as `find` does."""
+        found = self.find(path)
+        trusted = self._modules
+        if trusted is None or any(found is held for module in trusted.values() for held in vars(module).values()):
+            return found
+        raise UsageError(
+            f"{path} is not used: no trusted module has it. If you trust one that has, add it with --module"
+        )
+
+
+def arguments_of(call: dict[str, Any], names: RecordedNames) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`(args, kwargs)` of a call, with `jax.ShapeDtypeStruct`s for arrays.
+
+    Raises:
+        UsageError: `names` does not find or trust an object.
+        EntryCorruptError: a value is malformed.
+    """
+    args = tuple(decode_value(item, names) for item in call["args"])
+    return args, {name: decode_value(item, names) for name, item in call["kwargs"].items()}
+
+
+def decode_value(value: Any, names: RecordedNames) -> Any:
+    """The value that `encode_value` was given; raises as `arguments_of` does."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return _decoded(value, names)
+    except EjcacheError:
+        raise
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
+        raise EntryCorruptError(f"the recorded value {str(value)[:200]} cannot be made again: {exc!r}") from exc
+
+
+def _decoded(value: dict[str, Any], names: RecordedNames) -> Any:
+    import jax
+
+    def again(item: Any) -> Any:
+        return decode_value(item, names)
+
+    if "array" in value:
+        return jax.ShapeDtypeStruct(tuple(operator.index(size) for size in value["shape"]), _dtype(value["array"]))
+    if "scalar" in value:
+        return _dtype(value["scalar"]).type(again(value["value"]))
+    if "float" in value:
+        return float(value["float"])
+    if "dtype" in value:
+        return _scalar_class(value["dtype"]) if value.get("class") else _dtype(value["dtype"])
+    if "enum" in value:
+        return names.find_type(value["enum"])[value["name"]]
+    if "object" in value:
+        return names.find_type(value["object"])(**{name: again(item) for name, item in value["fields"].items()})
+    if "tuple" in value:
+        return tuple(again(item) for item in value["tuple"])
+    if "list" in value:
+        return [again(item) for item in value["list"]]
+    if "dict" in value:
+        return {name: again(item) for name, item in value["dict"].items()}
+    return names.find_function(value["import"])
+
+
+def _dtype(name: str) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    return jax.random.key(0).dtype if name.startswith("key<") else jnp.dtype(name)
+
+
+def _scalar_class(name: str) -> Any:
+    import jax.numpy as jnp
+
+    found = getattr(jnp, name)
+    if dtype_name(found) != name:
+        raise ValueError(f"jax.numpy.{name} is not a data type")
+    return found
+
+
+def import_path(value: Any, *, name: str = "an argument") -> str:
+    """`module:qualified.name` under which `value` can be imported; `file.py:name` if the program's own file defines it.
+
+    Raises:
+        UnrecordableError: it has no such name; a local function, for example, has none.
+    """
+    module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not module or not qualname or "<" in qualname:
+        raise UnrecordableError(f"{name} is {value!r}, which cannot be imported by name")
+    held: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        held = getattr(held, part, None)
+    if held is not value:
+        raise UnrecordableError(f"{name} is not the object that {module}.{qualname} names")
+    if module in MAIN_MODULES:
+        file = getattr(sys.modules[module], "__file__", None)
+        if file is None:
+            raise UnrecordableError(f"{name} is defined in an interactive session")
+        module = str(Path(file).resolve())
+    return f"{module}:{qualname}"
+
+
+def _imported(name: str) -> Any:
+    try:
+        return _module_of_file(name) if name.endswith(".py") else importlib.import_module(name)
+    except (ImportError, OSError, SyntaxError, ValueError) as exc:
+        raise UsageError(f"{name} cannot be imported: {exc}") from exc
+
+
+def _main_module(path: str) -> Any:
+    """The program's main module if it was made from the file at `path`, or else None."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    return main if file and Path(file).resolve() == Path(path) else None
+
+
+def _module_of_file(path: str) -> Any:
+    """A program's file as a module. As under `multiprocessing`, its `if __name__ == "__main__"` part does not run."""
+    if (main := _main_module(path)) is not None:
+        return main
+    held = sys.modules.get(_MAIN)
+    if held is not None and held.__file__ == path:
+        return held
+    spec = importlib.util.spec_from_file_location(_MAIN, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MAIN] = module
+    spec.loader.exec_module(module)
+    return module

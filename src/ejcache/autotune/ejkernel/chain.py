@@ -1,0 +1,354 @@
+"""Replaces `ConfigSelectorChain.choose` of ejkernel by our chain of configurations.
+
+This module does not import ejkernel: its objects come as arguments, and its helpers from the modules that are loaded.
+Keys are ours, because ejkernel's keys do not tell all data types, functions and shardings apart. A configuration under
+one of its keys is used only if the key is unambiguous.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from ejcache.autotune.call_documents import UnrecordableError, encode_arguments, import_path
+from ejcache.autotune.call_key import Describer
+from ejcache.autotune.choice import ChoiceRequest
+from ejcache.autotune.chooser import default_chooser, similar_configurations
+from ejcache.autotune.ejkernel.cache import adopt
+from ejcache.autotune.ejkernel.exchange import EJKERNEL_FILE, EJKERNEL_KEY
+from ejcache.autotune.ejkernel.files import file_key, key_of_file
+from ejcache.autotune.log import warn_once
+from ejcache.autotune.measure.device import device_and_environment
+from ejcache.autotune.measure.multihost_guard import refuse_spanning
+from ejcache.autotune.measure.tuner import Tuner, attempt
+from ejcache.autotune.policy import Policy, current_policy
+from ejcache.autotune.records.json_values import from_json
+from ejcache.autotune.records.key import RecordKey
+from ejcache.autotune.records.record import NO_CONFIGURATION, Record, Source
+from ejcache.autotune.records.store import Found
+from ejcache.autotune.trace_context import changed_trace_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.autotune.choice import Choice
+
+__all__ = ["InvocationCall", "choose", "choose_for_executor", "held_in_modules", "set_tuner"]
+
+_GUESSING: Final = frozenset({"attention", "kernel_delta_attention", "sdpa", "unified-attention"})
+"""The operations, by the names of their files, that ejkernel never tunes, whatever the policy is."""
+
+_LIMITS: Final = {
+    "triton_smem_limit": "EJKERNEL_TRITON_SMEM_LIMIT",
+    "rda_max_candidates": "EJKERNEL_RDA_MAX_CANDIDATES",
+}
+_kept: Final[WeakKeyDictionary[Any, dict[tuple[str, str, str], tuple[str, int]]]] = WeakKeyDictionary()
+"""For each of our choices in ejkernel's memory: its key, which several calls can share → our digest and generation."""
+
+_tuner: Tuner | None = None
+
+
+def set_tuner(tuner: Tuner) -> None:
+    """Measure ejkernel's operations with these settings."""
+    global _tuner
+    _tuner = tuner
+
+
+def choose_for_executor(executor: Any, inv: Any, kernel: Any) -> Any:
+    """Replaces `Executor._choose_heuristics_only`, which ignores overrides and stores guesses."""
+    return executor.chooser.choose(inv, kernel)
+
+
+def choose(chain: Any, inv: Any, kernel: Any) -> Any:
+    """The configuration for one invocation.
+
+    Raises:
+        ConfigurationMissingError: none was found, and the policy allows neither tuning nor guessing.
+    """
+    call = InvocationCall(chain, inv, kernel)
+    if inv.override_cfg is not None:
+        call.emit("override", cfg=inv.override_cfg)
+        return inv.override_cfg
+    for overlay in reversed(_module("ejkernel.ops.config.cache")._cache_overlay.get()):  # noqa: SLF001 (their overlays)
+        found = overlay.get(call.legacy)
+        if found is not None:
+            call.emit("overlay_hit", cfg=found)
+            return found
+    if not call.describer.ambiguous:
+        found = chain.cache.get(*call.legacy)
+        if found is not None and call.may_use_cached():
+            call.emit("cache_hit", level="memory", cfg=found)
+            return found
+    choice = default_chooser().choose(call.request())
+    call.finish(choice)
+    return choice.configuration
+
+
+def _is_plain(kernel: Any) -> bool:
+    """Whether another process can make an equal kernel from its class alone."""
+    try:
+        fresh = type(kernel)()
+    except TypeError:
+        return False
+    return bool(Describer().describe(vars(fresh)) == Describer().describe(vars(kernel)))
+
+
+def _executor_path(chain: Any) -> str:
+    for path, held in held_in_modules(_module("ejkernel.ops.execution.executor").Executor):
+        if held.chooser is chain:
+            return path
+    raise UnrecordableError("no module has the executor of this call")
+
+
+def held_in_modules(kind: type) -> Iterator[tuple[str, Any]]:
+    """(`module:name`, value) of each global of this type in the imported modules.
+
+    This reads no attribute of a module or a value. A lazy module of some library would be imported by that, or raise.
+    """
+    variables: Any = vars(ModuleType)["__dict__"].__get__
+    for name, module in list(sys.modules.items()):
+        if not issubclass(type(module), ModuleType):
+            continue
+        for variable, value in list(variables(module).items()):
+            if issubclass(type(value), kind):
+                yield f"{name}:{variable}", value
+
+
+def _module(name: str) -> Any:
+    return sys.modules[name]
+
+
+@cache
+def _argument_names(run: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(run).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
+
+
+class InvocationCall:
+    """One invocation of a kernel: its keys, its possible configurations, and how to measure them."""
+
+    def __init__(self, chain: Any, inv: Any, kernel: Any) -> None:
+        fingerprints = _module("ejkernel.ops.utils.fingerprint")
+        self.chain = chain
+        self.inv = inv
+        self.kernel = kernel
+        self.persistent = adopt(chain)
+        self.platform = fingerprints.get_device_platform()
+        self.context = "shard_map" if inv.method == "shard_map" else None
+        version = str(getattr(kernel, "version", "0"))
+        self.legacy = (
+            fingerprints.device_fingerprint(),
+            f"{kernel.op_id}@v{version}",
+            inv.make_key(kernel.key_builder),
+        )
+        self.describer = Describer()
+        self.key = self._key(version)
+        # Read before the choice, so that a choice made while another thread reloads the store is made again.
+        self.stamp = (self.key.digest, default_chooser().store.generation)
+
+    def _key(self, version: str) -> RecordKey:
+        names = self._names()
+        arguments = {
+            (names[i] if i < len(names) else f"argument {i}"): value for i, value in enumerate(self.inv.args)
+        } | dict(self.inv.kwargs)
+        describe = self.describer.describe
+        call: dict[str, Any] = {"arguments": {name: describe(value, name=name) for name, value in arguments.items()}}
+        if self.inv.batch_axes is not None:
+            call["batch_axes"] = describe(self.inv.batch_axes, name="batch_axes")
+        if self.inv.method is not None:
+            call["method"] = self.inv.method
+            for name in ("mesh", "in_specs", "out_specs"):
+                call[name] = describe(getattr(self.inv, name), name=name)
+            # ejkernel's key has none of these.
+            self.describer.ambiguous.append("the mesh and the partition specs")
+        call["mode"] = "forward and backward" if self._gradient() else "forward"
+        if settings := changed_trace_settings():
+            call["settings"] = settings
+            # ejkernel's key has none of these, either.
+            self.describer.ambiguous += [f"{name} is {value}" for name, value in settings.items()]
+        device, environment = device_and_environment(self.inv.args, self.inv.kwargs)
+        # ejkernel's key does not have the limits. Ours has them if they are set.
+        self.describer.ambiguous += [f"{name} is set" for limit, name in _LIMITS.items() if limit in environment]
+        return RecordKey(self.kernel.op_id, version, device, environment, call)
+
+    def request(self) -> ChoiceRequest:
+        """The call as a chooser takes it."""
+        return ChoiceRequest(
+            key=self.key,
+            restore=lambda stored, _: self._restored(stored),
+            heuristic=self._heuristic if self.chain.policy.allow_heuristics else None,
+            candidates=self._candidates,
+            tune=self._tune,
+            legacy=self._from_file,
+            policy=self._policy(),
+            unhashable=self.describer.unhashable,
+            describe=self.described,
+        )
+
+    def described(self) -> dict[str, Any]:
+        """The call as `call_documents` records it; raises `UnrecordableError`."""
+        if self.inv.method is not None:
+            raise UnrecordableError(f"{self.kernel.op_id} runs under {self.inv.method}, whose mesh cannot be recorded")
+        if not _is_plain(self.kernel):
+            raise UnrecordableError(f"{self.kernel.op_id} is a kernel with a state of its own")
+        kernel = import_path(type(self.kernel), name="the kernel")
+        how = {"kind": "ejkernel", "kernel": kernel, "executor": _executor_path(self.chain)}
+        return {"how": how, **encode_arguments(self.inv.args, self.inv.kwargs)}
+
+    def measured(self) -> Record:
+        """Measure all candidates. If all fail, the record does not work."""
+        return self._tune(None, self._heuristic())
+
+    def attempt(self, stored: Any) -> None:
+        """Make the call once with this configuration, a JSON value."""
+        build = self._build(self._restored(stored))
+        attempt(build, self.inv.args, self.inv.kwargs, tuner=_tuner or Tuner(), names=self._names())
+
+    def emit(self, event: str, **data: Any) -> None:
+        device, op_id, call_key = self.legacy
+        self.chain._emit(event, device=device, op_id=op_id, call_key=call_key, **data)  # noqa: SLF001 (their event)
+
+    def finish(self, choice: Choice) -> None:
+        """Notify ejkernel's listener, and keep a tuned choice in ejkernel's memory."""
+        if choice.source is Source.OVERLAY:
+            self.emit("overlay_hit", cfg=choice.configuration)
+            return
+        if choice.source is Source.HEURISTIC:
+            self.emit("heuristics", cfg=choice.configuration, platform=self.platform, method=self.inv.method)
+            return
+        if choice.layer == "memory":
+            self.emit("autotune_finish", cfg=choice.configuration, platform=self.platform, method=self.inv.method)
+        else:
+            self.emit("cache_hit", level="persistent", cfg=choice.configuration)
+        if self.describer.ambiguous or choice.source.rank > Source.SEED.rank:
+            return
+        _kept.setdefault(self.chain.cache, {})[self.legacy] = self.stamp
+        self.chain.cache.put(*self.legacy, choice.configuration)
+
+    def may_use_cached(self) -> bool:
+        """Whether ejkernel's memory has this call's configuration of this generation, or one of ejkernel's own."""
+        return _kept.get(self.chain.cache, {}).get(self.legacy, self.stamp) == self.stamp
+
+    def _policy(self) -> Policy:
+        theirs = self.chain.policy
+        if theirs.cache_miss_fallback == "autotune" and theirs.allow_autotune:
+            own = Policy("autotune")
+        else:
+            own = Policy("heuristics" if theirs.allow_heuristics else "error")
+        name = "" if self.persistent is None else self.persistent.opname
+        if own.on_miss != "autotune" and (name in _GUESSING or not theirs.allow_autotune):
+            # The operation's author decided this. The environment must not change it.
+            return Policy(own.on_miss, fixed=True)
+        return own
+
+    def _names(self) -> list[str]:
+        return [name for name in _argument_names(type(self.kernel).run) if name != "self"]
+
+    def _gradient(self) -> bool:
+        theirs = self.chain.policy
+        enabled = _module("ejkernel.ops.config.selection")._is_backward_autotune_enabled()  # noqa: SLF001
+        if not (theirs.validate_backward and enabled) or current_policy().forward_only:
+            return False
+        return self.inv.method != "shard_map" or bool(getattr(self.kernel, "supports_grad_validation", False))
+
+    def _method(self, name: str) -> Any:
+        find = _module("ejkernel.ops.core.kernel")._get_platform_method  # noqa: SLF001 (their dispatch)
+        return find(self.kernel, name, self.platform, self.context) or getattr(self.kernel, name)
+
+    def _heuristic(self) -> Any:
+        return self._method("heuristic_cfg")(self.inv)
+
+    def _candidates(self) -> list[Any]:
+        return list(self._method("candidate_cfgs")(self.inv))
+
+    def _restored(self, stored: Any) -> Any:
+        like = self._heuristic()
+        if dataclasses.is_dataclass(like) and not isinstance(like, type):
+            return from_json(stored, cfg_type=type(like))
+        return from_json(stored, like=like)
+
+    def _from_file(self) -> Found | None:
+        """The configuration under ejkernel's key, in a record or in ejkernel's file, if that key is unambiguous."""
+        if self.persistent is None:
+            return None
+        text = file_key(*self.legacy)
+        key = key_of_file(text)
+        found = None if key is None else default_chooser().store.find(key)
+        if found is None and (stored := self.persistent.read(text)) is not None:
+            found = Found(Record(key or self.key, stored, Source.IMPORTED), "ejkernel's file", Source.IMPORTED)
+        if found is None:
+            return None
+        if not self.describer.ambiguous:
+            return None if self._is_of_another_call(text, found.record) else found
+        default_chooser().emit("ambiguous", self.key, detail="; ".join(self.describer.ambiguous))
+        warn_once(
+            f"ambiguous {self.kernel.op_id}",
+            "a configuration of %s has a key of ejkernel's that other calls share, so it is not used: %s",
+            self.kernel.op_id,
+            self.describer.ambiguous[0],
+        )
+        return None
+
+    def _is_of_another_call(self, text: str, entry: Record) -> bool:
+        """Whether we wrote the entry for another call with the same key of ejkernel's.
+
+        ejkernel's key does not have the mode, the toolchain and the model of a CPU.
+        """
+        return any(
+            found.record.provenance.get(EJKERNEL_KEY) == text
+            and found.record.key not in {self.key, entry.key}
+            and found.record.configuration == entry.configuration
+            for found in default_chooser().store.records(operation=self.key.operation, device=self.key.device)
+        )
+
+    def _tune(self, known: Record | None, default: Any) -> Record:
+        refuse_spanning([self.inv.mesh], name=self.kernel.op_id)
+        candidates = self._candidates()
+        self.emit("autotune_start", candidates=len(candidates), platform=self.platform, method=self.inv.method)
+        tuner = dataclasses.replace(_tuner or Tuner(), gradient=self._gradient())
+        record = tuner.tune(
+            self._build,
+            self.inv.args,
+            self.inv.kwargs,
+            key=self.key,
+            candidates=candidates,
+            default=NO_CONFIGURATION if default is None else default,
+            known=known,
+            names=self._names(),
+            call=self.described() if tuner.isolate else None,
+            starts=lambda: similar_configurations(default_chooser().store, self.key),
+        )
+        if self.persistent is None or self.describer.ambiguous or not (record.works and self.chain.persist_autotune):
+            return record
+        text = file_key(*self.legacy)
+        self.persistent.write(text, record.configuration)
+        legacy = {EJKERNEL_KEY: text, EJKERNEL_FILE: f"{self.persistent.opname}.json"}
+        return dataclasses.replace(record, provenance={**record.provenance, **legacy})
+
+    def _build(self, configuration: Any) -> Callable[..., Any]:
+        if self.inv.method == "shard_map":
+            return lambda *args, **kwargs: self._sharded(configuration, args, kwargs)
+        run = self._method("run")
+        return lambda *args, **kwargs: run(*args, cfg=configuration, **kwargs)
+
+    def _sharded(self, configuration: Any, args: Any, kwargs: Any) -> Any:
+        inv = self.inv
+        mapped, call_args, *callback = self.kernel.create_shard_map_wrapper(
+            *args,
+            cfg=configuration,
+            mesh=inv.mesh,
+            in_specs=inv.in_specs,
+            out_specs=inv.out_specs,
+            check_vma=inv.check_vma,
+            **kwargs,
+        )
+        out = mapped(*call_args)
+        return callback[0](out, cfg=configuration) if callback and callback[0] is not None else out

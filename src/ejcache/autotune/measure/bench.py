@@ -1,0 +1,231 @@
+"""The thread, the inputs, the results and the budgets of one tuning."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.measure.compile import compile_trials, first_run, run_once
+from ejcache.autotune.measure.isolated import screened
+from ejcache.autotune.measure.results import check_results
+from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
+from ejcache.autotune.records.record import Status
+from ejcache.autotune.records.trying import CandidateJournal
+from ejcache.errors import UsageError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from ejcache.autotune.measure.compile import Trial
+    from ejcache.autotune.measure.inputs import Inputs
+    from ejcache.autotune.measure.progress import Progress
+    from ejcache.autotune.measure.results import Results
+
+__all__ = ["Bench", "DeviceBusyError"]
+
+HOPELESS: Final = 2.0
+"""A candidate that takes so many times the best one's time in each run of the warm-up is not timed further."""
+
+_SECOND_CHANCES: Final = 6
+_LONG_SHARE: Final = 0.05
+"""A run is long if it takes this share of the budget. Long runs need no second warm-up."""
+
+_SINGLE_SECONDS: Final = 0.1
+"""A run that takes longer averages over disturbances itself, so one run is a sample."""
+
+_GRACE_SECONDS: Final = 2.0
+_left_running: Final[list[threading.Event]] = []
+"""Runs that took too long and may still occupy the device."""
+
+
+class DeviceBusyError(UsageError):
+    """An earlier candidate still runs on the device, so that nothing can be measured."""
+
+
+class Bench:
+    """Compiles and runs the candidates of one tuning, and knows how much time is left.
+
+    Args:
+        tuner: the settings, a `Tuner`.
+        inputs: of the call.
+        progress: the display.
+        digest: of the key; without one there is no crash journal.
+        candidates: the configurations, JSON values.
+
+    Raises:
+        DeviceBusyError: an earlier candidate still runs on the device.
+
+    Attributes:
+        tuner: the settings.
+        inputs: of the call.
+        progress: the display.
+        journal: remembers which candidate runs, in case it ends the process.
+        thread: in which candidates are traced and run.
+        gradient: whether gradients are computed; None before the first candidate is traced.
+        spent: seconds for running candidates so far.
+        hung: a candidate still runs in another thread.
+        expected: the results of the default, once it has run.
+    """
+
+    def __init__(
+        self, tuner: Any, inputs: Inputs, progress: Progress, *, digest: str = "", candidates: Sequence[Any] = ()
+    ) -> None:
+        import jax
+
+        if any(not done.is_set() for done in _left_running):
+            raise DeviceBusyError("a candidate that took too long still runs on the device, so nothing can be measured")
+        self.tuner = tuner
+        self.inputs = inputs
+        self.progress = progress
+        self.journal = CandidateJournal(digest, candidates)
+        self.thread = WorkerThread()
+        self.gradient: bool | None = None
+        self.spent = 0.0
+        self.hung = False
+        self.expected: Results | None = None
+        self.profiled = int(jax.config.jax_pgle_profiling_runs) if jax.config.jax_enable_pgle else 0
+        self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
+        self._compiling = 0.0
+        self._compile_deadline = 0.0
+        self._arrays: list[Any] | None = None
+
+    def close(self) -> None:
+        """Let the thread end, and release the arrays."""
+        self.thread.close()
+        self.journal.close()
+        self._arrays = self.expected = None
+
+    @property
+    def pgle(self) -> bool:
+        """Whether JAX profiles the candidates and compiles them again with the profile, as it does in the program."""
+        return self.profiled > 0
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The inputs."""
+        if self._arrays is None:
+            make = partial(self.inputs.concrete, seed=self.tuner.seed, initialisers=self.tuner.initialisers)
+            self._arrays = self.thread.run(make)
+        return self._arrays
+
+    @property
+    def ended(self) -> str:
+        """The reason why nothing more may run, or an empty text."""
+        if self.hung:
+            return "a candidate that took too long still runs on the device"
+        return f"the budget of {self.tuner.budget:g} s ended" if self.spent >= self.tuner.budget else ""
+
+    def out_of_compile_time(self) -> bool:
+        """Whether the budget for compiling has ended."""
+        return monotonic() >= self._compile_deadline
+
+    def workers_for(self, trials: Sequence[Trial]) -> int:
+        """How many of these candidates may compile at the same time."""
+        # If the process ended while several candidates compiled, each is now compiled alone, so that one can be named.
+        return 1 if self.journal.suspects(trial.stored for trial in trials) else self.tuner.workers
+
+    def screen(self, trials: list[Trial], call: dict[str, Any] | None) -> None:
+        """Try each candidate in a process of its own; those that fail there are not tried here."""
+        if call is None:
+            # The caller asked for protection from crashes. Trying the candidates in this process would not give it.
+            raise UsageError("this operation cannot be called in a process of its own")
+        for index, trial in enumerate(trials):
+            self.progress.step("isolated", index, len(trials))
+            trial.status, trial.error = screened(call, trial.stored, timeout=self.tuner.timeout)
+            trial.transient = trial.status is Status.TIMEOUT
+
+    def prepare(
+        self, trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], reference: Trial | None = None
+    ) -> None:
+        """Compile the candidates and warm them up; one that fails, or differs from the reference, has the error."""
+        # The reference first, because the others are compared with it.
+        trials = [trial for trial in trials if trial.status is Status.OK]
+        trials.sort(key=lambda trial: trial is not reference)
+        if not trials:
+            return
+        started = monotonic()
+        self._compile_deadline = started + max(0.0, self.tuner.compile_budget - self._compiling)
+        compile_trials(trials, build, self, reference)
+        self._compiling += monotonic() - started
+        for number, trial in enumerate(trials):
+            self.progress.step("warm-up", number, len(trials))
+            if trial.status is Status.OK and trial.compiled is not None and not self.ended:
+                self._warm_up(trial, reference)
+            if trial.status is not Status.OK:
+                self.progress.candidate(trial.stored, None, trial.error)
+        best = min((min(trial.warm) for trial in trials if trial.ready), default=0.0)
+        for trial in trials:
+            # The first runs of a candidate can be slow once, so one run is not enough to drop it.
+            while trial.ready and trial is not reference and self._has_second_chance(trial, best):
+                self._run_warm(trial)
+
+    def timed(self, trial: Trial, repeats: int) -> float:
+        """Seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
+        return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
+
+    def sample(self, trial: Trial) -> None:
+        """Add a sample."""
+        best = min(trial.warm)
+        repeats = min(500, max(1, round(self.tuner.sample_seconds / max(best, 1e-7))))
+        with trial.failures(running=True):
+            runs = [self.timed(trial, repeats)]
+            if best < _SINGLE_SECONDS:
+                # A disturbance makes a run longer, never shorter, so the shorter of two runs is the better sample.
+                runs.append(self.timed(trial, repeats))
+            trial.runs += runs
+            trial.samples.append(min(runs))
+
+    def _warm_up(self, trial: Trial, reference: Trial | None) -> None:
+        with trial.failures(running=True):
+            run = partial(first_run, trial, self.arrays, gradient=bool(self.gradient))
+            seconds, results = self._run(trial, run)
+            trial.warm.append(seconds)
+            if trial is reference:
+                self.expected = results
+            elif self.expected is not None:
+                check = partial(
+                    check_results, results, self.expected, check=self.tuner.check, inputs=self._inexact_inputs()
+                )
+                self.thread.run(check, timeout=self.tuner.timeout)
+        for _ in range(self.profiled):
+            # JAX profiles these runs and then compiles again, so they are slower.
+            if trial.ready and not self.ended:
+                self._run_warm(trial)
+                trial.warm = trial.warm[-1:]
+        while trial.ready and len(trial.warm) < max(2, self.tuner.warmup) and not self.ended:
+            if not self.pgle and min(trial.warm) > _LONG_SHARE * self.tuner.budget:
+                return
+            self._run_warm(trial)
+            if self.pgle and len(trial.warm) == 2:
+                del trial.warm[0]
+                return
+
+    def _has_second_chance(self, trial: Trial, best: float) -> bool:
+        slow = min(trial.warm) > HOPELESS * best
+        little = sum(trial.warm) < _LONG_SHARE * self.tuner.budget
+        return slow and little and len(trial.warm) < _SECOND_CHANCES and not self.ended
+
+    def _run_warm(self, trial: Trial) -> None:
+        with trial.failures(running=True):
+            trial.warm.append(self.timed(trial, 1))
+
+    def _run(self, trial: Trial, function: Callable[[], Any]) -> Any:
+        started = monotonic()
+        try:
+            with self.journal.running(trial.stored):
+                return self.thread.run(function, timeout=self.tuner.timeout)
+        except TookTooLongError as exc:
+            if not exc.done.wait(min(_GRACE_SECONDS, self.tuner.timeout)):
+                _left_running.append(exc.done)
+                self.hung = True
+            raise
+        finally:
+            self.spent += monotonic() - started
+
+    def _inexact_inputs(self) -> list[Any]:
+        import jax.numpy as jnp
+
+        return [array for array in self.arrays if jnp.issubdtype(array.dtype, jnp.inexact)]

@@ -1,0 +1,296 @@
+"""Lowers candidates one after the other, and compiles them in parallel."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ejcache.autotune.measure.multihost_guard import SpansProcessesError, refuse_spanning, refuse_spanning_jaxpr
+from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
+from ejcache.autotune.measure.statistics import median, timing
+from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
+from ejcache.autotune.records.record import Candidate, Status
+from ejcache.util.parallel import in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ejcache.autotune.measure.results import Results
+
+__all__ = ["Trial", "compile_trials", "error_line", "first_run", "run_once"]
+
+_ERROR_LENGTH = 300
+_MEMORY_WORDS = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "OUT_OF_MEMORY", "Unable to allocate")
+
+
+@dataclass(eq=False)
+class Trial:
+    """One candidate while it is being measured.
+
+    Attributes:
+        configuration: as the operation takes it.
+        stored: the configuration as a JSON value.
+        known: the result in an earlier record, which is not measured again.
+        is_default: a winner must beat this candidate.
+        transient: the failure may have had another cause than the candidate, such as a lack of memory.
+        compiled: the executable, once there is one.
+        outputs: tree, shapes and data types of the results, also under a gradient, once the candidate is traced.
+        warm: seconds of the executions of the warm-up.
+        samples: seconds of one execution in each round, the best of the round's runs.
+        runs: seconds of one execution in all runs of all rounds.
+    """
+
+    configuration: Any
+    stored: Any
+    known: Candidate | None = None
+    is_default: bool = False
+    status: Status = Status.OK
+    error: str = ""
+    transient: bool = False
+    cause: Exception | None = None
+    compiled: Callable[..., Any] | None = None
+    compile_seconds: float | None = None
+    memory_bytes: int | None = None
+    outputs: str = ""
+    warm: list[float] = field(default_factory=list)
+    samples: list[float] = field(default_factory=list)
+    runs: list[float] = field(default_factory=list)
+
+    @property
+    def works(self) -> bool:
+        """Whether it has a time, measured now or in an earlier record."""
+        if self.known is not None:
+            return self.known.status is Status.OK and self.known.seconds is not None
+        return self.status is Status.OK and bool(self.warm)
+
+    @property
+    def tried(self) -> bool:
+        """Whether there is a result: a time or a failure."""
+        return self.works or self.status is not Status.OK or self.known is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was warmed up in this process and has not failed since."""
+        return self.status is Status.OK and bool(self.warm)
+
+    @property
+    def seconds(self) -> float:
+        """The median; only for a candidate that works."""
+        if self.known is not None and self.known.seconds is not None:
+            return self.known.seconds.p50
+        return median(self.samples) if self.samples else min(self.warm)
+
+    @contextlib.contextmanager
+    def failures(self, *, running: bool = False) -> Iterator[None]:
+        """Remember an exception in this block as the candidate's failure.
+
+        `SpansProcessesError` passes: it concerns all candidates, and a record must not remember it for one of them.
+
+        Args:
+            running: the candidate runs in this block. A compiler that lacks memory always does; a run may not.
+        """
+        try:
+            yield
+        except SpansProcessesError:
+            raise
+        except Exception as exc:
+            late = isinstance(exc, TookTooLongError)
+            self.status = Status.TIMEOUT if late else Status.FAILED
+            self.cause, self.error = exc, error_line(exc)
+            lacks_memory = isinstance(exc, MemoryError) or any(word in str(exc) for word in _MEMORY_WORDS)
+            self.transient = late or (running and lacks_memory)
+
+    def check_outputs(self, reference: Trial) -> None:
+        """Raise `DifferentResultError` if the results have another tree, shape or data type than the reference's."""
+        if reference.outputs and self.outputs != reference.outputs:
+            raise DifferentResultError(f"its results are {self.outputs}, and the default's are {reference.outputs}")
+
+    def again(self) -> Trial:
+        """The same candidate, compiled and warm, without samples."""
+        return replace(self, samples=[], runs=[])
+
+    def candidate(self) -> Candidate:
+        """The result for the record."""
+        if self.known is not None:
+            return self.known
+        return Candidate(
+            configuration=self.stored,
+            status=self.status,
+            seconds=timing(self.runs or self.warm) if self.works else None,
+            error=self.error,
+            transient=self.transient,
+            compile_seconds=None if self.compile_seconds is None else round(self.compile_seconds, 4),
+            memory_bytes=self.memory_bytes,
+            measured=time.time(),
+        )
+
+
+def error_line(exc: Exception) -> str:
+    """The type and the first line of an exception, for a record."""
+    lines = str(exc).strip().splitlines()
+    return f"{type(exc).__name__}: {lines[0] if lines else ''}"[:_ERROR_LENGTH]
+
+
+def compile_trials(
+    trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], bench: Any, reference: Trial | None
+) -> None:
+    """Make the executable of each trial. A trial that fails to compile, or not in time, has the error.
+
+    Lowering runs Python code and is done in turns. Compiling is done in parallel, through the compilation cache if one
+    is active, so that a second measurement compiles nothing. A trial whose results have another tree, shape or data
+    type than those of `reference` fails. When the budget for compiling ends, the remaining trials have no executable.
+
+    Raises:
+        SpansProcessesError: a candidate runs on devices of other processes, so none may be executed.
+    """
+    # The arrays are made in the bench's thread, so they must be there before that thread lowers with them.
+    gradient = bench.tuner.gradient and _differentiable(bench.arrays) if bench.gradient is None else bench.gradient
+    lowered = _lower_all(trials, build, bench, gradient=gradient)
+    if gradient and bench.gradient is None and not lowered:
+        # No candidate has a gradient. The times of the forward pass still tell them apart.
+        gradient = False
+        for trial in trials:
+            trial.status, trial.error, trial.cause = Status.OK, "", None
+        lowered = _lower_all(trials, build, bench, gradient=False)
+    if lowered:
+        bench.gradient = gradient
+    for trial in trials:
+        if reference is not None and id(trial) in lowered:
+            with trial.failures():
+                trial.check_outputs(reference)
+    ready = [trial for trial in trials if id(trial) in lowered and trial.status is Status.OK]
+    if bench.pgle:
+        # JAX profiles its own calls only, and not those of an executable that was made ahead of time.
+        for trial in ready:
+            trial.compiled = lowered[id(trial)]
+    elif ready:
+        done = in_parallel(
+            lambda trial: _compile(trial, lowered[id(trial)], bench), ready, threads=bench.workers_for(ready)
+        )
+        for index, _ in enumerate(done):
+            bench.progress.step("compiled", index + 1, len(ready))
+
+
+def _lower_all(
+    trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], bench: Any, *, gradient: bool
+) -> dict[int, Any]:
+    """By the identity of a trial, what can be compiled."""
+    lowered: dict[int, Any] = {}
+    arrays = bench.arrays
+    for trial in trials:
+        if bench.out_of_compile_time():
+            break
+        started = time.perf_counter()
+        with trial.failures(), bench.journal.compiling(trial.stored):
+            lowered[id(trial)] = bench.thread.run(
+                partial(_lowered, trial, build(trial.configuration), bench, arrays, with_gradient=gradient),
+                timeout=bench.tuner.timeout,
+            )
+            trial.compile_seconds = time.perf_counter() - started
+    return lowered
+
+
+def _lowered(
+    trial: Trial, function: Callable[..., Any], bench: Any, arrays: Sequence[Any], *, with_gradient: bool
+) -> Any:
+    import jax
+
+    def core(*leaves: Any) -> Any:
+        args, kwargs = bench.inputs.rebuild(leaves)
+        results = function(*args, **kwargs)
+        trial.outputs = outputs_text(results)
+        return results
+
+    jitted = jax.jit(_with_gradient(core, arrays) if with_gradient else core)
+    traced = jitted.trace(*arrays)
+    refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
+    return jitted if bench.pgle else traced.lower()
+
+
+def _compile(trial: Trial, lowered: Any, bench: Any) -> None:
+    if bench.out_of_compile_time():
+        return
+    thread = WorkerThread()
+    started = time.perf_counter()
+    with trial.failures(), contextlib.closing(thread), bench.journal.compiling(trial.stored):
+        compiled = thread.run(lowered.compile, timeout=bench.tuner.timeout)
+        # A jaxpr can hide its mesh from `refuse_spanning_jaxpr`. The executable names its devices.
+        refuse_spanning(_shardings(compiled), name="a candidate")
+        trial.compiled = compiled
+        trial.compile_seconds = (trial.compile_seconds or 0.0) + time.perf_counter() - started
+        trial.memory_bytes = _memory(compiled)
+
+
+def _shardings(compiled: Any) -> list[Any]:
+    import jax
+
+    return list(jax.tree_util.tree_leaves((compiled.input_shardings, compiled.output_shardings)))
+
+
+def _memory(compiled: Any) -> int | None:
+    try:
+        analysis = compiled.memory_analysis()
+        return None if analysis is None else int(analysis.temp_size_in_bytes)
+    except Exception:
+        # Some backends have no memory analysis, and each raises another error.
+        return None
+
+
+def first_run(trial: Trial, arrays: Sequence[Any], *, gradient: bool) -> tuple[float, Results]:
+    """Run the candidate once; the seconds, and a copy of the results on the host."""
+    import jax
+
+    if trial.compiled is None:
+        raise RuntimeError("the candidate is not compiled")
+    started = time.perf_counter()
+    out = jax.block_until_ready(trial.compiled(*arrays))
+    seconds = time.perf_counter() - started
+    return seconds, results_of(out[0][1], out[1]) if gradient else results_of(out)
+
+
+def run_once(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
+    """Run the candidate `repeats` times and wait for the results; the seconds of one execution."""
+    import jax
+
+    compiled = trial.compiled
+    if compiled is None:
+        raise RuntimeError("the candidate is not compiled")
+    started = time.perf_counter()
+    for _ in range(repeats):
+        out = compiled(*arrays)
+    jax.block_until_ready(out)
+    return (time.perf_counter() - started) / repeats
+
+
+def _differentiable(arrays: Sequence[Any]) -> bool:
+    import jax.numpy as jnp
+
+    return any(jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays)
+
+
+def _with_gradient(core: Callable[..., Any], arrays: Sequence[Any]) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    inexact = [jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays]
+
+    def both(*leaves: Any) -> Any:
+        def loss(moving: list[Any]) -> Any:
+            rest = iter(moving)
+            out = core(*(next(rest) if moves else leaf for leaf, moves in zip(leaves, inexact, strict=True)))
+            parts = [
+                jnp.sum(jnp.abs(leaf) if jnp.iscomplexobj(leaf) else leaf).astype(jnp.float32)
+                for leaf in jax.tree_util.tree_leaves(out)
+                if jnp.issubdtype(leaf.dtype, jnp.inexact)
+            ]
+            if not parts:
+                raise TypeError("no output has a gradient")
+            return sum(parts[1:], parts[0]), out
+
+        moving = [leaf for leaf, moves in zip(leaves, inexact, strict=True) if moves]
+        return jax.value_and_grad(loss, has_aux=True)(moving)
+
+    return both

@@ -1,0 +1,117 @@
+"""The device of a call, the environment part of its key, and the provenance of a measurement."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ejcache._version import __version__
+from ejcache.autotune.measure.inputs import is_array
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["device_and_environment", "device_of", "provenance"]
+
+
+def device_of(leaves: Iterable[Any]) -> Any:
+    """The device of the first array among the leaves that has one, or JAX's default device."""
+    import jax
+
+    for leaf in leaves:
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+            devices = leaf.devices()
+            return min(devices, key=lambda device: device.id)
+    configured = jax.config.jax_default_device
+    if configured is None:
+        return jax.local_devices()[0]
+    return jax.local_devices(backend=configured)[0] if isinstance(configured, str) else configured
+
+
+def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The kind of device that the call runs on, and the environment part of its key."""
+    import jax
+
+    device = device_of(leaf for leaf in jax.tree_util.tree_leaves((tuple(args), dict(kwargs))) if is_array(leaf))
+    return str(device.device_kind), _environment_of(device)
+
+
+def _environment_of(device: Any) -> dict[str, str]:
+    """The environment part of a key: the platform, its toolchain, and settings that limit the candidates.
+
+    Versions are cut after the minor number, because a patch release rarely changes which configuration is best. A
+    record of another version is still used where measuring is forbidden.
+    """
+    settings = resolve()
+    found = dict(_environment(device))
+    if settings.autotune_smem_limit is not None:
+        found["triton_smem_limit"] = str(settings.autotune_smem_limit)
+    if settings.autotune_rda_candidates is not None:
+        found["rda_max_candidates"] = str(settings.autotune_rda_candidates)
+    return found
+
+
+@cache
+def _environment(device: Any) -> tuple[tuple[str, str], ...]:
+    import jax
+
+    version = str(getattr(device.client, "platform_version", ""))
+    toolkit = re.search(r"(cuda|rocm|libtpu|neuron\w*)\D{0,20}(\d+(?:\.\d+)?)", version, re.IGNORECASE)
+    found = {
+        "platform": toolkit[1].lower() if toolkit and device.platform in {"gpu", "cuda", "rocm"} else device.platform,
+        "jaxlib": ".".join(_jaxlib_version().split(".")[:2]) or jax.__version__,
+    }
+    if toolkit:
+        found["toolkit"] = f"{toolkit[1].lower()} {toolkit[2]}"
+    if device.platform == "cpu":
+        found["cpu"] = _cpu_model()
+    return tuple(sorted(found.items()))
+
+
+@cache
+def _jaxlib_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("jaxlib")
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    names = ("model name", "hardware", "cpu model")
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip().lower() in names and value.strip():
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def provenance(device: Any) -> dict[str, Any]:
+    """The host and the versions of a measurement, for people. They are not part of the key."""
+    import jax
+
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "ejcache": __version__,
+        "jax": jax.__version__,
+        "jaxlib": _jaxlib_version(),
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "platform_version": str(getattr(device.client, "platform_version", "")).replace("\n", " "),
+        "xla_flags": environment_variable("XLA_FLAGS") or "",
+        "cpus": os.cpu_count(),
+    }

@@ -1,0 +1,172 @@
+"""Concrete inputs for a measurement: the caller's own arrays, or random ones where the caller is tracing.
+
+This module may use only the shape and data type of a tracer. Any operation on it would become part of the caller's
+program, and the measurement would time tracing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Inputs", "is_array", "is_scalar", "one_level", "split_arguments"]
+
+_INTEGER_TOP: Final = 128
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of JAX or numpy, a tracer, or a `jax.ShapeDtypeStruct`."""
+    import jax
+    import numpy as np
+
+    return isinstance(value, jax.Array | np.ndarray | jax.core.Tracer | jax.ShapeDtypeStruct)
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is a numpy scalar, which is a constant of the candidates and not an array."""
+    import numpy as np
+
+    return isinstance(value, np.generic)
+
+
+def one_level(value: Any) -> tuple[list[Any], Any] | None:
+    """The children of a pytree node and its static part; None for a value that JAX treats as a leaf."""
+    import jax
+
+    found = jax.tree_util.default_registry.flatten_one_level(value)
+    return None if found is None else (list(found[0]), found[1])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The leaves of a call, from which the call can be built again with other arrays.
+
+    Attributes:
+        leaves: of the arguments, arrays and others.
+        dynamic: for each leaf, whether it is an array.
+        treedef: the structure of `(args, kwargs)`.
+        names: of the leaves.
+    """
+
+    leaves: tuple[Any, ...]
+    dynamic: tuple[bool, ...]
+    treedef: Any
+    names: tuple[str, ...]
+
+    def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """`(args, kwargs)` with these arrays instead of the call's own."""
+        import jax
+
+        rest = iter(arrays)
+        leaves = [
+            next(rest) if is_dynamic else leaf for leaf, is_dynamic in zip(self.leaves, self.dynamic, strict=True)
+        ]
+        args, kwargs = jax.tree_util.tree_unflatten(self.treedef, leaves)
+        return args, kwargs
+
+    def concrete(self, *, seed: int = 0, initialisers: Mapping[str, Callable[..., Any]] | None = None) -> list[Any]:
+        """An array for each dynamic leaf: the leaf itself if it has a value, or else a random one.
+
+        Do not call this while JAX is tracing in this thread.
+
+        Args:
+            seed: of the random arrays. Floating-point values are standard normal and booleans are fair. Integers are
+                uniform below 128 and below the smallest extent of all arrays, so that they are valid indices.
+            initialisers: by argument name (`x`, or `x.field[0]` for a part of it), a function of
+                `(shape, dtype, generator)` that returns an array; `generator` is a seeded generator of numpy's.
+        """
+        import numpy as np
+
+        arrays = [leaf for leaf, is_dynamic in zip(self.leaves, self.dynamic, strict=True) if is_dynamic]
+        names = [name for name, is_dynamic in zip(self.names, self.dynamic, strict=True) if is_dynamic]
+        extents = [size for array in arrays for size in array.shape if size > 1]
+        top = max(2, min([*extents, _INTEGER_TOP]))
+        made = []
+        for index, (name, array) in enumerate(zip(names, arrays, strict=True)):
+            generator = np.random.default_rng([seed, index])
+            initialiser = _initialiser(name, initialisers or {})
+            if initialiser is not None:
+                made.append(_placed(initialiser(tuple(array.shape), array.dtype, generator), array.dtype))
+            elif _has_value(array):
+                made.append(_placed(array, array.dtype))
+            else:
+                made.append(_made(tuple(array.shape), array.dtype, generator, top))
+        return made
+
+
+def split_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()) -> Inputs:
+    """Split a call into its leaves.
+
+    Args:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        names: of the positional arguments.
+    """
+    import jax
+
+    flat, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    leaves = tuple(leaf for _, leaf in flat)
+    return Inputs(
+        leaves=leaves,
+        dynamic=tuple(is_array(leaf) for leaf in leaves),
+        treedef=treedef,
+        names=tuple(_name(path, names) for path, _ in flat),
+    )
+
+
+def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:
+    import jax
+
+    first, rest = path[1], path[2:]
+    if hasattr(first, "idx"):
+        name = names[first.idx] if first.idx < len(names) else f"argument {first.idx}"
+    else:
+        name = str(first.key)
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def _initialiser(name: str, initialisers: Mapping[str, Callable[..., Any]]) -> Callable[..., Any] | None:
+    if name in initialisers:
+        return initialisers[name]
+    return initialisers.get(name.split("[", maxsplit=1)[0].split(".", maxsplit=1)[0])
+
+
+def _has_value(array: Any) -> bool:
+    import jax
+    import numpy as np
+
+    if isinstance(array, np.ndarray):
+        return True
+    if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
+        return False
+    return bool(array.is_fully_addressable and not array.is_deleted())
+
+
+def _placed(array: Any, dtype: Any) -> Any:
+    import jax
+    import numpy as np
+
+    if isinstance(array, jax.Array):
+        return array
+    return jax.device_put(np.asarray(array, dtype=dtype))
+
+
+def _made(shape: tuple[int, ...], dtype: Any, generator: Any, top: int) -> Any:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        count = int(np.prod(shape, dtype=np.int64))
+        return jax.random.split(jax.random.key(0), count).reshape(shape) if shape else jax.random.key(0)
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return jax.device_put(generator.integers(0, 2, shape).astype(bool))
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        real, imaginary = generator.standard_normal((2, *shape), dtype=np.float32)
+        return jax.device_put((real + 1j * imaginary).astype(dtype))
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jax.device_put(generator.integers(0, top, shape).astype(dtype))
+    return jax.device_put(generator.standard_normal(shape, dtype=np.float32).astype(dtype))

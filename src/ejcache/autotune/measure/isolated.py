@@ -1,0 +1,62 @@
+"""Tries a candidate in a process of its own, so that a candidate that crashes or hangs ends only that process.
+
+The process reads a call (as `call_documents` writes it) and a configuration from its standard input, makes the call
+once and writes the result. If an accelerator belongs to one process at a time, as a TPU does, this works only in a
+program that does not use the accelerator itself.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import Any, Final
+
+from ejcache.autotune.records.record import Status
+from ejcache.settings.environment import child_environment
+
+__all__ = ["ANSWER", "TOOK_TOO_LONG", "screened"]
+
+ANSWER: Final = "EJCACHE-CANDIDATE "
+"""How the line of the result begins. A candidate may write other lines."""
+TOOK_TOO_LONG: Final = "Timeout ("
+"""How the text begins that `faulthandler` writes when it ends the process."""
+_START_SECONDS: Final = 120.0
+_PROGRAM: Final = "ejcache.autotune.candidate_process"
+_LENGTH: Final = 300
+
+
+def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tuple[Status, str]:
+    """Whether a candidate works, tried in a new process, and the error if it does not.
+
+    Args:
+        call: `how`, `args` and `kwargs`.
+        configuration: a JSON value.
+        timeout: seconds for compiling and running it. The start of the process, which takes long on a busy machine,
+            does not count.
+    """
+    # A second process on a GPU would find no memory, because JAX takes nearly all of it at the start.
+    env = child_environment({"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "EJCACHE_AUTOTUNE_RECORD": "0"})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", _PROGRAM],
+            input=json.dumps({"call": call, "configuration": configuration, "path": sys.path, "timeout": timeout}),
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=timeout + _START_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Status.TIMEOUT, f"it took longer than {timeout:g} s in a process of its own"
+    if TOOK_TOO_LONG in done.stderr:
+        return Status.TIMEOUT, f"it took longer than {timeout:g} s in a process of its own"
+    for line in done.stdout.splitlines():
+        if line.startswith(ANSWER):
+            answer = json.loads(line.removeprefix(ANSWER))
+            return Status(answer["status"]), str(answer["error"])[:_LENGTH]
+    if done.returncode < 0:
+        return Status.CRASHED, f"it ended its process with {signal.Signals(-done.returncode).name}"
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return Status.CRASHED, f"it ended its process with status {done.returncode}: {last}"[:_LENGTH]

@@ -1,0 +1,373 @@
+"""`Tuner`: measures configurations by running them.
+
+It always times the execution of a compiled executable on concrete inputs, in a thread of its own. If the caller is
+being traced, nothing is added to the caller's program.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.measure.bench import Bench
+from ejcache.autotune.measure.compile import Trial
+from ejcache.autotune.measure.device import device_of, provenance
+from ejcache.autotune.measure.inputs import split_arguments
+from ejcache.autotune.measure.multihost_guard import refuse_spanning
+from ejcache.autotune.measure.progress import progress_for
+from ejcache.autotune.measure.race import Race
+from ejcache.autotune.measure.results import check_setting
+from ejcache.autotune.measure.search import AxisSearch
+from ejcache.autotune.measure.statistics import timing
+from ejcache.autotune.records.json_values import canonical_json, to_json
+from ejcache.autotune.records.record import (
+    NO_CONFIGURATION,
+    Candidate,
+    Record,
+    Source,
+    Status,
+    fastest_first,
+    space_digest,
+)
+from ejcache.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ejcache.autotune.measure.results import Check
+    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.record import Timing
+
+__all__ = ["Tuner", "attempt"]
+
+_FEW: Final = 8
+_SEARCHED: Final = 0.134
+"""The share of a large space that is measured."""
+
+_FINALISTS: Final = 6
+_CONFIRMED: Final = 3
+"""At most so many candidates race against the default a second time."""
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """The settings of a measurement.
+
+    Attributes:
+        warmup: executions before the first sample, at least two; one if it takes a twentieth of the budget.
+        rounds: the most samples of each candidate; clear cases end earlier.
+        sample_seconds: how long the executions of one sample take. A sample is the shorter of two such runs.
+        min_gain: the share of the default's time that a winner must save.
+        confirm: a winner must win a second race against the default alone.
+        timeout: seconds for compiling a candidate, and for one sample.
+        budget: seconds for running candidates, the warm-up included. The run that exceeds it is the last one.
+        compile_budget: seconds for compiling candidates. Those that compile then are the last ones.
+        workers: candidates that compile at the same time.
+        gradient: time the function with its gradient.
+        seed: of the random inputs and of the order within each round.
+        initialisers: how to make inputs, by argument name; see `Inputs.concrete`.
+        isolate: first try each candidate in a process of its own, so that a crash ends only that process.
+        check: how the results of a candidate are compared with those of the default. True: within the tolerance of
+            their data type, which grows if an input is coarser. A number: within this share of their size. False: only
+            trees, shapes, data types and NaN. A function of (the candidate's results, the default's): it returns False
+            or raises for a difference.
+        exhaustive: up to so many candidates are all measured. More are searched along their axes, which are the names
+            that all of them have: then about one in eight is measured.
+    """
+
+    warmup: int = 2
+    rounds: int = 300
+    sample_seconds: float = 0.001
+    min_gain: float = 0.03
+    confirm: bool = True
+    timeout: float = 120.0
+    budget: float = 60.0
+    compile_budget: float = 600.0
+    workers: int = 4
+    gradient: bool = False
+    seed: int = 0
+    initialisers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    isolate: bool = False
+    check: Check = True
+    exhaustive: int = 64
+
+    def __post_init__(self) -> None:
+        check_setting(self.check)
+
+    def measure(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Timing:
+        """Seconds of one execution of `function`; arguments may be tracers or `jax.ShapeDtypeStruct`s.
+
+        Raises:
+            Exception: the error of compiling or running it.
+            TimeoutError: it took longer than `timeout`.
+            SpansProcessesError: it runs on devices of other processes.
+        """
+        inputs = split_arguments(args, kwargs)
+        refuse_spanning(inputs.leaves, name="the function")
+        bench = Bench(self, inputs, progress_for("measure"))
+        try:
+            trial = Trial(configuration=None, stored=None)
+            bench.prepare([trial], lambda _: function)
+            if trial.ready:
+                Race(bench, [trial], None).run()
+            if not trial.ready:
+                raise trial.cause or TimeoutError(trial.error or bench.ended or "the budget for compiling ended")
+            return timing(trial.runs or trial.warm)
+        finally:
+            bench.close()
+
+    def tune(
+        self,
+        build: Callable[[Any], Callable[..., Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        key: RecordKey,
+        candidates: Iterable[Any],
+        default: Any = NO_CONFIGURATION,
+        known: Record | None = None,
+        names: Sequence[str] = (),
+        call: dict[str, Any] | None = None,
+        starts: Callable[[], Sequence[Any]] = tuple,
+    ) -> Record:
+        """Measure the candidates and choose one.
+
+        Args:
+            build: returns the function to time for a configuration.
+            args: of the call; arrays may be tracers or stand-ins.
+            kwargs: of the call.
+            key: of the record.
+            candidates: the configurations.
+            default: a winner must beat it. If it is not given or fails, the fastest candidate wins.
+            known: an earlier record of the call. Its candidates are not measured again.
+            names: of the positional arguments.
+            call: the call as `call_documents` records it; needed for `isolate`.
+            starts: returns configurations, JSON values, that are probably good, such as those of similar calls. If
+                there are many candidates, these are measured first.
+
+        Returns:
+            A record with the time or the error of each candidate that was tried. If all of them failed, its
+            configuration is the default, and `Record.works` is False.
+
+        Raises:
+            SpansProcessesError: the call runs on devices of other processes.
+            UsageError: there are no candidates, or an earlier one still runs on the device.
+        """
+        inputs = split_arguments(args, kwargs, names)
+        refuse_spanning(inputs.leaves, name=key.operation)
+        trials = _trials(candidates, default)
+        progress = progress_for(key.operation)
+        bench = Bench(self, inputs, progress, digest=key.digest, candidates=[trial.stored for trial in trials])
+        started = time.monotonic()
+        try:
+            _recall(trials, known, bench.journal.crashed)
+            winner, evidence = _Contest(bench, _likely_first(trials, starts), build, call).result()
+        finally:
+            progress.close()
+            bench.close()
+        seconds = {"seconds": round(time.monotonic() - started, 3)}
+        return _record(bench, key, trials, winner, {**evidence, **seconds})
+
+
+def _record(
+    bench: Bench, key: RecordKey, trials: Sequence[Trial], winner: Trial | None, evidence: Mapping[str, Any]
+) -> Record:
+    reference = next((trial for trial in trials if trial.is_default), None)
+    return Record(
+        key=key,
+        configuration=None if winner is None else winner.stored,
+        source=Source.PGLE if bench.pgle else Source.TUNED,
+        default=None if reference is None else reference.stored,
+        candidates=fastest_first(trial.candidate() for trial in trials if trial.tried),
+        measurement={
+            "mode": "forward and backward" if bench.gradient else "forward",
+            "min_gain": bench.tuner.min_gain,
+            "warmup": bench.tuner.warmup,
+            "seed": bench.tuner.seed,
+            "space": space_digest(trial.stored for trial in trials),
+            "measured": sum(trial.known is None and trial.tried for trial in trials),
+            **evidence,
+        },
+        provenance=provenance(device_of(bench.inputs.leaves)),
+        created=time.time(),
+    )
+
+
+def attempt(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    tuner: Tuner,
+    names: Sequence[str] = (),
+) -> None:
+    """Make the call once, on the inputs that `tuner` makes for it; its exceptions pass."""
+    import jax
+
+    inputs = split_arguments(args, kwargs, names)
+    arrays = inputs.concrete(seed=tuner.seed, initialisers=tuner.initialisers)
+
+    def core(*leaves: Any) -> Any:
+        call_args, call_kwargs = inputs.rebuild(leaves)
+        return function(*call_args, **call_kwargs)
+
+    jax.block_until_ready(jax.jit(core)(*arrays))
+
+
+def _trials(candidates: Iterable[Any], default: Any) -> list[Trial]:
+    trials: dict[str, Trial] = {}
+    listed = list(candidates)
+    for configuration in listed if default is NO_CONFIGURATION else [default, *listed]:
+        stored = to_json(configuration)
+        trials.setdefault(canonical_json(stored), Trial(configuration, stored))
+    if not trials:
+        raise UsageError("there are no configurations to measure")
+    if default is not NO_CONFIGURATION:
+        trials[canonical_json(to_json(default))].is_default = True
+    return list(trials.values())
+
+
+def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str, str]) -> None:
+    """Give the trials the results of an earlier record, unless they have expired, and those of the crash journal."""
+    now = time.time()
+    for trial in trials:
+        held = None if known is None else known.candidate(trial.stored)
+        if held is not None and not held.expired(now):
+            trial.known = held
+        if (reason := crashed.get(canonical_json(trial.stored))) is not None:
+            trial.known = Candidate(trial.stored, Status.CRASHED, error=reason, measured=now)
+    if known is None or all(trial.known is not None for trial in trials):
+        return
+    # What is new is compared with the default and the present choice. Their times of another day would not do.
+    choice = canonical_json(known.configuration)
+    for trial in trials:
+        counts = trial.is_default or canonical_json(trial.stored) == choice
+        if counts and trial.known is not None and trial.known.status is Status.OK:
+            trial.known = None
+
+
+def _likely_first(trials: list[Trial], starts: Callable[[], Sequence[Any]]) -> list[Trial]:
+    """The default, the configurations that are probably good, and the others."""
+    likely = [canonical_json(item) for item in starts()] if len(trials) > _FEW else []
+    return sorted(trials, key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
+
+
+class _Contest:
+    """Tries the candidates that are not known, and chooses the winner."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        trials: list[Trial],
+        build: Callable[[Any], Callable[..., Any]],
+        call: dict[str, Any] | None,
+    ) -> None:
+        self.bench = bench
+        self.trials = trials
+        self.build = build
+        self.call = call
+        self.searched = 0
+        self.default = next((trial for trial in trials if trial.is_default), None)
+
+    def result(self) -> tuple[Trial | None, dict[str, Any]]:
+        """The winner, None if there is none, and evidence for the record."""
+        fresh = [trial for trial in self.trials if trial.known is None]
+        race = self._race(fresh)
+        winner, evidence = self._winner(race)
+        if winner is None:
+            evidence["failed"] = True
+        untried = sum(not trial.tried for trial in self.trials)
+        reasons = []
+        if self.searched:
+            evidence["searched"] = self.searched
+        elif untried:
+            evidence["untried"] = untried
+            reasons = [f"{untried} candidates were not tried, because {self._end()}"]
+        reasons += [evidence["unsure"]] if evidence.get("unsure") else []
+        if reasons:
+            evidence["unsure"] = "; ".join(reasons)
+        if self.bench.hung:
+            # The next process goes on with the candidates that were not tried.
+            evidence["interrupted"] = True
+        return winner or self.default, evidence
+
+    def _end(self) -> str:
+        return self.bench.ended or f"the budget of {self.bench.tuner.compile_budget:g} s for compiling ended"
+
+    def _race(self, fresh: list[Trial]) -> Race:
+        reference = self.default if self.default in fresh else None
+        if len(fresh) > self.bench.tuner.exhaustive:
+            finalists = self._search(fresh, reference)
+        else:
+            finalists = fresh
+            self._prepare(fresh, reference)
+        race = Race(self.bench, finalists, reference)
+        race.run()
+        for trial in fresh:
+            if trial.ready:
+                self.bench.progress.candidate(trial.stored, trial.seconds)
+        return race
+
+    def _prepare(self, trials: list[Trial], reference: Trial | None) -> None:
+        if self.bench.tuner.isolate and trials:
+            self.bench.screen(trials, self.call)
+        self.bench.prepare(trials, self.build, reference)
+
+    def _search(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
+        """Measure some of many candidates, and return the best of them and the default."""
+        tuner = self.bench.tuner
+        limit = max(tuner.exhaustive, math.ceil(_SEARCHED * len(fresh)))
+        search = AxisSearch([trial.stored for trial in fresh], starts=range(_FEW // 2), limit=limit, seed=tuner.seed)
+        while asked := search.ask():
+            batch = [fresh[position] for position in asked]
+            self._prepare(batch, reference)
+            for trial in batch:
+                if trial.ready and not self.bench.ended:
+                    self.bench.sample(trial)
+            search.tell({place: fresh[place].seconds if fresh[place].works else math.inf for place in asked})
+            self.searched = len(search.times)
+            if self.bench.ended or self.bench.out_of_compile_time():
+                break
+        best = sorted((trial for trial in fresh if trial.ready), key=lambda trial: trial.seconds)[:_FINALISTS]
+        finalists = [*best, *([] if reference is None or reference in best else [reference])]
+        for trial in finalists:
+            # A race compares rounds, and these samples are of none.
+            trial.samples, trial.runs = [], []
+        return finalists
+
+    def _winner(self, race: Race) -> tuple[Trial | None, dict[str, Any]]:
+        working = sorted((trial for trial in self.trials if trial.works), key=lambda trial: trial.seconds)
+        if not working:
+            return None, {}
+        evidence: dict[str, Any] = {"rounds": race.rounds, "gain": 0.0, "confirmed": False}
+        if race.unsure:
+            evidence["unsure"] = race.unsure
+        if self.default is None or not self.default.works:
+            best = race.better[0] if race.better else working[0]
+            return best, {name: value for name, value in evidence.items() if name != "gain"}
+        if self.default.known is not None:
+            # Nothing is new, so the times of the record decide.
+            gain = 1.0 - working[0].seconds / self.default.seconds
+            won = gain >= self.bench.tuner.min_gain
+            return (working[0], evidence | {"gain": round(gain, 4)}) if won else (self.default, evidence)
+        for rival in race.better[:_CONFIRMED]:
+            again = self._confirmed(rival, race.gain(rival))
+            if again is not None:
+                return rival, evidence | again
+        return self.default, evidence
+
+    def _confirmed(self, rival: Trial, gain: float) -> dict[str, Any] | None:
+        """Evidence for the record, or None if the rival loses the second race."""
+        if not self.bench.tuner.confirm:
+            return {"gain": round(gain, 4), "confirmed": False}
+        assert self.default is not None  # noqa: S101 (for the type checker)
+        challenger, default = rival.again(), self.default.again()
+        race = Race(self.bench, [challenger, default], default)
+        race.run()
+        rival.status, rival.error, rival.transient = challenger.status, challenger.error, challenger.transient
+        if self.bench.ended and rival.ready:
+            # The first race was won, and there is no time for a second one.
+            return {"gain": round(gain, 4), "confirmed": False, "unsure": self.bench.ended}
+        return {"gain": round(race.gain(challenger), 4), "confirmed": True} if race.better else None

@@ -1,0 +1,430 @@
+"""`Autotuned`: a function that chooses its configuration for each kind of call."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
+
+from ejcache.autotune.call_documents import encode_arguments, import_path
+from ejcache.autotune.call_key import Describer, code_digest, fingerprint
+from ejcache.autotune.choice import ChoiceRequest
+from ejcache.autotune.chooser import chooser_for, default_chooser, similar_configurations
+from ejcache.autotune.measure.device import device_and_environment
+from ejcache.autotune.measure.results import check_setting
+from ejcache.autotune.measure.tuner import Tuner, attempt
+from ejcache.autotune.policy import altered, current_policy
+from ejcache.autotune.recording import recording
+from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
+from ejcache.autotune.records.key import RecordKey
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source
+from ejcache.autotune.trace_context import changed_trace_settings, labelled
+from ejcache.errors import UsageError
+from ejcache.settings.environment import environment_variable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ejcache.autotune.choice import Choice
+    from ejcache.autotune.chooser import Chooser
+    from ejcache.autotune.measure.results import Check
+    from ejcache.autotune.policy import Policy
+    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.store import AutotuneStore
+
+__all__ = ["Autotuned", "BoundCall", "BoundOperation"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CONFIG: Final = "config"
+_GUESS_SECONDS: Final = 1.0
+_REMEMBERED_CALLS: Final = 10_000
+
+
+class BoundCall:
+    """A call of an autotuned function: its key, its possible configurations, and how to measure them.
+
+    Attributes:
+        key: of its record.
+        unhashable: reasons why it has no key of its own; empty if it has one.
+    """
+
+    def __init__(self, operation: Autotuned[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.operation = operation
+        self.args = args
+        self.kwargs = kwargs
+        describer = Describer()
+        self.key = self._key(describer)
+        self.unhashable = describer.unhashable
+
+    def request(self) -> ChoiceRequest:
+        """The call as a chooser takes it."""
+        return ChoiceRequest(
+            key=self.key,
+            restore=self.restored,
+            heuristic=self.default,
+            candidates=self.candidates,
+            tune=self._tune,
+            policy=self.operation.policy,
+            unhashable=self.unhashable,
+            describe=self.described,
+            code=lambda: self.operation.code,
+        )
+
+    def candidates(self) -> list[Any]:
+        """The configurations to measure."""
+        configs, prune = self.operation.configs, self.operation.prune
+        listed = list(configs(*self.args, **self.kwargs) if callable(configs) else configs)
+        return listed if prune is None else list(prune(listed, *self.args, **self.kwargs))
+
+    def default(self) -> Any:
+        """The configuration for a call that was not measured."""
+        heuristic = self.operation.heuristic
+        if heuristic is not None:
+            return heuristic(*self.args, **self.kwargs) if callable(heuristic) else heuristic
+        candidates = self.candidates()
+        if not candidates:
+            raise UsageError(f"{self.operation.name} has no configurations for this call")
+        return candidates[0]
+
+    def restored(self, stored: Any, source: Source) -> Any:
+        """The candidate that equals a stored configuration. A pinned configuration need not be a candidate.
+
+        Raises:
+            ConfigurationError: no candidate equals it.
+        """
+        wanted = canonical_json(stored)
+        default = self.default()
+        for candidate in (default, *self.candidates()):
+            if canonical_json(to_json(candidate)) == wanted:
+                return candidate
+        if source is Source.PINNED:
+            self.operation.check_names(stored)
+            return from_json(stored, like=default)
+        raise ConfigurationError(f"{wanted} is not a candidate of {self.operation.name} any more")
+
+    def measured(self) -> Record:
+        """Measure all candidates. If all fail, the record does not work."""
+        return self._tune(None, self.default())
+
+    def attempt(self, stored: Any) -> None:
+        """Make the call once with this configuration, a JSON value."""
+        configuration = self.restored(stored, Source.PINNED)
+        attempt(
+            lambda *a, **k: self.operation.invoke(configuration, a, k),
+            self.args,
+            self.kwargs,
+            tuner=self._tuner(),
+            names=list(self.operation.signature.parameters),
+        )
+
+    def described(self) -> dict[str, Any]:
+        """The call as `call_documents` records it; raises `UnrecordableError`."""
+        how = {"kind": "autotuned", "object": import_path(self.operation, name=self.operation.name)}
+        return {"how": how, **encode_arguments(self.args, self.kwargs)}
+
+    def _key(self, describer: Describer) -> RecordKey:
+        operation = self.operation
+        call: dict[str, Any]
+        if operation.key_of is not None:
+            call = {"key": describer.describe(operation.key_of(*self.args, **self.kwargs), name="the key")}
+        else:
+            described = {name: describer.describe(value, name=name) for name, value in self._arguments().items()}
+            if set(described.get("self") or ()) == {"is"}:
+                # An object without values. It never was in the key, and records from then stay valid.
+                del described["self"]
+            call = {"arguments": described}
+        call["mode"] = "forward and backward" if self._measures_gradient() else "forward"
+        if settings := changed_trace_settings():
+            call["settings"] = settings
+        device, environment = device_and_environment(self.args, self.kwargs)
+        return RecordKey(operation.name, operation.version, device, environment, call)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Arguments by name. A call has one key, however it passes its arguments and whether it spells out defaults."""
+        operation = self.operation
+        bound = operation.signature.bind_partial(*self.args, **self.kwargs)
+        bound.apply_defaults()
+        left_out = {_CONFIG, *operation.config_names}
+        return {name: value for name, value in bound.arguments.items() if name not in left_out}
+
+    def _measures_gradient(self) -> bool:
+        return self.operation.gradient and not current_policy(self.operation.policy).forward_only
+
+    def _tuner(self) -> Tuner:
+        tuner = self.operation.tuner or Tuner()
+        initialisers = {**tuner.initialisers, **self.operation.initialisers}
+        check = tuner.check if self.operation.check is None else self.operation.check
+        return dataclasses.replace(tuner, gradient=self._measures_gradient(), initialisers=initialisers, check=check)
+
+    def _tune(self, known: Record | None, default: Any) -> Record:
+        tuner = self._tuner()
+        record = tuner.tune(
+            lambda configuration: lambda *a, **k: self.operation.invoke(configuration, a, k),
+            self.args,
+            self.kwargs,
+            key=self.key,
+            candidates=self.candidates(),
+            default=NO_CONFIGURATION if default is None else default,
+            known=known,
+            names=list(self.operation.signature.parameters),
+            call=self.described() if tuner.isolate else None,
+            starts=lambda: similar_configurations(self.operation.chooser().store, self.key),
+        )
+        return dataclasses.replace(record, provenance={**record.provenance, CODE: self.operation.code})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RememberedCall:
+    """The configuration for one fingerprint, and how long it counts."""
+
+    configuration: Any
+    chooser: Chooser
+    generation: int
+    until: float
+
+    def counts(self, chooser: Chooser) -> bool:
+        if self.chooser is not chooser or self.generation != chooser.store.generation:
+            return False
+        return self.until == math.inf or time.monotonic() < self.until
+
+
+class Autotuned(Generic[P, R]):
+    """A function that chooses its configuration for each kind of call. `autotuned` makes it.
+
+    Call it as you call the function, also under `jit`, `grad`, `vmap` and `shard_map`. A configuration that the call
+    gives is used as it is and never stored.
+
+    Attributes:
+        name: of the operation.
+        version: of the operation.
+        function: the undecorated function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        configs: Sequence[Any] | Callable[..., Sequence[Any]],
+        name: str,
+        version: str,
+        key: Callable[..., Any] | None,
+        heuristic: Any,
+        tuner: Tuner | None,
+        store: AutotuneStore | None,
+        policy: Policy | None,
+        gradient: bool,
+        initialisers: Mapping[str, Callable[..., Any]] | None,
+        check: Check | None,
+        prune: Callable[..., Sequence[Any]] | None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function: Callable[..., R] = function
+        self.name = name
+        self.version = version
+        self.configs = configs
+        self.key_of = key
+        self.heuristic = heuristic
+        self.tuner = tuner
+        self.policy = policy
+        self.gradient = gradient
+        self.initialisers = dict(initialisers or {})
+        if check is not None:
+            check_setting(check)
+        self.check = check
+        self.prune = prune
+        self.signature = inspect.signature(function)
+        self.takes_config = _CONFIG in self.signature.parameters
+        self.config_names = frozenset() if self.takes_config else self._names_of_configs()
+        self._config_index = self._first_config_index()
+        self._check_configs()
+        self._own_chooser = None if store is None else chooser_for(store)
+        self._calls: dict[Any, _RememberedCall] = {}
+
+    def __repr__(self) -> str:
+        return f"Autotuned({self.name!r}, version={self.version!r})"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else BoundOperation(self, instance)
+
+    @functools.cached_property
+    def code(self) -> str:
+        """A digest of the function's code, which is not part of keys: `version` is."""
+        return code_digest(self.function)
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> R: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """Call the function with the best configuration for these arguments. The configuration may be left out."""
+        try:
+            return self._call(args, kwargs)
+        except BaseException as exc:
+            # The user's line is what matters. Imported here, because until then nothing of JAX may be needed.
+            from ejcache.jax_integration.seam.tracebacks import cut_our_frames
+
+            cut_our_frames(exc)
+            raise
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
+        args, kwargs = self._without_none(args, kwargs)
+        given = _CONFIG in kwargs if self.takes_config else not self.config_names.isdisjoint(kwargs)
+        if given or len(args) > self._config_index:
+            return self.function(*args, **kwargs)
+        chooser = self._own_chooser or default_chooser()
+        call = None if altered() or recording() else fingerprint(args, kwargs)
+        if call is not None:
+            held = self._calls.get(call)
+            if held is not None and held.counts(chooser):
+                return self._run(held.configuration, args, kwargs)
+        generation = chooser.store.generation
+        choice = chooser.choose(self.bound(args, kwargs).request())
+        if call is not None:
+            firm = choice.source.rank <= Source.SEED.rank
+            until = math.inf if firm else time.monotonic() + _GUESS_SECONDS
+            if len(self._calls) >= _REMEMBERED_CALLS:
+                self._calls.clear()
+            self._calls[call] = _RememberedCall(choice.configuration, chooser, generation, until)
+        return self._run(choice.configuration, args, kwargs)
+
+    def choose(self, *args: Any, **kwargs: Any) -> Choice:
+        """The configuration for a call with these arguments, and the reason for it. Arrays may be stand-ins.
+
+        Raises:
+            ConfigurationMissingError: no configuration was found, or none that is tuned where the policy requires one.
+        """
+        return self.chooser().choose(self.bound(args, kwargs).request())
+
+    def key(self, *args: Any, **kwargs: Any) -> RecordKey:
+        """The key of a call with these arguments."""
+        return self.bound(args, kwargs).key
+
+    def tune(self, *args: Any, **kwargs: Any) -> Record:
+        """Measure all candidates for a call with these arguments, even if there is a record, and publish the result.
+
+        Raises:
+            UsageError: all candidates fail.
+        """
+        call = self.bound(args, kwargs)
+        record = call.measured()
+        if not record.works:
+            raise UsageError(f"no configuration of {self.name} works for {call.key.text}: {record.failures()}")
+        if not call.unhashable:
+            self.chooser().store.publish(record)
+        self.forget()
+        return record
+
+    def forget(self) -> None:
+        """Choose again at the next call, from the records that the store has then."""
+        self._calls.clear()
+        self.chooser().forget()
+
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundCall:
+        """The call with these arguments."""
+        return BoundCall(self, *self._without_none(args, kwargs))
+
+    def invoke(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
+        """Call the function with this configuration."""
+        given = {_CONFIG: configuration} if self.takes_config else configuration
+        return self.function(*args, **kwargs, **given)
+
+    def check_names(self, stored: Any) -> None:
+        """Raise `ConfigurationError` if the function takes no such configuration (a JSON value) by name."""
+        if self.takes_config:
+            return
+        if not isinstance(stored, dict):
+            raise ConfigurationError(f"{canonical_json(stored)} is not an object with arguments of {self.name}")
+        if unknown := sorted(set(stored) - self.config_names):
+            raise ConfigurationError(f"the configurations of {self.name} have no {', '.join(unknown)}")
+
+    def _run(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
+        """`invoke`, with a label in profiles if `EJCACHE_AUTOTUNE_STAMP` asks for one."""
+        if (
+            environment_variable("EJCACHE_AUTOTUNE_STAMP") is None
+            and environment_variable("EJKERNEL_OPS_STAMP") is None
+        ):
+            return self.invoke(configuration, args, kwargs)
+        with labelled(self.bound(args, kwargs).key, configuration):
+            return self.invoke(configuration, args, kwargs)
+
+    def chooser(self) -> Chooser:
+        """The chooser that decides for this operation."""
+        return self._own_chooser or default_chooser()
+
+    def _first_config_index(self) -> int:
+        """A call with more positional arguments than this gives the configuration itself."""
+        for index, parameter in enumerate(self.signature.parameters.values()):
+            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY}:
+                break
+            if parameter.name == _CONFIG or parameter.name in self.config_names:
+                return index
+        return sys.maxsize
+
+    def _without_none(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The call without a `config` of None, which means none. Positional arguments after it become keywords."""
+        if not self.takes_config:
+            return args, kwargs
+        index = self._config_index
+        if len(args) > index and args[index] is None:
+            names = list(self.signature.parameters)[index + 1 :]
+            return args[:index], dict(zip(names, args[index + 1 :], strict=False)) | dict(kwargs)
+        if kwargs.get(_CONFIG, NO_CONFIGURATION) is None:
+            return args, {name: value for name, value in kwargs.items() if name != _CONFIG}
+        return args, kwargs
+
+    def _check_configs(self) -> None:
+        if not callable(self.configs):
+            if not self.configs:
+                raise UsageError(f"{self.name} needs at least one configuration")
+            for configuration in self.configs:
+                to_json(configuration)
+
+    def _names_of_configs(self) -> frozenset[str]:
+        if callable(self.configs):
+            raise UsageError(f"{self.name} computes its configurations, so its function needs a parameter `config`")
+        names: set[str] = set()
+        for configuration in self.configs:
+            if not hasattr(configuration, "keys"):
+                raise UsageError(f"{self.name} has no parameter `config`, so {configuration!r} must be a mapping")
+            names |= set(configuration)
+        unknown = sorted(names - set(self.signature.parameters))
+        if unknown:
+            raise UsageError(f"{self.name} has no parameter {', '.join(unknown)}, which its configurations set")
+        return frozenset(names)
+
+
+class BoundOperation(Generic[R]):
+    """An autotuned method of one object: the attributes of `Autotuned`, with the object as first argument."""
+
+    def __init__(self, operation: Autotuned[..., R], instance: Any) -> None:
+        self.__name__ = operation.name
+        self.__doc__ = operation.function.__doc__
+        self.__self__ = instance
+        self.__func__ = operation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__func__, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """`Autotuned.__call__`, bound."""
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def choose(self, *args: Any, **kwargs: Any) -> Choice:
+        """`Autotuned.choose`, bound."""
+        return self.__func__.choose(self.__self__, *args, **kwargs)
+
+    def key(self, *args: Any, **kwargs: Any) -> RecordKey:
+        """`Autotuned.key`, bound."""
+        return self.__func__.key(self.__self__, *args, **kwargs)
+
+    def tune(self, *args: Any, **kwargs: Any) -> Record:
+        """`Autotuned.tune`, bound."""
+        return self.__func__.tune(self.__self__, *args, **kwargs)

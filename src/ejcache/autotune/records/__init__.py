@@ -1,0 +1,1 @@
+"""Records of tuned configurations and where they are kept."""

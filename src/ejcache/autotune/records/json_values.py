@@ -1,0 +1,237 @@
+"""Configurations as JSON values, and back: the form that a record, a file of ejkernel and a person can hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+import types
+import typing
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ejcache.errors import UsageError
+
+__all__ = [
+    "MAIN_MODULES",
+    "ConfigurationError",
+    "canonical_json",
+    "dtype_name",
+    "finite",
+    "from_json",
+    "json_or_repr",
+    "module_name",
+    "parse_json",
+    "to_json",
+]
+
+MAIN_MODULES: Final = frozenset({"__main__", "__mp_main__", "__ejcache_main__"})
+"""Names of the module made from the program's own file: in the program, under `multiprocessing`, and in a replay."""
+
+_DTYPE_MODULES: Final = frozenset({"numpy", "ml_dtypes", "jax.numpy", "jax._src.numpy.scalar_types"})
+
+
+class ConfigurationError(UsageError):
+    """A configuration cannot be written as JSON, or a stored one does not fit the wanted type."""
+
+
+def canonical_json(value: Any) -> str:
+    """One JSON text for each JSON value: keys are sorted, there are no spaces, and NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def parse_json(data: bytes, *, max_size: int) -> Any:
+    """The value of a JSON text, which other people may have written.
+
+    Args:
+        data: the text.
+        max_size: bytes; a longer text is refused.
+
+    Raises:
+        ValueError: the text is too long, too deep, or not JSON. Python would read NaN, infinity and 1e999.
+    """
+    if len(data) > max_size:
+        raise ValueError(f"it has more than {max_size} bytes")
+    try:
+        return json.loads(data, parse_constant=finite, parse_float=finite)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
+
+
+def finite(value: Any) -> float:
+    """`value` as a finite number; raises `ValueError` or `TypeError` if it is not one, `OverflowError` if too large."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not a finite number")
+    return number
+
+
+def module_name(value: Any) -> str:
+    """The module of a class or function, under a name that is the same in every process that has it."""
+    return "__main__" if value.__module__ in MAIN_MODULES else str(value.__module__)
+
+
+def dtype_name(value: Any) -> str | None:
+    """`float32` for a numpy dtype or a numpy or JAX scalar class; None for any other value.
+
+    `jnp.float32` and `jnp.bfloat16` are instances of one class, so the class alone does not tell them apart.
+    """
+    dtype = getattr(value, "dtype", None) if isinstance(value, type) or callable(value) else value
+    if type(dtype).__module__.startswith("numpy") and hasattr(dtype, "itemsize") and not hasattr(dtype, "ndim"):
+        return str(dtype)
+    if type(value).__name__ == "_ScalarMeta" and dtype is not None:
+        return str(dtype)
+    if isinstance(value, type) and value.__module__ in _DTYPE_MODULES:
+        return value.__name__
+    if any(cls.__name__ == "dtype" and cls.__module__ == "numpy" for cls in type(value).__mro__):
+        return str(value.name)
+    return None
+
+
+def to_json(value: Any) -> Any:
+    """`value` as a JSON value: dataclasses, named tuples, models and namespaces as objects, enumerations by value.
+
+    Raises:
+        ConfigurationError: a part of it has no such form; the message names that part.
+    """
+    if value is None or (isinstance(value, bool | str) and not isinstance(value, enum.Enum)):
+        return value
+    if isinstance(value, enum.Enum):
+        return to_json(value.value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ConfigurationError(f"{value} cannot be written as JSON")
+        return float(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "_asdict"):
+        return to_json(value._asdict())
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return to_json(value.model_dump())
+    if isinstance(value, Namespace | types.SimpleNamespace):
+        return to_json(vars(value))
+    if isinstance(value, Mapping):
+        return {_field_name(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((to_json(item) for item in value), key=canonical_json)
+    if (name := dtype_name(value)) is not None:
+        return name
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return to_json(value.item())
+    raise ConfigurationError(f"{value!r}, of type {type(value).__qualname__}, cannot be written as JSON")
+
+
+def json_or_repr(value: Any) -> Any:
+    """`to_json(value)`, or the `repr` of a value that has no such form."""
+    try:
+        return to_json(value)
+    except ConfigurationError:
+        return repr(value)
+
+
+def _field_name(key: Any) -> str:
+    name = key.value if isinstance(key, enum.Enum) else key
+    if not isinstance(name, str):
+        raise ConfigurationError(f"the name {name!r} in a configuration is not text")
+    return name
+
+
+def from_json(stored: Any, *, like: Any = None, cfg_type: Any = None) -> Any:
+    """The configuration that `to_json` wrote as `stored`.
+
+    Args:
+        stored: the JSON value.
+        like: a configuration of the same kind. Where it has tuples and dataclasses, the result has them, too.
+        cfg_type: the type, if there is no such configuration.
+
+    Raises:
+        ConfigurationError: `stored` has a field that the type does not have, or the type refuses a value.
+    """
+    try:
+        if like is not None:
+            return _like(stored, like)
+        return stored if cfg_type is None else _typed(stored, cfg_type)
+    except ConfigurationError:
+        raise
+    except Exception as exc:
+        raise ConfigurationError(f"the stored configuration {stored!r} cannot be used: {exc}") from exc
+
+
+def _like(stored: Any, like: Any) -> Any:
+    kind = type(like)
+    if dataclasses.is_dataclass(kind) or hasattr(like, "_asdict"):
+        names = like._fields if hasattr(like, "_asdict") else [field.name for field in dataclasses.fields(kind)]
+        _check_fields(stored, set(names), kind)
+        return kind(**{name: _like(item, getattr(like, name)) for name, item in stored.items()})
+    if hasattr(like, "model_validate") and not isinstance(like, type):
+        return kind.model_validate(stored)
+    if isinstance(like, enum.Enum):
+        return kind(stored)
+    if isinstance(like, Namespace):
+        return Namespace(**stored)
+    if isinstance(like, Mapping) and isinstance(stored, dict):
+        return {name: _like(item, like.get(name)) for name, item in stored.items()}
+    if isinstance(like, tuple) and isinstance(stored, list):
+        return tuple(_like(item, like[i] if i < len(like) else None) for i, item in enumerate(stored))
+    return stored
+
+
+def _typed(stored: Any, cfg_type: Any) -> Any:
+    origin, arguments = typing.get_origin(cfg_type), typing.get_args(cfg_type)
+    if origin in {typing.Union, types.UnionType}:
+        return None if stored is None else _typed_by_one(stored, [a for a in arguments if a is not type(None)])
+    if origin is tuple and isinstance(stored, list):
+        inner = [arguments[0]] * len(stored) if arguments[-1:] == (Ellipsis,) else list(arguments)
+        return tuple(_typed(item, kind) for item, kind in zip(stored, inner, strict=True))
+    if origin in {list, Sequence} and isinstance(stored, list):
+        return [_typed(item, arguments[0]) for item in stored]
+    if cfg_type is tuple and isinstance(stored, list):
+        return tuple(stored)
+    if not isinstance(cfg_type, type):
+        return stored
+    if dataclasses.is_dataclass(cfg_type):
+        if stored is None:
+            return None
+        _check_fields(stored, {field.name for field in dataclasses.fields(cfg_type) if field.init}, cfg_type)
+        hints = _hints(cfg_type)
+        return cfg_type(**{name: _typed(item, hints.get(name, Any)) for name, item in stored.items()})
+    if issubclass(cfg_type, enum.Enum):
+        return cfg_type(stored)
+    if hasattr(cfg_type, "model_validate"):
+        return cfg_type.model_validate(stored)
+    if isinstance(stored, dict) and cfg_type not in {dict, object}:
+        return cfg_type(**stored)
+    return stored
+
+
+def _typed_by_one(stored: Any, kinds: list[Any]) -> Any:
+    if len(kinds) == 1:
+        return _typed(stored, kinds[0])
+    for kind in kinds:
+        if dataclasses.is_dataclass(kind) and isinstance(stored, dict):
+            try:
+                return _typed(stored, kind)
+            except ConfigurationError:
+                continue
+    return stored
+
+
+def _hints(cfg_type: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cfg_type)
+    except Exception:
+        # A hint may name a type that is imported for type checkers only. Nested values then stay JSON values.
+        return {}
+
+
+def _check_fields(stored: Any, known: set[str], kind: type) -> None:
+    if not isinstance(stored, dict):
+        raise ConfigurationError(f"the stored configuration {stored!r} is not a {kind.__qualname__}")
+    if unknown := sorted(set(stored) - known):
+        raise ConfigurationError(f"{kind.__qualname__} has no {', '.join(unknown)}, which the stored configuration has")

@@ -1,0 +1,381 @@
+"""The record of one tuned call: a JSON document, as pure functions `encode_record` and `decode_record`.
+
+    {"ejcache": "autotune record", "schema": 1, "key": text, "digest": …,
+     "operation": …, "version": …, "device": …, "environment": {…}, "call": {…},
+     "configuration": …, "source": "tuned", "default": …,
+     "candidates": [{"configuration": …, "status": "ok", "seconds": {"p20": …, "p50": …, "p80": …}, …}, …],
+     "measurement": {…}, "provenance": {…}, "checksum": "sha256:…"}
+
+The checksum covers the canonical JSON of all other fields. People who write a record by hand leave it out, and such a
+record is accepted. Unknown fields are ignored. A record of an unknown schema is a miss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.records.json_values import canonical_json, finite, parse_json
+from ejcache.autotune.records.key import RecordKey
+from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "CODE",
+    "MAX_RECORD_BYTES",
+    "NO_CONFIGURATION",
+    "RETRY_SECONDS",
+    "SCHEMA",
+    "Candidate",
+    "Record",
+    "Source",
+    "Status",
+    "Timing",
+    "decode_record",
+    "encode_record",
+    "fastest_first",
+    "merged",
+    "pinned",
+    "space_digest",
+]
+
+KIND: Final = "autotune record"
+SCHEMA: Final = 1
+MAX_RECORD_BYTES: Final = 32 * 2**20
+
+CODE: Final = "code"
+"""Where the provenance of a record has the digest of the operation's code."""
+
+RETRY_SECONDS: Final = 86_400.0
+"""A candidate whose failure was transient is tried again after this time."""
+
+NO_CONFIGURATION: Final = object()
+"""Says that no configuration was given. None can be a configuration."""
+
+
+class Source(StrEnum):
+    """The origin of a configuration, strongest first. A weaker one never hides or overwrites a stronger one."""
+
+    OVERRIDE = "override"
+    """The call gave it. Never stored."""
+    OVERLAY = "overlay"
+    """An active `overlay` gave it. Never stored."""
+    PINNED = "pinned"
+    """A person fixed it (`ejcache autotune pin`)."""
+    PGLE = "pgle"
+    """Measured in a program that was compiled with its profile."""
+    TUNED = "tuned"
+    """Measured."""
+    IMPORTED = "imported"
+    """From a file of ejkernel, which does not say how the configuration was found."""
+    SEED = "seed"
+    """From a read-only layer that was shipped with a program."""
+    STALE = "stale"
+    """Measured for this call in another environment."""
+    NEAREST = "nearest"
+    """Measured for a similar call; used only if the policy allows it."""
+    HEURISTIC = "heuristic"
+    """The operation's own guess. Never stored."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the strongest."""
+        return _RANKS[self]
+
+    @property
+    def storable(self) -> bool:
+        """Whether a record may have this source."""
+        return self in _STORABLE
+
+
+_RANKS: Final = {source: rank for rank, source in enumerate(Source)}
+_STORABLE: Final = frozenset({Source.PINNED, Source.PGLE, Source.TUNED, Source.IMPORTED})
+
+
+class Status(StrEnum):
+    """The result of trying a candidate."""
+
+    OK = "ok"
+    FAILED = "failed"
+    """It raised an error while it was compiled or run, or its results differ; `error` has the message."""
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    """The process that tried it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one execution: quantiles of `samples` samples."""
+
+    p20: float
+    p50: float
+    p80: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The result of measuring one configuration.
+
+    Attributes:
+        configuration: a JSON value.
+        seconds: None unless the status is OK.
+        error: one line, unless the status is OK.
+        transient: the failure may have had another cause than the candidate, such as a lack of memory.
+        compile_seconds: for lowering and compilation.
+        memory_bytes: temporary memory of the executable, if the backend reports it.
+        measured: seconds since the epoch.
+    """
+
+    configuration: Any
+    status: Status = Status.OK
+    seconds: Timing | None = None
+    error: str = ""
+    transient: bool = False
+    compile_seconds: float | None = None
+    memory_bytes: int | None = None
+    measured: float = 0.0
+
+    def expired(self, now: float) -> bool:
+        """Whether the candidate may be tried again at `now`, in seconds since the epoch, because it could work then."""
+        # Records of earlier versions do not say what was transient. A time-out always may have been.
+        may_work = self.transient or self.status is Status.TIMEOUT
+        return may_work and now - self.measured > RETRY_SECONDS
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal configurations only."""
+        return canonical_json(self.configuration)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One tuned call with its evidence.
+
+    Attributes:
+        key: of the call.
+        configuration: the chosen one, a JSON value.
+        source: PINNED, PGLE, TUNED or IMPORTED.
+        default: the configuration that the operation would have used, or None.
+        candidates: all that were tried, fastest first, failures last.
+        measurement: how they were measured.
+        provenance: versions, host, flags.
+        created: seconds since the epoch.
+    """
+
+    key: RecordKey
+    configuration: Any
+    source: Source = Source.TUNED
+    default: Any = None
+    candidates: tuple[Candidate, ...] = ()
+    measurement: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    created: float = 0.0
+
+    @property
+    def works(self) -> bool:
+        """Whether the configuration may be used: not all candidates failed."""
+        return not self.candidates or any(candidate.status is Status.OK for candidate in self.candidates)
+
+    @property
+    def unsure(self) -> str:
+        """Why another measurement may choose another configuration; empty if this is not likely."""
+        return "" if self.source is Source.PINNED else str(self.measurement.get("unsure", ""))
+
+    def failures(self, *, most: int = 3) -> str:
+        """The first failures, for a message."""
+        failed = [item for item in self.candidates if item.status is not Status.OK]
+        said = [f"{item.digest}: {item.error or item.status.value}" for item in failed[:most]]
+        return "; ".join([*said, f"and {len(failed) - most} more"] if len(failed) > most else said)
+
+    def candidate(self, configuration: Any) -> Candidate | None:
+        """The candidate with this configuration (a JSON value), or None."""
+        wanted = canonical_json(configuration)
+        return next((candidate for candidate in self.candidates if candidate.digest == wanted), None)
+
+
+def merged(old: Record, new: Record) -> Record:
+    """The record that replaces `old` when `new` is published: the stronger or newer choice, and all candidates."""
+    winner = old if old.source.rank < new.source.rank else new
+    says_nothing_new = not new.candidates and canonical_json(old.configuration) == canonical_json(new.configuration)
+    if old.source.rank == new.source.rank:
+        if old.created > new.created or says_nothing_new:
+            winner = old
+        if old.works is not new.works:
+            # A process in which all candidates fail takes no other process's configuration away.
+            winner = old if old.works else new
+    known = {candidate.digest: candidate for candidate in old.candidates}
+    for candidate in new.candidates:
+        held = known.get(candidate.digest)
+        if held is None or candidate.measured >= held.measured:
+            known[candidate.digest] = candidate
+    return replace(winner, candidates=fastest_first(known.values()))
+
+
+def pinned(record: Record, configuration: Any, *, now: float) -> Record:
+    """The record with a configuration (a JSON value) that a person fixed at `now`, in seconds since the epoch."""
+    return replace(record, configuration=configuration, source=Source.PINNED, created=now)
+
+
+def space_digest(stored: Iterable[Any]) -> str:
+    """16 hexadecimal digits that are equal for equal sets of configurations (JSON values)."""
+    texts = sorted({canonical_json(item) for item in stored})
+    return hashlib.sha256(canonical_json(texts).encode()).hexdigest()[:16]
+
+
+def fastest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Sorted by median time, failed candidates last."""
+    return tuple(sorted(candidates, key=_speed))
+
+
+def _speed(candidate: Candidate) -> tuple[bool, float, str]:
+    seconds = math.inf if candidate.seconds is None else candidate.seconds.p50
+    return candidate.status is not Status.OK, seconds, candidate.digest
+
+
+def encode_record(record: Record) -> bytes:
+    """The document, ready to be written.
+
+    Raises:
+        ValueError: a part of it is not JSON, a name has control characters, or its source is never stored.
+    """
+    if not record.source.storable:
+        raise ValueError(f"a configuration that is {record.source.value} is never stored")
+    _check_names(record.key)
+    body = {
+        "ejcache": KIND,
+        "schema": SCHEMA,
+        "key": record.key.text,
+        "digest": record.key.digest,
+        "operation": record.key.operation,
+        "version": record.key.version,
+        "device": record.key.device,
+        "environment": dict(record.key.environment),
+        "call": dict(record.key.call),
+        "configuration": record.configuration,
+        "source": record.source.value,
+        "default": record.default,
+        "candidates": [_candidate_body(candidate) for candidate in fastest_first(record.candidates)],
+        "measurement": dict(record.measurement),
+        "provenance": dict(record.provenance),
+        "created": record.created,
+    }
+    body["checksum"] = _checksum(body)
+    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def decode_record(data: bytes, *, path: str = "") -> Record:
+    """The record in a document.
+
+    Args:
+        data: the document.
+        path: where it was found; a record of another key does not belong there.
+
+    Raises:
+        EntryCorruptError: the document is truncated, changed, or not a record.
+        EntryForeignError: it is an intact record of another key.
+        EntryVersionError: this version does not read its schema.
+    """
+    body = _parsed(data)
+    schema = body.get("schema")
+    if schema != SCHEMA:
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise EntryVersionError(f"the record is of schema {schema}, and this version reads {SCHEMA}")
+        raise EntryCorruptError(f"a record cannot be of schema {schema!r}")
+    if "checksum" in body and body["checksum"] != _checksum(body):
+        raise EntryCorruptError("the record does not match its checksum")
+    try:
+        key = RecordKey(
+            _typed(body["operation"], str),
+            _typed(body["version"], str),
+            _typed(body["device"], str),
+            {_typed(name, str): _typed(value, str) for name, value in _typed(body["environment"], dict).items()},
+            _typed(body["call"], dict),
+        )
+        _check_names(key)
+        record = Record(
+            key=key,
+            configuration=body["configuration"],
+            source=Source(body.get("source", "tuned")),
+            default=body.get("default"),
+            candidates=tuple(_candidate(item) for item in _typed(body.get("candidates", []), list)),
+            measurement=_typed(body.get("measurement", {}), dict),
+            provenance=_typed(body.get("provenance", {}), dict),
+            created=finite(body.get("created", 0.0)),
+        )
+        digest = key.digest
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
+        raise EntryCorruptError(f"the record is incomplete or malformed: {exc!r}") from exc
+    if not record.source.storable:
+        raise EntryCorruptError(f"a record cannot be of source {record.source.value}")
+    if path and path.rpartition("/")[2] != f"{digest}.json":
+        raise EntryForeignError(f"the record under {path} is of {key.text}")
+    return record
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        body = parse_json(data, max_size=MAX_RECORD_BYTES)
+    except ValueError as exc:
+        raise EntryCorruptError(f"the record is not JSON: {exc}") from exc
+    if not isinstance(body, dict) or body.get("ejcache") != KIND:
+        raise EntryCorruptError("the document is JSON, but not an autotune record")
+    return body
+
+
+def _check_names(key: RecordKey) -> None:
+    """Raise `ValueError` if a name in the key has control characters, which would reach the terminal."""
+    for name in (key.operation, key.version, key.device):
+        if not name.isprintable():
+            raise ValueError(f"{name!r} has control characters")
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not a {kind.__name__}")
+    return value
+
+
+def _candidate_body(candidate: Candidate) -> dict[str, Any]:
+    body: dict[str, Any] = {"configuration": candidate.configuration, "status": candidate.status.value}
+    if candidate.seconds is not None:
+        timing = candidate.seconds
+        body["seconds"] = {"p20": timing.p20, "p50": timing.p50, "p80": timing.p80, "samples": timing.samples}
+    for name in ("error", "compile_seconds", "memory_bytes", "measured"):
+        value = getattr(candidate, name)
+        if value is not None and value != "":
+            body[name] = value
+    if candidate.transient:
+        body["transient"] = True
+    return body
+
+
+def _candidate(body: Any) -> Candidate:
+    timing = _typed(body, dict).get("seconds")
+    return Candidate(
+        configuration=body["configuration"],
+        status=Status(body.get("status", "ok")),
+        seconds=None
+        if timing is None
+        else Timing(finite(timing["p20"]), finite(timing["p50"]), finite(timing["p80"]), int(timing["samples"])),
+        error=str(body.get("error", "")),
+        transient=bool(body.get("transient", False)),
+        compile_seconds=None if body.get("compile_seconds") is None else finite(body["compile_seconds"]),
+        memory_bytes=None if body.get("memory_bytes") is None else int(body["memory_bytes"]),
+        measured=finite(body.get("measured", 0.0)),
+    )
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    covered = {name: value for name, value in body.items() if name != "checksum"}
+    try:
+        text = canonical_json(covered)
+    except (ValueError, RecursionError) as exc:
+        raise EntryCorruptError(f"the record holds a value that JSON does not have: {exc}") from exc
+    return "sha256:" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,0 +1,328 @@
+"""`AutotuneStore`: records of tuned configurations, in memory and in layers of documents."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.autotune.log import warn_once
+from ejcache.autotune.records.key import ROOT, slug
+from ejcache.autotune.records.layer import RecordLayer
+from ejcache.autotune.records.record import Source, encode_record
+from ejcache.errors import EjcacheError, UsageError
+from ejcache.settings.directories import user_directory
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import resolve
+from ejcache.stores.documents import open_documents
+from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.threads import call_with_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.record import Record
+    from ejcache.stores.documents import Documents
+
+__all__ = ["AutotuneStore", "Found", "default_store", "set_default_store"]
+
+_REFRESH_SECONDS: Final = 2.0
+_LONGEST_REFRESH_SECONDS: Final = 60.0
+_REMEMBERED_KEYS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record and its layer.
+
+    Attributes:
+        record: the record.
+        layer: the name of the layer, or `memory`.
+        source: the record's source; SEED for each record of a layer of seeds.
+    """
+
+    record: Record
+    layer: str
+    source: Source
+
+
+@dataclass(slots=True)
+class _KeyRecords:
+    """The records of one key that this process found. An empty list is looked up again at `due`, monotonic seconds."""
+
+    found: list[Found]
+    due: float = 0.0
+    wait: float = 0.0
+
+
+class AutotuneStore:
+    """Records of tuned configurations that threads, processes and hosts share.
+
+    Open only stores that you trust: a person who can write to a layer decides which configurations a program uses.
+
+    Args:
+        url: a directory, the URL of a bucket, or open documents; None for `EJCACHE_AUTOTUNE_DIR` or, without
+            that, the cache directory.
+        shared: a second place, read after the first one and written with it.
+        seeds: read-only places below both; None for those in `EJCACHE_AUTOTUNE_SEEDS`. The package's own come last.
+        read_only: publish nothing.
+        refresh_seconds: how long a key that was not found counts as absent. The time doubles with each lookup, up to
+            a minute.
+
+    A record that was found is used until the process ends or calls `reload`. If it changed under a running program,
+    the program would compile again and the ranks of a job would disagree.
+
+    A layer that fails or holds damaged records makes no method raise. Such a lookup is a miss; the failure is counted
+    and logged once.
+    """
+
+    def __init__(
+        self,
+        url: str | Documents | None = None,
+        *,
+        shared: str | Documents | None = None,
+        seeds: Sequence[str | Documents] | None = None,
+        read_only: bool = False,
+        refresh_seconds: float = _REFRESH_SECONDS,
+    ) -> None:
+        self.refresh_seconds = refresh_seconds
+        self.generation = 0
+        """How often `reload` was called. Choices of an earlier generation are made again."""
+        places = [("user", url)] if url is not None else _default_places()
+        if shared:
+            places.append(("shared", shared))
+        self.layers = [RecordLayer(name, _opened(place, read_only=read_only)) for name, place in places]
+        for place in resolve().autotune_seeds if seeds is None else seeds:
+            self.layers.append(RecordLayer("seeds", _opened(place, read_only=True), seeds=True))
+        package = files("ejcache.autotune") / "seeds"
+        if isinstance(package, Path):
+            self.layers.append(RecordLayer("package", open_documents(str(package), read_only=True), seeds=True))
+        self._lock = threading.Lock()
+        self._keys: dict[str, _KeyRecords] = {}
+        self._unpublished: dict[tuple[int, str], Record] = {}
+
+    def __repr__(self) -> str:
+        return f"AutotuneStore({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL of the first layer."""
+        return self.layers[0].documents.url
+
+    def find(self, key: RecordKey) -> Found | None:
+        """The strongest record of `key`, or None. The first lookup reads the layers; later ones use memory."""
+        found = self.find_all(key)
+        return found[0] if found else None
+
+    def find_all(self, key: RecordKey) -> list[Found]:
+        """The record of `key` in each layer that has one, strongest first."""
+        held = self._keys.get(key.digest)
+        if held is not None and (held.found or time.monotonic() < held.due):
+            return held.found
+        records = [(layer, layer.read(key)) for layer in self.layers]
+        found = [_found(layer, record) for layer, record in records if record is not None]
+        # The sort is stable: of equally strong records, the one of the first layer comes first.
+        found.sort(key=lambda item: item.source.rank)
+        wait = 0.0
+        if not found:
+            longest = max(_LONGEST_REFRESH_SECONDS, self.refresh_seconds)
+            wait = self.refresh_seconds if held is None else min(2 * held.wait, longest)
+        self._remember(key, _KeyRecords(found, time.monotonic() + wait, wait))
+        return found
+
+    def publish(self, record: Record) -> bool:
+        """Keep the record in this process and in each layer that can be written; False if no layer took it.
+
+        If a layer has a record of this key, the two are merged: the stronger choice wins and all candidates are kept.
+        A record that a layer could not take is offered again with the next publication and when the store is closed.
+
+        Raises:
+            UsageError: the record cannot be stored anywhere.
+        """
+        try:
+            encode_record(record)
+        except (TypeError, ValueError) as exc:
+            raise UsageError(f"the record of {record.key.text} cannot be stored: {exc}") from exc
+        digest = record.key.digest
+        held = self._keys.get(digest)
+        stronger = [] if held is None else [item for item in held.found if item.source.rank < record.source.rank]
+        self._remember(record.key, _KeyRecords([*stronger, Found(record, "memory", record.source)]))
+        with self._lock:
+            for number, layer in enumerate(self.layers):
+                if layer.writable:
+                    self._unpublished[number, digest] = record
+        return any(taken == digest for _, taken in self._publish_waiting())
+
+    def forget(self, key: RecordKey) -> None:
+        """Read the layers again at the next lookup of `key`."""
+        with self._lock:
+            self._keys.pop(key.digest, None)
+
+    def reload(self) -> None:
+        """Read the layers again at the next lookup of each key. Calls choose their configurations again, too."""
+        with self._lock:
+            self.generation += 1
+            self._keys.clear()
+
+    def delete(self, key: RecordKey) -> bool:
+        """Delete the record of `key` from each layer that can be written; False if none had one."""
+        self.forget(key)
+        with self._lock:
+            for place in [place for place in self._unpublished if place[1] == key.digest]:
+                del self._unpublished[place]
+        deleted = [layer.delete(key.path) for layer in self.layers if layer.writable]
+        return any(deleted)
+
+    def records(
+        self, *, operation: str | None = None, device: str | None = None, layer: str | None = None
+    ) -> Iterator[Found]:
+        """Each record in each layer. A key that several layers have comes several times. This reads all records.
+
+        Args:
+            operation: only records of this operation.
+            device: only records of this device.
+            layer: only records in this layer.
+        """
+        prefix = f"{ROOT}/" if operation is None else f"{ROOT}/{slug(operation)}/"
+        if operation is not None and device is not None:
+            prefix += f"{slug(device)}/"
+        for place in self.layers:
+            if layer in {None, place.name}:
+                for _, record in place.records(prefix):
+                    if operation in {None, record.key.operation} and device in {None, record.key.device}:
+                        yield _found(place, record)
+
+    def other_environments(self, key: RecordKey) -> list[Found]:
+        """Records of the same call in other environments, newest first."""
+        found = [
+            Found(record, layer.name, Source.STALE)
+            for layer in self.layers
+            for path, record in layer.records(f"{key.directory}{key.call_digest}-")
+            if path != key.path
+        ]
+        return sorted(found, key=lambda item: -item.record.created)
+
+    def stats(self) -> dict[str, int]:
+        """Counters of all layers together, the keys in memory, and the records that wait for a layer."""
+        total: dict[str, int] = dict.fromkeys(("read", "published", "unpublished", "corrupt", "unknown", "errors"), 0)
+        for layer in self.layers:
+            for name, amount in layer.counters.items():
+                total[name] = total.get(name, 0) + amount
+        in_memory = sum(bool(held.found) for held in list(self._keys.values()))
+        return total | {"in_memory": in_memory, "waiting": len(self._unpublished)}
+
+    def close(self) -> None:
+        """Offer waiting records to their layers once more, and release connections."""
+        if self._unpublished:
+            self._publish_waiting()
+        for layer in self.layers:
+            layer.documents.close()
+
+    def _remember(self, key: RecordKey, records: _KeyRecords) -> None:
+        with self._lock:
+            self._keys.pop(key.digest, None)
+            if len(self._keys) >= _REMEMBERED_KEYS:
+                del self._keys[next(iter(self._keys))]
+            self._keys[key.digest] = records
+
+    def _publish_waiting(self) -> list[tuple[int, str]]:
+        taken = []
+        for place, record in list(self._unpublished.items()):
+            layer = self.layers[place[0]]
+            try:
+                if layer.publish(record):
+                    taken.append(place)
+                elif layer.writable:
+                    continue
+            except (EjcacheError, RecursionError, TypeError, ValueError) as exc:
+                # Drop this record. Otherwise each publication would fail at it, before the records that wait behind.
+                layer.counters["errors"] += 1
+                url = layer.documents.url
+                warn_once(f"{url} unmergeable", "%s cannot be stored in %s: %s", record.key.text, url, exc)
+            with self._lock:
+                if self._unpublished.get(place) is record:
+                    del self._unpublished[place]
+        return taken
+
+
+def _found(layer: RecordLayer, record: Record) -> Found:
+    return Found(record, layer.name, Source.SEED if layer.seeds else record.source)
+
+
+def _opened(place: str | Documents, *, read_only: bool) -> Documents:
+    return open_documents(place, read_only=read_only) if isinstance(place, str) else place
+
+
+def _default_places() -> list[tuple[str, str | Documents]]:
+    # `ejcache.enable(url)` moves tuned configurations, too, so its settings go before those of the environment.
+    activate = sys.modules.get("ejcache.jax_integration.activate")
+    settings = resolve() if activate is None else activate.current_settings()
+    root = settings.autotune_dir or settings.cache_dir or str(user_directory())
+    if "://" in root and not root.startswith("file://"):
+        return [("user", str(user_directory())), ("shared", root)]
+    return [("user", root)]
+
+
+_EXIT_SECONDS: Final = 5.0
+_VARIABLES: Final = (
+    "EJCACHE_AUTOTUNE_DIR",
+    "EJKERNEL_PERSISTENT_CACHE_DIR",
+    "EJCACHE_AUTOTUNE_SEEDS",
+    "JAX_COMPILATION_CACHE_DIR",
+)
+_default: AutotuneStore | None = None
+_default_variables: tuple[str | None, ...] | None = None
+_default_lock: Final = threading.Lock()
+
+
+def default_store() -> AutotuneStore:
+    """The store of this process: the one given to `set_default_store`, or else the user's own.
+
+    The user's own is opened at first use, and again when a variable that names it has changed.
+    """
+    global _default, _default_variables
+    # This runs at each call of each operation, so it compares variables instead of resolving all settings.
+    variables = tuple([environment_variable(name) for name in _VARIABLES])
+    held = _default
+    if held is not None and _default_variables in (None, variables):
+        return held
+    with _default_lock:
+        if _default is None or _default_variables not in (None, variables):
+            try:
+                _default = AutotuneStore()
+            except EjcacheError as exc:
+                # An unusable URL in a job's environment must not fail the job.
+                warn_once("default store", "the autotune store cannot be opened, so results are not kept: %s", exc)
+                _default = AutotuneStore("/nonexistent/ejcache", seeds=(), read_only=True)
+            _default_variables = variables
+        _close_at_exit()
+        return _default
+
+
+@cache
+def _close_at_exit() -> None:
+    at_exit(ExitPhase.UPLOAD, _close_default)
+
+
+def _close_default() -> None:
+    """Offer waiting records to their layers for a few seconds; a program that has ended must not hang."""
+    if _default is None or not _default.stats()["waiting"]:
+        return
+    try:
+        call_with_timeout("publishing tuned configurations", _default.close, _EXIT_SECONDS)
+    except Exception as exc:
+        warn_once("closing", "some tuned configurations were not kept: %s", exc)
+
+
+def set_default_store(store: AutotuneStore | None) -> None:
+    """Use `store` wherever a caller names no store; None for the user's own again."""
+    global _default, _default_variables
+    with _default_lock:
+        _default, _default_variables = store, None
+        _close_at_exit()

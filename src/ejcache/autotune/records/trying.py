@@ -1,0 +1,130 @@
+r"""The crash journal: which candidate a process compiles or runs now, in case that ends the process.
+
+There is one small file for each key that is being tuned, in the user's state directory on this host:
+
+    journal := JSON of {"candidates": [text, …], "crashed": {text: reason, …}} · "\n" · one state byte per candidate
+    state   := "." idle | "c" compiling | "r" running
+
+A text is the canonical JSON of a configuration. The process that tunes holds the lock of the file, which the kernel
+releases however the process ends, and removes the file when the tuning has ended. So a file that is not locked was left
+by a process that died, and its state bytes name the candidate. Setting a byte costs one system call of microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.records.json_values import canonical_json, parse_json
+from ejcache.settings.directories import make_private, state_directory
+from ejcache.util.locks import locked_descriptors, try_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["CandidateJournal"]
+
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_BYTES: Final = 8 * 2**20
+_IDLE, _COMPILING, _RUNNING = b".", b"c", b"r"
+
+
+class CandidateJournal:
+    """The journal of one tuning. It never raises because of its file; without one, nothing is remembered.
+
+    If another process tunes the same key at the same time, only the first one has a journal.
+
+    Args:
+        digest: of the key; without one there is no file.
+        candidates: the configurations, JSON values.
+
+    Attributes:
+        crashed: the reason for each candidate, by canonical JSON, that ended a process.
+    """
+
+    def __init__(self, digest: str, candidates: Sequence[Any]) -> None:
+        self.crashed: dict[str, str] = {}
+        self._suspects: set[str] = set()
+        self._places: dict[str, int] = {}
+        self._path: Path | None = None
+        self._fd: int | None = None
+        if not digest:
+            return
+        try:
+            self._open(state_directory() / "tuning" / digest, [canonical_json(item) for item in candidates])
+        except (OSError, ValueError):
+            self.close()
+
+    def suspects(self, candidates: Iterable[Any]) -> bool:
+        """Whether one of these was among several that compiled when a process ended."""
+        return any(canonical_json(item) in self._suspects for item in candidates)
+
+    def compiling(self, candidate: Any) -> contextlib.AbstractContextManager[None]:
+        """The candidate is compiled in this block."""
+        return self._marked(candidate, _COMPILING)
+
+    def running(self, candidate: Any) -> contextlib.AbstractContextManager[None]:
+        """The candidate runs in this block."""
+        return self._marked(candidate, _RUNNING)
+
+    def close(self) -> None:
+        """Remove the file: the results of the tuning are known."""
+        fd, self._fd = self._fd, None
+        if fd is None:
+            return
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        locked_descriptors.unlock(fd)
+
+    def _open(self, path: Path, texts: list[str]) -> None:
+        make_private(path.parent)
+        fd = os.open(path, _FLAGS, 0o600)
+        if not try_lock(fd):
+            os.close(fd)
+            return
+        locked_descriptors.add(fd)
+        self._fd = fd
+        self._learn(os.pread(fd, _MAX_BYTES, 0))
+        header = json.dumps({"candidates": texts, "crashed": self.crashed}).encode() + b"\n"
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, header + _IDLE * len(texts), 0)
+        self._places = {text: len(header) + number for number, text in enumerate(texts)}
+        self._path = path
+
+    def _learn(self, left: bytes) -> None:
+        """Note who ended the process that left this file."""
+        header, _, states = left.partition(b"\n")
+        try:
+            body = parse_json(header, max_size=_MAX_BYTES)
+            self.crashed = {str(text): str(reason) for text, reason in body["crashed"].items()}
+            texts = [str(text) for text in body["candidates"]]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return
+        for state, what in ((_RUNNING, "ran"), (_COMPILING, "compiled")):
+            active = [text for text, byte in zip(texts, states, strict=False) if byte == state[0]]
+            if len(active) == 1:
+                self.crashed[active[0]] = f"the process that {what} it ended"
+            if active:
+                self._suspects = set(active)
+                return
+
+    @contextlib.contextmanager
+    def _marked(self, candidate: Any, state: bytes) -> Iterator[None]:
+        place = self._places.get(canonical_json(candidate)) if self._fd is not None else None
+        if place is None:
+            yield
+            return
+        self._set(place, state)
+        try:
+            yield
+        finally:
+            self._set(place, _IDLE)
+
+    def _set(self, place: int, state: bytes) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, state, place)

@@ -1,0 +1,303 @@
+"""A client of fsspec's asynchronous file systems, called from any thread, with a deadline and after a fork.
+
+The file system provides credentials, connections and addresses. Its own retries are not used, and its requests, which
+have no timeouts, are bounded here.
+
+It is made in another thread, at the first request or when the bucket is prepared: its library is imported, which takes
+half a second on an idle machine and much more while many processes start, and credentials are looked for, in files and
+on the network. An operation waits for that before its own deadline begins, so that a slow import is not taken for slow
+storage. An import is waited for in any case: a disk may be slow. After that, the operation waits as long as processor
+time is used: a busy machine is slow, and a search for credentials on a network that does not answer is idle.
+
+The event loop has a thread of ours, which starts with the first bucket. Since Python 3.12 a program that is ending can
+start no thread: one whose library is still loading then, or that makes its first request then, would get no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import threading
+import time
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ejcache.bucket.retry import TransientError
+from ejcache.errors import StoreNotAskedError, StoreUnavailableError
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.scheduler import Scheduler
+from ejcache.util.threads import submit
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["AsyncClient"]
+
+T = TypeVar("T")
+
+_GRACE: Final = 0.5
+_CLOSING: Final = 1.0
+_PROGRESS: Final = 0.05
+"""Seconds of processor time. The retries of a search on a network that does not answer take less."""
+
+
+class AsyncClient:
+    """Makes the file system once per process, and runs coroutines with it.
+
+    Args:
+        what: the storage, for messages.
+        load: imports the library; called in another thread.
+        make: `make(loop)` makes the file system and all that its first request would make; called in the same thread.
+        finish: closes its connections; called on its loop.
+        idle_seconds: operations wait for `make` until it has made no progress for so long,
+        most_seconds: and for both until this long after their beginning.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        load: Callable[[], object],
+        make: Callable[[asyncio.AbstractEventLoop], Any],
+        finish: Callable[[Any], Awaitable[None]],
+        idle_seconds: float = 10.0,
+        most_seconds: float = 60.0,
+    ) -> None:
+        self._what = what
+        self._load = load
+        self._make = make
+        self._finish = finish
+        self._idle_seconds = idle_seconds
+        self._most_seconds = most_seconds
+        self._made: _Making | None = None
+        self._closer: weakref.finalize[[Any, Any], AsyncClient] | None = None
+        self._lock = threading.Lock()
+        _loop.get()
+        _clients.add(self)
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Make another file system: the parent's has no running loop here. Keep it, because its end would be noisy."""
+        _abandoned.append(self._made)
+        if self._closer is not None:
+            self._closer.detach()
+        self._lock = threading.Lock()
+        self._made = self._closer = None
+
+    def start(self) -> _Making:
+        """Begin to make the file system, without waiting for it."""
+        with self._lock:
+            if self._made is None:
+                self._made = _Making(self._load, self._make)
+                # A store that is dropped without being closed must not leave unclosed sessions, which aiohttp reports.
+                self._closer = weakref.finalize(self, _close, self._made.future, self._finish)
+                self._closer.atexit = False
+            return self._made
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the file system was made, or is being made."""
+        return self._made is not None
+
+    def file_system(self) -> Any:
+        """The file system.
+
+        Raises:
+            StoreNotAskedError: it is still being made, and is not waited for any longer.
+            StoreUnavailableError: it cannot be made; the next call tries again.
+        """
+        making = self.start()
+        if not making.wait(self._idle_seconds, self._most_seconds):
+            raise StoreNotAskedError(
+                f"{self._what} was not asked: after {time.monotonic() - making.started:.0f} s its library is still "
+                f"loading, or its credentials were not found"
+            )
+        try:
+            return making.future.result()
+        except Exception as exc:
+            self._forget(making)
+            if isinstance(exc, StoreUnavailableError):
+                raise
+            raise StoreUnavailableError(f"{self._what} cannot be opened: {exc}") from exc
+
+    def _forget(self, making: _Making) -> None:
+        with self._lock:
+            if self._made is making:
+                self._made = None
+                if self._closer is not None:
+                    self._closer.detach()
+
+    def run(self, function: Callable[[Any], Awaitable[T]], timeout: float) -> T:
+        """Return what the coroutine `function(file system)` returns, or raise what it raises.
+
+        Raises:
+            TransientError: it did not end within `timeout` seconds. It was cancelled, and may have done its work.
+        """
+        fs = self.file_system()
+        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout), fs.loop)
+        try:
+            return future.result(timeout + _GRACE)
+        except TimeoutError as exc:
+            future.cancel()
+            raise TransientError(f"no answer for {timeout:.3g} s", ambiguous=True, busy=True) from exc
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Close the connections, if there are any; the next use makes them again."""
+        with self._lock:
+            made, self._made = self._made, None
+            closer, self._closer = self._closer, None
+        if closer is not None:
+            closer.detach()  # and not called: while a program ends, finalizers do nothing
+        if made is not None:
+            _close(made.future, self._finish)
+
+
+class _Making:
+    """A file system that another thread is making, and whether that is worth waiting for."""
+
+    def __init__(self, load: Callable[[], object], make: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
+        self.started = self._moved_at = time.monotonic()
+        self._used = 0.0
+        self._thread = 0
+        self._is_loaded = False
+        self._is_given_up = False
+        loop = _loop.get()
+        self.future: Future[Any] = submit(lambda: self._run(load, make, loop))
+
+    def _run(self, load: Callable[[], object], make: Callable[[asyncio.AbstractEventLoop], Any], loop: Any) -> Any:
+        load()
+        self._moved_at = time.monotonic()
+        self._thread = threading.get_native_id()
+        self._is_loaded = True
+        return make(loop)
+
+    def wait(self, idle_seconds: float, most_seconds: float) -> bool:
+        """Whether it is made, or failed, before it is given up; after that, nobody waits again."""
+        while not (self.future.done() or self._is_given_up):
+            futures_wait([self.future], min(0.5, idle_seconds))
+            now = time.monotonic()
+            self._is_given_up = now - self.started >= most_seconds or self._is_idle(now, idle_seconds)
+        return self.future.done()
+
+    def _is_idle(self, now: float, seconds: float) -> bool:
+        if not self._is_loaded:
+            return False
+        used = _processor_seconds(self._thread) + _processor_seconds(_loop.thread)
+        if used - self._used >= _PROGRESS:
+            self._moved_at, self._used = now, used
+        return now - self._moved_at >= seconds
+
+
+def _processor_seconds(thread: int) -> float:
+    """Processor time of a thread; 0.0 where the system has no /proc."""
+    try:
+        text = Path(f"/proc/self/task/{thread}/stat").read_text()
+        user, system = text.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
+
+
+_clients: Final[weakref.WeakSet[AsyncClient]] = weakref.WeakSet()
+_abandoned: Final[collections.deque[object]] = collections.deque(maxlen=64)
+
+
+def _close_all() -> None:
+    for client in list(_clients):
+        client.close()
+
+
+at_exit(ExitPhase.CLOSE, _close_all)
+
+
+async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float) -> T:
+    async with asyncio.timeout(seconds):
+        return await function(fs)
+
+
+def _close(made: Future[Any], finish: Callable[[Any], Awaitable[None]]) -> None:
+    """Close what was made, if anything was, or as soon as it is.
+
+    A loop that does not answer is left alone: the operating system closes its connections.
+    """
+    if not made.done():
+        made.add_done_callback(lambda made: _close(made, finish))
+    elif not made.cancelled() and made.exception() is None:
+        _close_file_system(made.result(), finish)
+
+
+def _close_file_system(fs: Any, finish: Callable[[Any], Awaitable[None]]) -> None:
+    async def close() -> None:
+        await finish(fs)
+
+    coroutine = close()
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, fs.loop)
+        if threading.get_ident() != getattr(fs.loop, "_thread_id", None):
+            future.result(_CLOSING)
+    except (TimeoutError, RuntimeError):
+        coroutine.close()
+        _abandoned.append(fs)
+
+
+class _CallThreads(ThreadPoolExecutor):
+    """Runs what a loop does in threads (name look-ups, TLS contexts) in those of `util.threads`.
+
+    An interpreter that is ending refuses to start the threads of `concurrent.futures`. Uploads are awaited then.
+    """
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        if threading.main_thread().is_alive():
+            return submit(lambda: fn(*args, **kwargs))
+        # No thread can be started, and those that run may be waiting for the loop: so it runs here, on the loop.
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as exc:
+            done.set_exception(exc)
+        return done
+
+
+class _Loop:
+    """The event loop of all clients of this process, and its thread.
+
+    Attributes:
+        thread: the system's number of the thread; 0 before it runs.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Make another loop when one is needed: the thread of the parent's does not exist here."""
+        self._lock = threading.Lock()
+        if getattr(self, "_running", None) is not None:
+            _abandoned.append(self._running)  # closing it would close descriptors that the parent uses
+        self._running: asyncio.AbstractEventLoop | None = None
+        self.thread = 0
+
+    def get(self) -> asyncio.AbstractEventLoop:
+        """The loop; it runs from now on."""
+        with self._lock:
+            if self._running is None:
+                self._running = asyncio.new_event_loop()
+                self._running.set_default_executor(_CallThreads())
+                _loop_thread.submit(partial(self._run, self._running))
+            return self._running
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.thread = threading.get_native_id()
+        loop.run_forever()
+
+
+_loop_thread: Final = Scheduler(threads=1, name="ejcache-io")
+_loop: Final = _Loop()

@@ -1,0 +1,339 @@
+"""The storage that hosts share: named objects with versions, and conditions on them.
+
+A backend implements one try of each operation (the methods with an underscore). Deadlines, retries, the circuit breaker
+and what a lost answer means are the same for all backends, and are implemented here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import uuid
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ejcache.bucket.breaker import CircuitBreaker, breaker_for
+from ejcache.bucket.layout import is_plausible_entry, max_size
+from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.errors import StoreBusyError
+from ejcache.util.parallel import in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["ABSENT", "Blob", "BlobInfo", "Bucket", "VersionGoneError"]
+
+T = TypeVar("T")
+
+ABSENT: Final = "absent"
+"""The version of an object that does not exist."""
+
+_BATCH: Final = 100
+_REREADS: Final = 3
+
+
+class VersionGoneError(Exception):
+    """The object no longer has the version that was asked for. Only backends raise it, and only `Bucket` sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes of an object, its version, and its size in bytes, which is larger if only a part was read."""
+
+    data: bytes
+    version: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """An object without its bytes.
+
+    Attributes:
+        name: relative to the bucket's root.
+        size: bytes.
+        created: seconds since the epoch, by the storage's clock.
+        version: changes with every write.
+    """
+
+    name: str
+    size: int
+    created: float
+    version: str
+
+
+class Bucket(ABC):
+    """Named objects that threads, processes and hosts share. Absence is None or False, a failure is a `StoreError`.
+
+    Args:
+        url: the root that names are relative to.
+        policy: how long an operation may take.
+
+    Attributes:
+        breaker: of the URL; None lets every operation through, which is what a command in the foreground wants.
+        entries_only: objects with the names of entries are entries. A large one is then read to its end only if its
+            header states its size.
+        tries_failed: how often one try of a request was throttled, failed or got no answer.
+    """
+
+    local: bool = False
+    """Reads ask no other machine."""
+    conditional: bool = True
+    """The storage itself compares versions. Without it, `write` and `delete` compare a moment before they act."""
+    part_size: int = 32 << 20
+    """Bytes that one request reads: a larger object takes several requests, each with a deadline of its own."""
+    least_part: int = 1 << 20
+    """Parts that do not arrive in time are made smaller, down to this."""
+
+    def __init__(self, url: str, *, policy: RetryPolicy | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.policy = policy or RetryPolicy()
+        self.breaker: CircuitBreaker | None = breaker_for(self.url)
+        self.entries_only = False
+        self.tries_failed = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def prepare(self) -> None:  # noqa: B027 (most backends have nothing to prepare)
+        """Begin in the background what the first request needs, such as the import of a client's library."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a request needs nothing that takes long to make."""
+        return True
+
+    def read(self, name: str, *, length: int | None = None) -> Blob | None:
+        """The object, or its first `length` bytes, or None; one request unless it is larger than `part_size`.
+
+        An object that is larger than objects of its name can be (`layout.max_size`) is returned cut off, so that what
+        decodes it finds it damaged.
+        """
+        if length == 0:
+            info = self.stat(name)
+            return None if info is None else Blob(b"", info.version, info.size)
+        for _ in range(_REREADS):
+            try:
+                return self._read_parts(name, length)
+            except VersionGoneError:
+                continue  # replaced between two parts
+        raise StoreBusyError(f"{self.url}/{name} was replaced {_REREADS} times while it was read")
+
+    def read_pieces(self, name: str, *, size: int) -> Iterator[Blob]:
+        """The object in pieces of `size` bytes, one request each; nothing if it is absent.
+
+        Raises:
+            StoreBusyError: it was replaced meanwhile; the pieces so far are of the version before.
+        """
+        start, version = 0, None
+        while True:
+            try:
+                read = partial(self._read, name, start, size, version)
+                blob = self._ask(f"reading {self.url}/{name}", read)
+            except VersionGoneError as exc:
+                raise StoreBusyError(f"{self.url}/{name} was replaced while it was read") from exc
+            if blob is None:
+                if version is None:
+                    return
+                raise StoreBusyError(f"{self.url}/{name} was deleted while it was read")
+            yield blob
+            start, version = start + len(blob.data), blob.version
+            if start >= blob.size or not blob.data:
+                return
+
+    def _read_parts(self, name: str, length: int | None) -> Blob | None:
+        largest = self.part_size
+        most = max_size(name) + 1 if length is None else length
+
+        def part(start: int, version: str | None) -> Blob | None:
+            def attempt(timeout: float) -> Blob | None:
+                nonlocal largest
+                try:
+                    return self._read(name, start, min(largest, most - start), version, timeout)
+                except TransientError as exc:
+                    if exc.busy:
+                        # Perhaps the link is slow and not the storage: then a smaller part arrives in time.
+                        largest = max(self.least_part, largest // 4)
+                    raise
+
+            return self._ask(f"reading {self.url}/{name}", attempt)
+
+        first = part(0, None)
+        if first is None:
+            return None
+        end = min(first.size, most)
+        if len(first.data) >= end or (length is None and first.size >= most):
+            return first
+        if self.entries_only and length is None and not is_plausible_entry(name, first.data, first.size):
+            return first
+        parts = [first.data]
+        have = len(first.data)
+        while have < end:
+            more = part(have, first.version)
+            if more is None or not more.data:
+                raise VersionGoneError
+            parts.append(more.data)
+            have += len(more.data)
+        return Blob(b"".join(parts), first.version, first.size)
+
+    def stat(self, name: str) -> BlobInfo | None:
+        """The object without its bytes, or None; one request."""
+        return self._ask(f"looking for {self.url}/{name}", lambda timeout: self._stat(name, timeout))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write the object if there is none; False if there is one. Of several writers exactly one gets True."""
+        return self.write(name, data, version=ABSENT) is not None
+
+    def write(self, name: str, data: bytes, *, version: str | None = None) -> str | None:
+        """Write the object, whether or not there is one; with `version`, only if it still has that version.
+
+        If the answer to one try was lost and the next try finds the condition broken, the object may be our own: each
+        write leaves a token with the object, and one more request compares it.
+
+        Returns:
+            The new version, or None if the condition did not hold.
+        """
+        token = uuid.uuid4().hex
+        ambiguous = False
+
+        def attempt(timeout: float) -> str | None:
+            nonlocal ambiguous
+            try:
+                written = self._write(name, data, version, token, timeout)
+                if written is None and ambiguous:
+                    return self._version_if_ours(name, token, timeout)
+            except TransientError as exc:
+                ambiguous = ambiguous or exc.ambiguous
+                raise
+            return written
+
+        return self._ask(f"writing {self.url}/{name}", attempt, size=len(data))
+
+    def delete(self, name: str, *, version: str | None = None) -> bool:
+        """Delete the object; with `version`, only if it still has that version. False if nothing was deleted."""
+        ambiguous = False
+
+        def attempt(timeout: float) -> bool:
+            nonlocal ambiguous
+            try:
+                # If the answer to an earlier try was lost, that try has most likely deleted it.
+                return self._delete(name, version, timeout) or (ambiguous and self._stat(name, timeout) is None)
+            except TransientError as exc:
+                ambiguous = ambiguous or exc.ambiguous
+                raise
+
+        return self._ask(f"deleting {self.url}/{name}", attempt)
+
+    def delete_many(self, wanted: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+        """Delete many objects, each under its condition as `delete` does, in as few requests as the storage allows.
+
+        Yields:
+            The names of those that were deleted; if an answer was lost, perhaps not all of them.
+        """
+        source = iter(wanted)
+        while batch := list(itertools.islice(source, _BATCH)):
+            yield from self._delete_batch(batch)
+
+    def _delete_batch(self, batch: list[tuple[str, str | None]]) -> list[str]:
+        """One request for each object, for storage that has no request for many."""
+        deleted = in_parallel(lambda item: self.delete(item[0], version=item[1]), batch)
+        return [name for (name, _), gone in zip(batch, deleted, strict=True) if gone]
+
+    def walk(self, prefix: str, *, deep: bool = True) -> Iterator[BlobInfo]:
+        """Every object whose name begins with `prefix`, in no particular order, page by page.
+
+        Args:
+            prefix: may end within a name.
+            deep: also objects with a slash after the prefix. Without it, a folder costs nothing, whatever it holds.
+        """
+        waiting: list[str | None] = [None]
+        while waiting:
+            page = partial(self._page, prefix, waiting.pop(), deep=deep)
+            infos, more = self._ask(f"listing {self.url}/{prefix}", page)
+            yield from infos
+            waiting += more
+
+    def update(self, name: str, change: Callable[[bytes | None], bytes | None], *, timeout: float = 10.0) -> None:
+        """Replace the object by what `change` makes of its bytes (None: absent); a `change` to None leaves it.
+
+        `change` may be called several times, each time with the bytes as they are then. A process that is killed
+        meanwhile has changed everything or nothing.
+
+        Args:
+            name: of the object.
+            change: from the bytes that are there to those that shall be.
+            timeout: seconds to compete with other processes.
+
+        Raises:
+            StoreBusyError: other processes kept changing it, or kept it locked, until then.
+            StoreError: the storage failed.
+        """
+        deadline = time.monotonic() + timeout
+        attempt = 0
+        while time.monotonic() < deadline:
+            blob = self.read(name)
+            data = change(None if blob is None else blob.data)
+            if data is None or self.write(name, data, version=ABSENT if blob is None else blob.version):
+                return
+            attempt += 1
+            # A bucket takes about one write a second to one object: those that lost a round must spread out.
+            time.sleep(random.uniform(0, min(1.0, 0.02 * 2.0**attempt)))  # noqa: S311 (jitter)
+        raise StoreBusyError(f"other processes kept changing {self.url}/{name}")
+
+    def _ask(self, what: str, attempt: Callable[[float], T], *, size: int = 0) -> T:
+        """Make one operation: all of them pass here. The breaker decides whether, the policy how long and how often."""
+
+        def counted(timeout: float) -> T:
+            try:
+                return attempt(timeout)
+            except TransientError:
+                self.tries_failed += 1
+                raise
+
+        def operation() -> T:
+            return self.policy.run(what, counted, size=size)
+
+        if self.breaker is None:
+            self._prepare()
+            return operation()
+        return self.breaker.call(self.url, operation, prepare=self._prepare, probe=lambda: self.stat("ejcache-probe"))
+
+    def _prepare(self) -> None:  # noqa: B027  # not every storage has a client
+        """Wait until the client can send requests; this time does not count as the storage's.
+
+        Raises:
+            StoreNotAskedError: it is not ready yet.
+            StoreUnavailableError: it cannot be made.
+        """
+
+    def close(self) -> None:  # noqa: B027  # not every storage has something to release
+        """Release connections; the next use opens them again."""
+
+    # One try each, of at most `timeout` seconds; `TransientError` asks for another try.
+
+    @abstractmethod
+    def _read(self, name: str, start: int, length: int, version: str | None, timeout: float) -> Blob | None:
+        """At most `length` bytes from `start` on; raises `VersionGoneError` if it no longer has `version`."""
+
+    @abstractmethod
+    def _stat(self, name: str, timeout: float) -> BlobInfo | None: ...
+
+    @abstractmethod
+    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+        """The new version, or None if the condition did not hold; `token` is kept with the object."""
+
+    @abstractmethod
+    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
+        """The object's version if it was written with `token`, else None."""
+
+    @abstractmethod
+    def _delete(self, name: str, version: str | None, timeout: float) -> bool: ...
+
+    @abstractmethod
+    def _page(
+        self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
+    ) -> tuple[list[BlobInfo], list[str]]:
+        """One page of a listing (without a token, the first), and the tokens of pages that are still to be listed."""

@@ -1,0 +1,440 @@
+"""A bucket of Google Cloud Storage, through gcsfs.
+
+gcsfs provides the credentials, the session and the address, from `gcsfs.core.GCSFileSystem`: its default class first
+asks the gRPC control API for the bucket's layout, which takes a minute where that cannot be reached. The requests are
+made here, because those of gcsfs have no timeout, are retried for half a minute, log a traceback each time, frame
+uploads with a boundary that a payload may contain, and cannot tell that an object exists because we just wrote it.
+
+The requests are those of https://cloud.google.com/storage/docs/json_api/v1/objects, the conditions those of
+https://cloud.google.com/storage/docs/request-preconditions. Every upload states the MD5 digest of its bytes, and Google
+refuses an upload whose bytes have another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
+
+from ejcache.bucket.async_client import AsyncClient
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
+from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
+from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.settings.environment import environment_variable
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+__all__ = ["GcsBucket"]
+
+_PAGE: Final = 1000
+_METADATA_KEY: Final = "ejcache-write"
+_LISTED: Final = "items(name,size,timeCreated,generation),nextPageToken"
+_FRESH: Final = dt.timedelta(minutes=10)
+_CONNECTIONS: Final = 64
+_IDLE: Final = 60.0
+_ONE_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 18
+_RATE_LIMITS: Final = ("rateLimitExceeded", "userRateLimitExceeded")
+_NO_BATCHES: Final = (404, 405, 501)
+"""Answers of emulators, gateways and proxies that do not know the request for many deletions."""
+_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class GcsBucket(Bucket):
+    """Objects of one bucket below a prefix; versions are generations.
+
+    Args:
+        bucket: the name of the bucket.
+        prefix: begins all names, without a slash at its ends; "" for none.
+        policy: how long an operation may take.
+        credentials: path of a credentials file; None to find credentials as Google's own libraries do.
+        endpoint_url: of an emulator, which gets no credentials unless `credentials` names some.
+        options: further arguments of `GCSFileSystem`.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        policy: RetryPolicy | None = None,
+        credentials: str | None = None,
+        endpoint_url: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"gs://{bucket}/{prefix}", policy=policy)
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._options = {"token": credentials or ("anon" if endpoint_url else None), **(options or {})}
+        if endpoint_url:
+            # STORAGE_EMULATOR_HOST is often a host and a port alone.
+            self._options["endpoint_url"] = endpoint_url if "://" in endpoint_url else f"http://{endpoint_url}"
+        self._credentials = credentials
+        self._has_batches = True
+        self._client = AsyncClient(f"gs://{bucket}", load=_load, make=self._make, finish=_finish)
+
+    def prepare(self) -> None:
+        """Begin to import the client's library and to look for credentials."""
+        self._client.start()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether this process has begun to make the client."""
+        return self._client.is_started
+
+    def close(self) -> None:
+        """Close the connections; the next use opens them again."""
+        self._client.close()
+
+    def _prepare(self) -> None:
+        self._client.file_system()
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
+        if self._credentials:
+            # gcsfs would take a path without a file for a token, and send it.
+            _check_credentials(self._credentials, "the credentials file")
+        elif self._options["token"] is None and environment_variable(_CREDENTIALS):
+            _check_credentials(str(environment_variable(_CREDENTIALS)), f"the credentials file of {_CREDENTIALS}")
+        options = {"loop": loop, "skip_instance_cache": True, "use_listings_cache": False, **self._options}
+        return _load()(**options)
+
+    # Requests.
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        timeout: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+        data: tuple[bytes, ...] = (),
+        writing: bool = False,
+        accepted: tuple[int, ...] = (),
+    ) -> _Answer:
+        fs = self._client.file_system()
+        all_headers = {**self._authorization(fs, timeout), **(headers or {})}
+        url = f"{fs._location}/{path}"  # noqa: SLF001  # no public name has the address that was chosen
+        all_params = fs._get_params(dict(params))  # noqa: SLF001  # who pays for a requester-pays bucket
+
+        async def send(fs: Any) -> _Answer:
+            return await _send(fs, method, url, all_params, all_headers, data)
+
+        answer = self._client.run(send, timeout)
+        if answer.status not in accepted:
+            self._check(answer, writing=writing)
+        return answer
+
+    def _authorization(self, fs: Any, timeout: float) -> dict[str, str]:
+        from gcsfs.retry import HttpError
+        from google.auth.exceptions import GoogleAuthError
+
+        held = fs.credentials.credentials
+        try:
+            if held is not None and _stale(held):
+                # A renewal is a blocking request without a timeout of its own.
+                try_within("renewing the credentials", fs.credentials.maybe_refresh, timeout)
+            headers: dict[str, str] = fs._get_headers({})  # noqa: SLF001  # also says which client this is
+        except (GoogleAuthError, HttpError) as exc:
+            # gcsfs replaces Google's reason, such as "invalid_grant: account not found", by "Invalid Credentials".
+            why = exc.__cause__ if isinstance(exc.__cause__, GoogleAuthError) else exc
+            raise StoreUnavailableError(f"{self.url}: the credentials cannot be renewed: {why}") from exc
+        return headers
+
+    def _check(self, answer: _Answer, *, writing: bool) -> None:
+        status = answer.status
+        if status < 400 or status in (412, 416):
+            return
+        said, reason = _error(answer.body)
+        if status == 404 and "bucket does not exist" in said:
+            raise StoreUnavailableError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
+        if status == 404:
+            return
+        if status == 429 or reason in _RATE_LIMITS:
+            raise TransientError(f"{status} {said}", busy=True)
+        if status == 408 or status >= 500:
+            raise TransientError(f"{status} {said}", ambiguous=True)
+        if status == 400 and "hash" in said:
+            raise TransientError(f"the upload was damaged on its way: {said}")
+        if status == 401:
+            raise StoreUnavailableError(f"{self.url} refuses the credentials: {said}")
+        if status == 403 and writing:
+            raise StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
+        if status == 403:
+            raise StoreForbiddenError(f"these credentials may not read {self.url} (or not list it): {said}")
+        raise StoreUnavailableError(f"{self.url} answers {status}: {said}")
+
+    @contextlib.contextmanager
+    def _understood(self, answer: _Answer) -> Iterator[None]:
+        """Take what the code inside does not find in the answer as a sign that Google has not written it."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            start = answer.body[:60].decode("ascii", errors="replace")
+            raise StoreUnavailableError(
+                f"{self.url}: the answer is not one of Google Cloud Storage, perhaps of a proxy or a login page: "
+                f"status {answer.status}, {type(exc).__name__} {exc}, beginning with {start!r}"
+            ) from exc
+
+    def _object(self, name: str, *, root: str = "storage/v1") -> str:
+        return f"{root}/b/{quote(self._bucket, safe='')}/o/{quote(self._prefix + name, safe='')}"
+
+    # One try each.
+
+    def _read(self, name: str, start: int, length: int, version: str | None, timeout: float) -> Blob | None:
+        params = {"alt": "media"}
+        if version is not None:
+            params["ifGenerationMatch"] = version
+        path = self._object(name, root="download/storage/v1")
+        ranged = {"Range": f"bytes={start}-{start + length - 1}"}
+        answer = self._request("GET", path, params, timeout, headers=ranged)
+        if answer.status == 416 and start == 0:
+            # An empty object has no range at all.
+            answer = self._request("GET", path, params, timeout)
+        if answer.status == 404:
+            return None
+        if answer.status in (412, 416):
+            raise VersionGoneError
+        span = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+        size = int(span[3]) if span else len(answer.body)
+        if span and len(answer.body) != int(span[2]) - int(span[1]) + 1:
+            raise TransientError(f"{len(answer.body)} bytes came of {span[0]}")
+        with self._understood(answer):
+            return Blob(answer.body, answer.headers["X-Goog-Generation"], size)
+
+    def _stat(self, name: str, timeout: float) -> BlobInfo | None:
+        params = {"fields": "size,timeCreated,generation"}
+        answer = self._request("GET", self._object(name), params, timeout)
+        with self._understood(answer):
+            return None if answer.status == 404 else _info(name, answer.json())
+
+    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+        params = {"uploadType": "multipart", "fields": "generation"}
+        if version is not None:
+            params["ifGenerationMatch"] = "0" if version == ABSENT else version
+        boundary = uuid.uuid4().hex
+        digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        metadata = json.dumps({"name": self._prefix + name, "metadata": {_METADATA_KEY: token}, "md5Hash": digest})
+        head = (
+            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{metadata}\r\n"
+            f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
+        )
+        answer = self._request(
+            "POST",
+            f"upload/storage/v1/b/{quote(self._bucket, safe='')}/o",
+            params,
+            timeout,
+            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            data=(head.encode(), data, f"\r\n--{boundary}--\r\n".encode()),
+            writing=True,
+        )
+        if answer.status == 412:
+            return None
+        if answer.status == 404:
+            raise StoreUnavailableError(f"{self.url} is not found")
+        with self._understood(answer):
+            return str(answer.json()["generation"])
+
+    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
+        answer = self._request("GET", self._object(name), {"fields": "generation,metadata"}, timeout)
+        if answer.status == 404:
+            return None
+        with self._understood(answer):
+            found = answer.json()
+            return str(found["generation"]) if found.get("metadata", {}).get(_METADATA_KEY) == token else None
+
+    def _delete(self, name: str, version: str | None, timeout: float) -> bool:
+        params = {} if version is None else {"ifGenerationMatch": version}
+        answer = self._request("DELETE", self._object(name), params, timeout, writing=True)
+        with self._understood(answer):
+            if answer.status < 300 and answer.body:
+                raise ValueError("an answer to a deletion has no body")
+        return answer.status < 300
+
+    def _delete_batch(self, batch: list[tuple[str, str | None]]) -> list[str]:
+        deleted: list[str] = []
+        left = dict(batch)
+
+        def attempt(timeout: float) -> None:
+            answer = self._send_batch(list(left.items()), timeout)
+            # Status and body of each part by turns, after what precedes the first part.
+            parts = re.split(rb"\r?\nHTTP/1\.[01] (\d+)", answer.body)[1:]
+            if answer.status in _NO_BATCHES or not parts:
+                self._has_batches = False
+                return
+            if len(parts) != 2 * len(left):
+                raise TransientError(f"a batch of {len(left)} had {len(parts) // 2} answers", ambiguous=True)
+            for name, status, body in zip(list(left), map(int, parts[::2]), parts[1::2], strict=True):
+                if self._is_settled(status, body):
+                    del left[name]
+                    if status < 300:
+                        deleted.append(name)
+            if left:
+                raise TransientError(f"{len(left)} deletions of a batch were refused for now", busy=True)
+
+        if self._has_batches:
+            self._ask(f"deleting {len(batch)} objects of {self.url}", attempt)
+        return deleted if self._has_batches else [*deleted, *super()._delete_batch(list(left.items()))]
+
+    def _send_batch(self, batch: list[tuple[str, str | None]], timeout: float) -> _Answer:
+        boundary = uuid.uuid4().hex
+        lines = []
+        for number, (name, version) in enumerate(batch):
+            condition = "" if version is None else f"?ifGenerationMatch={version}"
+            lines += [f"--{boundary}", "Content-Type: application/http", f"Content-ID: <{number}>", ""]
+            lines += [f"DELETE /{self._object(name)}{condition} HTTP/1.1", "Content-Length: 0", "", ""]
+        return self._request(
+            "POST",
+            "batch/storage/v1",
+            {},
+            timeout,
+            headers={"Content-Type": f"multipart/mixed; boundary={boundary}"},
+            data=("\r\n".join([*lines, f"--{boundary}--", ""]).encode(),),
+            writing=True,
+            accepted=_NO_BATCHES,
+        )
+
+    def _is_settled(self, status: int, body: bytes) -> bool:
+        """Whether a part of a batch has an answer that another try would not change."""
+        why, reason = _error(body[body.find(b"{") : body.rfind(b"}") + 1])
+        if status == 403 and reason not in _RATE_LIMITS:
+            raise StoreReadOnlyError(f"these credentials may not delete objects of {self.url}: {why}")
+        return status not in (403, 408, 429) and status < 500
+
+    def _page(
+        self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
+    ) -> tuple[list[BlobInfo], list[str]]:
+        params = {"prefix": self._prefix + prefix, "maxResults": str(_PAGE), "fields": _LISTED}
+        if not deep:
+            params["delimiter"] = "/"
+        if token is not None:
+            params["pageToken"] = token
+        answer = self._request("GET", f"storage/v1/b/{quote(self._bucket, safe='')}/o", params, timeout)
+        if answer.status == 404:
+            raise StoreUnavailableError(f"{self.url} is not found")
+        with self._understood(answer):
+            page = answer.json()
+            infos = [_info(item["name"][len(self._prefix) :], item) for item in page.get("items", ())]
+            return infos, [page["nextPageToken"]] if "nextPageToken" in page else []
+
+
+async def _send(
+    fs: Any, method: str, url: str, params: Mapping[str, str], headers: Mapping[str, str], data: tuple[bytes, ...]
+) -> _Answer:
+    import aiohttp
+
+    session = await _session(fs)
+    # With the length, a body that comes in pieces is not sent "chunked", which not every proxy forwards.
+    length = {"Content-Length": str(sum(map(len, data)))} if data else {}
+    try:
+        async with session.request(
+            method, url, params=params, headers={**headers, **length}, data=_body(data), timeout=aiohttp.ClientTimeout()
+        ) as response:
+            return _Answer(response.status, response.headers, await response.read())
+    except (aiohttp.ClientSSLError, aiohttp.InvalidURL) as exc:
+        raise StoreUnavailableError(f"{url}: {exc}") from exc
+    except aiohttp.ClientConnectorError as exc:
+        raise TransientError(str(exc), unreachable=True) from exc
+    except (aiohttp.ClientError, ConnectionError) as exc:
+        raise TransientError(f"the connection broke: {str(exc) or type(exc).__name__}", ambiguous=True) from exc
+    except RuntimeError as exc:
+        # "cannot schedule new futures", "Session is closed": the program is ending.
+        raise StoreUnavailableError(f"{url}: {exc}") from exc
+
+
+def _body(parts: tuple[bytes, ...]) -> bytes | AsyncIterator[memoryview] | None:
+    if sum(map(len, parts)) <= _ONE_PIECE:
+        return b"".join(parts) or None
+    # aiohttp warns about large bodies that are bytes. A file of them would hold them a second time.
+    return _pieces(parts)
+
+
+async def _pieces(parts: tuple[bytes, ...]) -> AsyncIterator[memoryview]:
+    for part in parts:
+        for start in range(0, len(part), _PIECE):
+            yield memoryview(part)[start : start + _PIECE]
+
+
+async def _session(fs: Any) -> Any:
+    session = fs.session
+    if session is not None and not session.closed:
+        return session
+    fs._session = None  # noqa: SLF001  # where gcsfs keeps its session
+    if getattr(fs, "_use_client_cert", False):
+        return await fs._set_session()  # noqa: SLF001  # only gcsfs's own session shows a client's certificate
+    import aiohttp
+
+    # gcsfs's own session closes itself before the last uploads of a program that is ending.
+    connector = aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_IDLE)
+    session = fs._session = aiohttp.ClientSession(connector=connector, **fs.session_kwargs)  # noqa: SLF001
+    if hasattr(session, "_retry_connection"):
+        # aiohttp would send the request again by itself, and hide that the first one may have been carried out.
+        session._retry_connection = False  # noqa: SLF001
+    return session
+
+
+def _load() -> Any:
+    from gcsfs.core import GCSFileSystem
+
+    return GCSFileSystem
+
+
+async def _finish(fs: Any) -> None:
+    if fs.session is not None:
+        await fs.session.close()
+
+
+def _stale(credentials: Any) -> bool:
+    if not credentials.valid:
+        return True
+    expiry = credentials.expiry
+    now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    return expiry is not None and expiry.replace(tzinfo=None) - now < _FRESH
+
+
+def _check_credentials(path: str, what: str) -> None:
+    """Say what is wrong with a credentials file: the libraries that read it do not name it in their errors."""
+    remedy = "correct its path, or create it with `gcloud auth application-default login`"
+    try:
+        found = json.loads(Path(os.path.expanduser(path)).read_bytes())  # noqa: PTH111 (pathlib raises RuntimeError)
+    except FileNotFoundError as exc:
+        raise StoreUnavailableError(f"{what}, {path}, does not exist: {remedy}") from exc
+    except OSError as exc:
+        raise StoreUnavailableError(f"{what}, {path}, cannot be read: {exc.strerror}: {remedy}") from exc
+    except ValueError as exc:
+        raise StoreUnavailableError(f"{what}, {path}, is not JSON: {remedy}") from exc
+    if not isinstance(found, dict):
+        raise StoreUnavailableError(f"{what}, {path}, does not hold credentials: {remedy}")
+
+
+def _error(body: bytes) -> tuple[str, str]:
+    """The message of an error's body, for a person, and its reason, for a program."""
+    try:
+        error = json.loads(body)["error"]
+        return str(error["message"])[:200], str(error["errors"][0]["reason"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return body[:200].decode(errors="replace"), ""
+
+
+def _info(name: str, item: Mapping[str, Any]) -> BlobInfo:
+    created = dt.datetime.fromisoformat(item["timeCreated"]).timestamp()
+    return BlobInfo(name, int(item["size"]), created, str(item["generation"]))

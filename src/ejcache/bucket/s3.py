@@ -1,0 +1,369 @@
+"""A bucket of S3, or of storage that has its protocol, through s3fs.
+
+s3fs provides the credentials, the session and the region. The requests are made with the client inside it, because s3fs
+itself repeats requests for a long time and hides how they were answered. A creation has the condition
+`If-None-Match: *`, everything else `If-Match`
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html). Every upload has a `Content-MD5`
+header, and S3 refuses an upload whose bytes have another digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import re
+import socket
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ejcache.bucket.async_client import AsyncClient
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
+from ejcache.bucket.layout import TEMPORARY, process_name
+from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping
+
+__all__ = ["S3Bucket"]
+
+T = TypeVar("T")
+
+_NOT_S3: Final = "the answer is not one of S3, perhaps of a proxy or a login page"
+_METADATA_KEY: Final = "ejcache-write"
+_NO_KEY: Final = ("NoSuchKey", "404")
+_BROKEN: Final = ("PreconditionFailed", "412")
+_GONE: Final = ("NoSuchKey", "PreconditionFailed", "404", "412")
+"""Answers to the deletion of an object that is not there any more, or has another version."""
+_BUSY: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict")
+
+
+class _Refused(Exception):  # noqa: N818  # an answer, not an error
+    """The storage answered that the object is not there, or does not meet the condition."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class S3Bucket(Bucket):
+    """Objects of one bucket below a prefix; versions are ETags.
+
+    Args:
+        bucket: the name of the bucket.
+        prefix: begins all names, without a slash at its ends; "" for none.
+        policy: how long an operation may take.
+        endpoint_url: of storage that is not Amazon's.
+        options: further arguments of `S3FileSystem`: key, secret, profile, client_kwargs, …
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        policy: RetryPolicy | None = None,
+        endpoint_url: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"s3://{bucket}/{prefix}", policy=policy)
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._options = dict(options or {})
+        if endpoint_url:
+            self._options["endpoint_url"] = endpoint_url
+        self._has_batches: bool | None = None
+        self._client = AsyncClient(f"s3://{bucket}", load=_load, make=self._make, finish=_finish)
+
+    def prepare(self) -> None:
+        """Begin to import the client's library and to look for credentials."""
+        self._client.start()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether this process has begun to make the client."""
+        return self._client.is_started
+
+    def close(self) -> None:
+        """Close the connections; the next use opens them again."""
+        self._client.close()
+
+    def _prepare(self) -> None:
+        self._client.file_system()
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
+        import asyncio
+
+        options = dict(self._options)
+        config = {
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            "connect_timeout": self.policy.deadline,
+            "read_timeout": self.policy.deadline,
+            "max_pool_connections": 64,
+            **options.pop("config_kwargs", {}),
+        }
+        fs = _load()(loop=loop, skip_instance_cache=True, use_listings_cache=False, config_kwargs=config, **options)
+        # The client parses megabytes of descriptions and makes a TLS context, for which aiobotocore starts a thread. A
+        # first request that a program makes while it is ending could not do that any more.
+        asyncio.run_coroutine_threadsafe(self._ready_client(fs), loop).result()
+        return fs
+
+    async def _ready_client(self, fs: Any) -> Any:
+        await fs.set_session()
+        client = await fs.get_s3(self._bucket)
+        with contextlib.suppress(AttributeError, TypeError):
+            http = client._endpoint.http_session  # noqa: SLF001  # no public name has aiohttp's session
+            proxy = http._proxy_config.proxy_url_for(client.meta.endpoint_url)  # noqa: SLF001
+            # aiohttp would send a request again by itself, and hide that the first one may have been carried out.
+            (await http._get_session(proxy))._retry_connection = False  # noqa: SLF001
+        return client
+
+    # Requests.
+
+    def _call(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, writing: bool = False) -> T:
+        """Return what the coroutine returns; raises `_Refused` if the object is not there or the condition fails."""
+
+        async def call(fs: Any) -> T:
+            return await function(await self._ready_client(fs))
+
+        from aiohttp import ClientConnectorError
+        from aiohttp import ClientError as HttpError
+        from botocore import exceptions as boto  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        from botocore.parsers import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+            ResponseParserError,
+        )
+
+        try:
+            return self._client.run(call, timeout)
+        except boto.ClientError as exc:
+            raise self._refusal(exc, writing=writing) from exc
+        except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as exc:
+            raise StoreUnavailableError(f"{self.url}: {exc}") from exc
+        except (boto.SSLError, boto.ParamValidationError, boto.ProfileNotFound) as exc:
+            raise StoreUnavailableError(f"{self.url}: {exc}") from exc
+        except boto.EndpointConnectionError as exc:
+            # aiobotocore also raises it for a connection that broke after the request was sent.
+            never_sent = isinstance(exc.kwargs.get("error"), ClientConnectorError | socket.gaierror)
+            raise TransientError(str(exc), unreachable=never_sent, ambiguous=not never_sent) from exc
+        except ResponseParserError as exc:
+            raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: {exc}") from exc
+        except (boto.ConnectTimeoutError, boto.ReadTimeoutError) as exc:
+            raise TransientError(str(exc), ambiguous=True, busy=True) from exc
+        except (boto.BotoCoreError, boto.HTTPClientError, HttpError, ConnectionError) as exc:
+            if isinstance(getattr(exc, "kwargs", {}).get("error"), RuntimeError):
+                # "cannot schedule new futures": the program is ending, and no other try could be made.
+                raise StoreUnavailableError(f"{self.url}: {exc}") from exc
+            raise TransientError(f"the connection broke: {exc}", ambiguous=True) from exc
+        except RuntimeError as exc:
+            # "Session is closed": the program is ending.
+            raise StoreUnavailableError(f"{self.url}: {exc}") from exc
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: {type(exc).__name__} {exc}") from exc
+
+    def _refusal(self, exc: Any, *, writing: bool) -> Exception:
+        code = str(exc.response.get("Error", {}).get("Code", ""))
+        said = str(exc.response.get("Error", {}).get("Message", ""))[:200] or code
+        status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if code == "NoSuchBucket":
+            return StoreUnavailableError(f"there is no bucket s3://{self._bucket}")
+        if code in (*_NO_KEY, *_BROKEN, "InvalidRange") or status in (404, 412, 416):
+            return _Refused("NoSuchKey" if status == 404 else "PreconditionFailed" if status == 412 else code)
+        if status == 429 or code in _BUSY:
+            return TransientError(f"{code}: {said}", busy=True)
+        if code == "BadDigest":
+            return TransientError(f"the upload was damaged on its way: {said}")
+        if status == 501:
+            return StoreUnavailableError(f"{self.url} does not know this request: {said}")
+        if status == 408 or code == "RequestTimeout" or status >= 500:
+            return TransientError(f"{status} {code}: {said}", ambiguous=True)
+        if status == 403 and writing:
+            return StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
+        if status in (401, 403):
+            expired = status == 401 or "Token" in code or "AccessKey" in code or "Signature" in code
+            kind = StoreUnavailableError if expired else StoreForbiddenError
+            return kind(f"these credentials may not read {self.url} (or not list it): {said}")
+        return StoreUnavailableError(f"{self.url} answers {status} {code}: {said}")
+
+    def _at(self, name: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self._prefix + name}
+
+    # One try each.
+
+    def _read(self, name: str, start: int, length: int, version: str | None, timeout: float) -> Blob | None:
+        condition = {} if version is None else {"IfMatch": version}
+        ranged = {"Range": f"bytes={start}-{start + length - 1}"}
+
+        async def read(s3: Any, **wanted: str) -> Blob:
+            answer = await s3.get_object(**self._at(name), **condition, **wanted)
+            async with answer["Body"] as body:
+                data = await body.read()
+            span = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.get("ContentRange", ""))
+            if len(data) != answer["ContentLength"]:
+                raise TransientError(f"{len(data)} bytes came of {answer['ContentLength']}")
+            return Blob(data, answer["ETag"], int(span[1]) if span else len(data))
+
+        try:
+            return self._call(lambda s3: read(s3, **ranged), timeout)
+        except _Refused as exc:
+            if exc.code == "NoSuchKey":
+                return None
+            if exc.code != "InvalidRange" or start > 0:
+                raise VersionGoneError from exc
+        try:
+            # An empty object has no range at all.
+            return self._call(read, timeout)
+        except _Refused as exc:
+            raise VersionGoneError from exc
+
+    def _stat(self, name: str, timeout: float) -> BlobInfo | None:
+        found = self._head(name, timeout)
+        return None if found is None else found[0]
+
+    def _head(self, name: str, timeout: float) -> tuple[BlobInfo, str | None] | None:
+        """The object without its bytes, and the token of the write that made it."""
+
+        async def head(s3: Any) -> tuple[BlobInfo, str | None]:
+            found = await s3.head_object(**self._at(name))
+            info = BlobInfo(name, found["ContentLength"], found["LastModified"].timestamp(), found["ETag"])
+            return info, found.get("Metadata", {}).get(_METADATA_KEY)
+
+        try:
+            return self._call(head, timeout)
+        except _Refused:
+            return None
+
+    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+        condition = {} if version is None else {"IfNoneMatch": "*"} if version == ABSENT else {"IfMatch": version}
+        digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+        async def write(s3: Any) -> str:
+            # A file is sent in pieces; bytes would be sent in one piece, with a warning.
+            answer = await s3.put_object(
+                **self._at(name),
+                Body=io.BytesIO(data),
+                ContentMD5=digest,
+                Metadata={_METADATA_KEY: token},
+                **condition,
+            )
+            return str(answer["ETag"])
+
+        try:
+            return self._call(write, timeout, writing=True)
+        except _Refused as exc:
+            if exc.code == "NoSuchKey" and version in (None, ABSENT):
+                raise StoreUnavailableError(f"{self.url}/{name} cannot be written: {exc.code}") from exc
+            return None
+
+    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
+        found = self._head(name, timeout)
+        return found[0].version if found is not None and found[1] == token else None
+
+    def _delete(self, name: str, version: str | None, timeout: float) -> bool:
+        # S3 answers the deletion of an absent object with success. So it is looked at first, and deleted only if it
+        # still has the version that was seen.
+        info = self._stat(name, timeout)
+        if info is None or (version is not None and info.version != version):
+            return False
+        try:
+            self._call(lambda s3: s3.delete_object(**self._at(name), IfMatch=info.version), timeout, writing=True)
+        except _Refused:
+            return version is None and self._delete(name, version, timeout)
+        return True
+
+    def _delete_batch(self, batch: list[tuple[str, str | None]]) -> list[str]:
+        if self._has_batches is None:
+            self._has_batches = self._compares_in_batches()
+        return self._delete_at_once(batch) if self._has_batches else super()._delete_batch(batch)
+
+    def _compares_in_batches(self) -> bool:
+        """Whether the storage deletes many objects in one request and compares their versions; asked with an object.
+
+        Some storage with S3's protocol ignores the versions. An entry that another process has replaced since it was
+        listed would be deleted there.
+        """
+        name = f"{TEMPORARY}{process_name()}"
+        version = self.write(name, b"ejcache: may be deleted")
+        try:
+            return version is not None and not self._delete_at_once([(name, '"another version"')])
+        except StoreReadOnlyError:
+            raise
+        except StoreUnavailableError:
+            return False
+        finally:
+            self.delete(name)
+
+    def _delete_at_once(self, batch: list[tuple[str, str | None]]) -> list[str]:
+        left = {self._prefix + name: version for name, version in batch}
+        deleted: list[str] = []
+
+        async def send(s3: Any) -> tuple[list[str], list[tuple[str, str, str]]]:
+            wanted = [
+                {"Key": key} if version is None else {"Key": key, "ETag": version} for key, version in left.items()
+            ]
+            answer = await s3.delete_objects(Bucket=self._bucket, Delete={"Objects": wanted})
+            gone = [str(item["Key"]) for item in answer.get("Deleted", ())]
+            refused = [
+                (str(item["Key"]), str(item.get("Code")), str(item.get("Message"))) for item in answer.get("Errors", ())
+            ]
+            return gone, refused
+
+        def attempt(timeout: float) -> None:
+            try:
+                gone, refused = self._call(send, timeout, writing=True)
+            except _Refused as exc:
+                raise StoreUnavailableError(f"{self.url} does not delete many objects at once: {exc.code}") from exc
+            if not gone and not refused:
+                raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: it names no object of {len(left)} to delete")
+            for key in gone:
+                left.pop(key, None)
+                deleted.append(key[len(self._prefix) :])
+            for key, code, said in refused:
+                if code in _GONE:
+                    left.pop(key, None)
+                elif code == "AccessDenied":
+                    raise StoreReadOnlyError(f"these credentials may not delete objects of {self.url}: {said}")
+                elif code not in (*_BUSY, "InternalError"):
+                    raise StoreUnavailableError(f"{self.url} does not delete: {code} {said}")
+            if left:
+                raise TransientError(f"{len(left)} deletions of a batch were refused for now", busy=True)
+
+        self._ask(f"deleting {len(batch)} objects of {self.url}", attempt)
+        return deleted
+
+    def _page(
+        self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
+    ) -> tuple[list[BlobInfo], list[str]]:
+        after = {} if token is None else {"ContinuationToken": token}
+        if not deep:
+            after["Delimiter"] = "/"
+
+        async def page(s3: Any) -> tuple[list[BlobInfo], list[str]]:
+            found = await s3.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
+            if "Contents" not in found and "KeyCount" not in found and "Name" not in found:
+                raise KeyError("Contents")
+            infos = [
+                BlobInfo(item["Key"][len(self._prefix) :], item["Size"], item["LastModified"].timestamp(), item["ETag"])
+                for item in found.get("Contents", ())
+            ]
+            return infos, [found["NextContinuationToken"]] if found.get("NextContinuationToken") else []
+
+        try:
+            return self._call(page, timeout)
+        except _Refused as exc:
+            raise StoreUnavailableError(f"{self.url} cannot be listed: {exc.code}") from exc
+
+
+def _load() -> Any:
+    try:
+        from s3fs import S3FileSystem  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    except ImportError as exc:
+        raise StoreUnavailableError("s3:// needs s3fs: pip install 'ejcache[s3]'") from exc
+    return S3FileSystem
+
+
+async def _finish(fs: Any) -> None:
+    client, creator = getattr(fs, "_s3", None), getattr(fs, "_s3creator", None)
+    if client is not None and creator is not None:
+        await creator.__aexit__(None, None, None)

@@ -1,0 +1,60 @@
+"""A log of lines in a file of this user on this host, that many processes append to and that stays small.
+
+A line is written by one append. When the file has reached its limit, it is renamed and replaces the one that was
+renamed before, so that there are at most two files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ejcache.settings.directories import make_private, state_directory
+from ejcache.util.safe_files import append_regular, read_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["AppendedLog"]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedLog:
+    """A log in the user's directory for what is remembered between runs.
+
+    Attributes:
+        name: of the file, without its suffix.
+        limit: bytes after which the file is renamed.
+    """
+
+    name: str
+    limit: int
+
+    @property
+    def path(self) -> Path:
+        """Where the lines are appended."""
+        return state_directory() / f"{self.name}.jsonl"
+
+    def append(self, line: bytes) -> None:
+        """Append a line, which holds no line break; does nothing if the file cannot be written."""
+        path = self.path
+        try:
+            make_private(path.parent)
+            written = append_regular(path, line + b"\n")
+            # Another process may have renamed it meanwhile; renaming that process's fresh log would lose the renamed
+            # one.
+            if written.st_size > self.limit and path.stat().st_ino == written.st_ino:
+                path.replace(path.with_suffix(".old.jsonl"))
+        except OSError:
+            return
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines, the latest first; none if the file cannot be read."""
+        path = self.path
+        for file in (path, path.with_suffix(".old.jsonl")):
+            try:
+                lines = read_regular(file, max_size=2 * self.limit).splitlines()
+            except OSError:
+                continue
+            yield from reversed(lines)

@@ -1,0 +1,223 @@
+"""Counters: what was asked of the cache, what became of it, and why.
+
+`left_out` and `left_out_seconds` are the compilations below a floor, `kept_here` and `kept_here_seconds` those that a
+shared cache keeps on one host only; the seconds are those of compiling. `preload_loaded`, `preload_hits` and
+`preload_unused` are executables that were loaded before anybody asked for them, `preload_bytes` is their serialised
+size, and `preload_seconds` the time of loading that no hit had to wait for.
+
+Counters are plain names with amounts, so that a store can keep them without knowing them, and so that one written by
+a later version is kept and shown by an earlier one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from ejcache.util.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats"]
+
+MISS_PREFIX: Final = "miss_"
+SKIP_PREFIX: Final = "skip_"
+
+
+class Miss(StrEnum):
+    """Why a lookup did not give an executable. Codes are append-only."""
+
+    ABSENT = "absent"
+    """No entry under this key."""
+    CORRUPT = "corrupt"
+    """The entry was damaged; it was quarantined."""
+    FOREIGN = "foreign"
+    """The index answered with another key's entry; it was quarantined."""
+    VERSION = "version"
+    """The entry is of a format that this version does not read."""
+    REJECTED = "rejected"
+    """The entry is intact, but XLA would not load it here."""
+    FORCED = "forced"
+    """EASYDEL_RECOMPILE_FORCE asks for a fresh compilation."""
+    DISAGREED = "disagreed"
+    """It could be loaded here, but not on every rank of its program."""
+    CHECKED = "checked"
+    """The hit was recompiled to check it."""
+    ERROR = "error"
+    """The storage failed."""
+    DISABLED = "disabled"
+    """The cache is switched off."""
+    QUICK = "quick"
+    """It compiled so quickly on this host before that shared storage was not asked."""
+
+
+class Skip(StrEnum):
+    """Why a compilation was not stored, or not looked up at all. Codes are append-only."""
+
+    DUPLICATE = "duplicate"
+    """Somebody else stored it first."""
+    OTHER_RANK = "other_rank"
+    """Another rank of its program stores it in the same place."""
+    QUICK = "quick"
+    """It compiled in less than the minimum compile time."""
+    SMALL = "small"
+    """Its entry is below the minimum entry size."""
+    LARGE = "large"
+    """Its entry is larger than the whole limit."""
+    READ_ONLY = "read_only"
+    """The cache is read-only."""
+    CALLBACK = "callback"
+    """It calls back into this process, which this JAX cannot restore."""
+    PARTITIONING = "partitioning"
+    """It holds the address of a custom_partitioning function."""
+    INSPECTION = "inspection"
+    """It calls a Python function while it compiles, to show it a sharding."""
+    PLATFORM = "platform"
+    """This platform cannot serialise executables."""
+    NO_KEY = "no_key"
+    """No key could be made."""
+    DISABLED = "disabled"
+    """The cache is switched off."""
+    ERROR = "error"
+    """The storage failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters at one moment.
+
+    Attributes:
+        hits: lookups that gave a loaded executable.
+        misses: lookups that did not; `misses_by_reason` has the reasons.
+        stores: entries written.
+        errors: operations that the storage failed.
+        corrupt: damaged entries that were met and quarantined.
+        seconds_saved: compile time of the hits, less the time to get them.
+        amounts: every counter by its name, those that this version does not know among them.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    stores: int = 0
+    errors: int = 0
+    corrupt: int = 0
+    seconds_saved: float = 0.0
+    amounts: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, float]) -> Stats:
+        """The statistics that counters of these amounts stand for."""
+        return cls(
+            hits=int(amounts.get("hits", 0)),
+            misses=int(amounts.get("misses", 0)),
+            stores=int(amounts.get("stores", 0)),
+            errors=int(amounts.get("errors", 0)),
+            corrupt=int(amounts.get("corrupt", 0)),
+            seconds_saved=float(amounts.get("seconds_saved", 0.0)),
+            amounts=dict(amounts),
+        )
+
+    @property
+    def requests(self) -> int:
+        """Compilations that could have been answered by the cache."""
+        return self.hits + self.misses
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits over requests, 0.0 to 1.0; 0.0 without requests."""
+        return self.hits / self.requests if self.requests else 0.0
+
+    @property
+    def saved_of_total(self) -> str:
+        """`1.2 of 1.4 s`: the compile time that the cache saved, and that of all that was asked of it."""
+        saved = max(0.0, self.seconds_saved)
+        return f"{saved:.1f} of {saved + float(self.amounts.get('compile_seconds', 0.0)):.1f} s"
+
+    def __str__(self) -> str:
+        counts = f"{self.hits} hit{'s' * (self.hits != 1)}, {self.misses} miss{'es' * (self.misses != 1)}"
+        return f"saved {self.saved_of_total} of compiling: {counts}, {self.stores} stored"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = {
+            "saved": self.saved_of_total,
+            "hits": self.hits,
+            "misses": ", ".join([str(self.misses), *(f"{n} {reason}" for reason, n in self.misses_by_reason.items())]),
+            "stored": self.stores,
+            "not stored": ", ".join(f"{n} {reason}" for reason, n in self.skipped.items()) or 0,
+            "errors": self.errors,
+        }
+        from html import escape
+
+        cells = "".join(f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
+        return f"<table>{cells}</table>"
+
+    @property
+    def misses_by_reason(self) -> dict[str, int]:
+        """Misses for each `Miss` reason that occurred."""
+        return self._by_prefix(MISS_PREFIX)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Compilations not stored for each `Skip` reason that occurred."""
+        return self._by_prefix(SKIP_PREFIX)
+
+    @property
+    def tiers(self) -> dict[str, dict[str, int]]:
+        """What was asked of each tier of a tiered store; without one, nothing."""
+        tiers = {tier: self._by_prefix(f"{tier}_") for tier in ("local", "shared")}
+        return {tier: counted for tier, counted in tiers.items() if counted}
+
+    def _by_prefix(self, prefix: str) -> dict[str, int]:
+        return {
+            name.removeprefix(prefix): int(amount)
+            for name, amount in sorted(self.amounts.items())
+            if name.startswith(prefix) and amount
+        }
+
+    def to_dict(self) -> dict[str, object]:
+        """Stable snake_case fields, for machines."""
+        return {
+            "hits": self.hits,
+            "misses": self.misses,
+            "requests": self.requests,
+            "hit_rate": round(self.hit_rate, 6),
+            "stores": self.stores,
+            "errors": self.errors,
+            "corrupt": self.corrupt,
+            "seconds_saved": round(self.seconds_saved, 6),
+            "compile_seconds": round(float(self.amounts.get("compile_seconds", 0.0)), 6),
+            "left_out": int(self.amounts.get("left_out", 0)),
+            "left_out_seconds": round(float(self.amounts.get("left_out_seconds", 0.0)), 6),
+            "kept_here": int(self.amounts.get("kept_here", 0)),
+            "kept_here_seconds": round(float(self.amounts.get("kept_here_seconds", 0.0)), 6),
+            "load_seconds": round(float(self.amounts.get("load_seconds", 0.0)), 6),
+            "bytes_read": int(self.amounts.get("bytes_read", 0)),
+            "bytes_written": int(self.amounts.get("bytes_written", 0)),
+            "preloaded": {
+                **{name: int(self.amounts.get(f"preload_{name}", 0)) for name in ("loaded", "hits", "unused", "bytes")},
+                "seconds": round(float(self.amounts.get("preload_seconds", 0.0)), 6),
+            },
+            "checks": self._by_prefix("check_"),
+            "misses_by_reason": self.misses_by_reason,
+            "skipped": self.skipped,
+            "tiers": self.tiers,
+        }
+
+
+class CacheTally(Tally):
+    """A `Tally` that knows the names of this module."""
+
+    def miss(self, reason: Miss) -> None:
+        """Count a miss and its reason."""
+        self.add(**{"misses": 1, MISS_PREFIX + reason: 1})
+
+    def skip(self, reason: Skip) -> None:
+        """Count a compilation that is not stored, and why."""
+        self.add(**{SKIP_PREFIX + reason: 1})
+
+    def stats(self) -> Stats:
+        """What was counted since the process started."""
+        return Stats.of(self.totals())

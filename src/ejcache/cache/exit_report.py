@@ -1,0 +1,197 @@
+"""The report at exit: one line for a person, or JSON for a machine, of what the caches of this process did.
+
+`jax_integration` calls `include` for each cache that an activation opens; a process that enabled none prints nothing.
+`ejcache run` reports for all processes together (`report_run`), and tells them not to report themselves.
+
+Where the report goes (`EJCACHE_REPORT`, `ejcache run --report`): `off`, `line` (also `1`) for a line on stderr, `json`
+for JSON on stderr, or the path of a JSON file, in which `{pid}` stands for the process. The file is replaced
+atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ejcache._version import __version__
+from ejcache.cache.counters import Miss, Stats
+from ejcache.settings.environment import environment_variable
+from ejcache.util.files import write_atomically
+from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.log import log, warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ejcache.cache.run_counts import RunTotal
+    from ejcache.util.tally import Tally
+
+__all__ = ["Reported", "absolute_destination", "include", "is_off", "report_line", "report_run"]
+
+_OFF: Final = frozenset({"", "0", "off", "false", "no", "none"})
+_LINE: Final = frozenset({"1", "line", "on", "true", "yes"})
+_JSON: Final = frozenset({"json"})
+_WORTH_A_HINT: Final = 0.5
+"""Seconds of compiling below a floor from which the report says how to store it."""
+
+
+class Reported(Protocol):
+    """A cache, as far as a report goes."""
+
+    url: str
+
+    @property
+    def tally(self) -> Tally:
+        """Where this process counts."""
+
+    def stats(self) -> Stats:
+        """What this process counted on it."""
+
+
+@dataclass(slots=True)
+class _ReportedProcess:
+    pid: int
+    destination: str = "off"
+    caches: list[Reported] = field(default_factory=list)
+    urls: dict[str, None] = field(default_factory=dict)
+    disabled_reason: str = ""
+
+
+_reported: _ReportedProcess | None = None
+
+
+def include(cache: Reported, *, destination: str | None, disabled_reason: str = "") -> None:
+    """Count `cache` in the report of this process.
+
+    Args:
+        cache: kept until exit, because a program may open several caches one after the other.
+        destination: where the report goes; the latest call counts.
+        disabled_reason: why nothing is cached, if so; printed in place of a URL unless another cache was used.
+
+    A forked child prints no report of its own.
+    """
+    global _reported
+    if _reported is None:
+        _reported = _ReportedProcess(os.getpid())
+        at_exit(ExitPhase.REPORT, _report)
+    _reported.destination = absolute_destination(destination) or "off"
+    if disabled_reason:
+        _reported.disabled_reason = disabled_reason
+    else:
+        _reported.urls[cache.url] = None
+    if cache not in _reported.caches:
+        _reported.caches.append(cache)
+        if environment_variable("EJCACHE_RUN_COUNTS"):
+            from ejcache.cache.run_counts import announce_process
+
+            cache.tally.listener = announce_process(cache.url, disabled_reason)
+
+
+def absolute_destination(destination: str | None) -> str | None:
+    """`destination`, as an absolute path if it is a path; None if the working directory is gone."""
+    if destination is None or destination.lower() in _OFF | _LINE | _JSON:
+        return destination
+    try:
+        # For a user that does not exist, pathlib raises, and os.path leaves the text as it is.
+        return str(Path(os.path.expanduser(destination)).absolute())  # noqa: PTH111
+    except OSError as exc:
+        # The working directory is deleted. Each cache that is opened asks again.
+        warn_once(("report", destination), "EJCACHE_REPORT cannot be %r, and nothing is reported: %s", destination, exc)
+        return None
+
+
+def is_off(destination: str | None) -> bool:
+    """Whether no report goes to this destination."""
+    return destination is None or destination.lower() in _OFF
+
+
+def report_run(total: RunTotal, destination: str) -> None:
+    """Write the report of all processes of an `ejcache run`, which has one field more: the number of processes."""
+    places, count = list(total.urls), len(total.processes)
+    line = (
+        "ejcache: nothing was cached: no process has enabled the cache. "
+        "Does the program use JAX, and does its Python have ejcache?"
+    )
+    if count:
+        line = report_line(total.stats, places or [f"nothing is cached: {total.disabled_reason}"], processes=count)
+    _write(destination, line, _fields(total.stats, places, total.disabled_reason) | {"processes": count})
+
+
+def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, object]:
+    """Stable snake_case fields: the counters, as `Stats.to_dict` has them, and the process."""
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "urls": urls,
+        "disabled_reason": "" if urls else disabled_reason,
+        **stats.to_dict(),
+    }
+
+
+def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> str:
+    """The report as one line for a person: the seconds first, because many small hits may save little."""
+    parts = [
+        _count(stats.hits, "hit", "hits"),
+        _count(stats.misses, "miss", "misses") + _reasons(stats.misses_by_reason, unless=frozenset({Miss.ABSENT})),
+        f"{stats.stores} stored",
+    ]
+    if stats.skipped:
+        parts.append(f"{sum(stats.skipped.values())} not stored" + _reasons(stats.skipped))
+    if stats.errors:
+        parts.append(_count(stats.errors, "error", "errors"))
+    within = "" if processes == 1 else f" in {processes} processes"
+    line = f"ejcache: saved {stats.saved_of_total}{within}: {', '.join(parts)} ({', '.join(places)})"
+    left_out = float(stats.amounts.get("left_out_seconds", 0.0))
+    if left_out >= _WORTH_A_HINT:
+        line += (
+            f"\nejcache: compiling what was quick took {left_out:.1f} s in all; min_compile_seconds=0 stores it, too"
+        )
+    return line
+
+
+def _report() -> None:
+    reported = _reported
+    # A child that was forked runs its parent's exit handlers too.
+    if reported is None or reported.pid != os.getpid():
+        return
+    stats = _total(reported.caches)  # even without a report: this adds what an `ejcache run` counts
+    if not is_off(reported.destination):
+        urls = list(reported.urls)
+        line = report_line(stats, urls or [f"nothing is cached: {reported.disabled_reason}"])
+        _write(reported.destination, line, _fields(stats, urls, reported.disabled_reason))
+
+
+def _write(destination: str, line: str, fields: Mapping[str, object]) -> None:
+    try:
+        if destination.lower() in _LINE:
+            print(line, file=sys.stderr)  # noqa: T201 (that is what it is for)
+        elif destination.lower() in _JSON:
+            print(json.dumps(fields), file=sys.stderr)  # noqa: T201
+        else:
+            path = destination.replace("{pid}", str(os.getpid()))
+            write_atomically(path, f"{json.dumps(fields, indent=2)}\n".encode())
+    except (OSError, ValueError) as exc:
+        # stderr may be closed by now (ValueError), or the path is not writable; the exit status must not change.
+        log.warning("the report could not be written to %s: %s", destination, exc)
+
+
+def _total(caches: Iterable[Reported]) -> Stats:
+    amounts: dict[str, float] = {}
+    for cache in caches:
+        for name, amount in cache.stats().amounts.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    return Stats.of(amounts)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _reasons(by_reason: Mapping[str, int], *, unless: frozenset[str] = frozenset()) -> str:
+    if set(by_reason) <= unless:
+        return ""
+    return f" ({', '.join(f'{amount} {reason}' for reason, amount in by_reason.items())})"

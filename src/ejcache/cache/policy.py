@@ -1,0 +1,515 @@
+"""How entries are read and written: what is looked up, what is stored, what is counted, and what happens to failures.
+
+Nothing in here fails a program. A failure of the storage is counted, logged once for each kind of operation, and
+becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+import time
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from ejcache import entry
+from ejcache.bucket.breaker import CircuitBreaker
+from ejcache.cache.counters import CacheTally, Miss, Skip, Stats
+from ejcache.cache.expected import program_in_words
+from ejcache.errors import (
+    EntryCorruptError,
+    EntryError,
+    EntryVersionError,
+    StoreError,
+    StoreForbiddenError,
+    StoreReadOnlyError,
+    StoreTooSmallError,
+    UsageError,
+)
+from ejcache.keys.key import module_text_key, parse_any_key
+from ejcache.settings.floors import Floors
+from ejcache.stores.base import TwoTiers, UploadingStore
+from ejcache.stores.location import display_url
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.log import log, warn_once
+from ejcache.util.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.cache.explanation import Explanation
+    from ejcache.cache.miss_log import MissRecord
+    from ejcache.coordination.store_single_flight import StoreSingleFlight
+    from ejcache.settings.resolve import Settings
+    from ejcache.stores.base import Store
+
+T = TypeVar("T")
+
+__all__ = ["CachePolicy", "Lookup"]
+
+_TEXT_BYTES: Final = 4_000_000
+_FLUSH_SECONDS: Final = 2.0
+"""Counters go to the store at most this often, except when an entry was written."""
+
+
+class Lookup(NamedTuple):
+    """The result of a read: an entry, or the reason why there is none."""
+
+    entry: entry.Entry | None
+    miss: Miss | None = None
+
+
+class CachePolicy:
+    """Reads and writes the entries of one store as the settings say, and counts. Safe for threads and forks.
+
+    Every operation takes the settings that hold for it, so that one compilation follows one set of settings.
+
+    Args:
+        url: where the entries are, as `ejcache.open_store` takes it.
+        open_store: opens the store; called when it is first needed.
+        open_single_flight: makes what lets several processes compile each program once, for the store that was
+            opened; called at the first miss.
+        read_only: never write, whatever the settings say.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        open_store: Callable[[], Store],
+        open_single_flight: Callable[[Store], StoreSingleFlight | None] = lambda _: None,
+        read_only: bool = False,
+    ) -> None:
+        self.url = display_url(url)  # of a URL that is refused because it carries a credential
+        self.read_only = read_only
+        self.tally = CacheTally()
+        self._open_store = open_store
+        self._open_single_flight = open_single_flight
+        self._single_flight: tuple[Store, StoreSingleFlight | None] | None = None
+        self._store: Store | None = None
+        # A store that could not be opened is tried again after the cool-down: it may be mounted again.
+        self._opening = CircuitBreaker(failures=1)
+        self._flushed_at = 0.0
+        self._flush_seconds = _FLUSH_SECONDS
+        self._lock = threading.RLock()
+        _alive.add(self)
+        track_forks(self)
+
+    @property
+    def domain(self) -> str:
+        """Names the place where the entries are: processes with equal domains see the same entries."""
+        return self.url if "://" in self.url else f"{socket.gethostname()}:{os.path.abspath(self.url)}"  # noqa: PTH100
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, key: str, settings: Settings, *, kind: str | None = "executable") -> Lookup:
+        """The verified entry of this kind under `key`, or why there is none. The caller counts the result.
+
+        A damaged entry is counted and quarantined here, so that the next `write` replaces it.
+        """
+        if settings.disabled_reason:
+            return Lookup(None, Miss.DISABLED)
+        if settings.recompile_force:
+            return Lookup(None, Miss.FORCED)
+        store = self.opened(settings)
+        if store is None:
+            return Lookup(None, Miss.ERROR)
+        damaged: list[bytes] = []
+        looked = self._read(store, key, kind, settings, damaged)
+        if damaged and self._may_write(store, settings):
+            # The damaged entry is quarantined. Another tier may have an intact one, or another host has written one.
+            again = self._read(store, key, kind, settings, damaged)
+            if again.entry is not None:
+                return again
+        return looked
+
+    def _read(self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes]) -> Lookup:
+        try:
+            here_only = isinstance(store, TwoTiers) and store.is_quick(key, Floors.of(settings).ask)
+            if isinstance(store, TwoTiers):
+                data, verified = store.get_verified(key, here_only=here_only)
+            else:
+                data, verified = store.get(key), None
+        except StoreError as exc:
+            self.report_failure("read an entry", exc, settings, program=parse_any_key(key).name)
+            return Lookup(None, Miss.ERROR)
+        if data is None:
+            return Lookup(None, Miss.QUICK if here_only else Miss.ABSENT)
+        try:
+            header = verified if isinstance(verified, entry.Header) else None
+            found = entry.decode(data, key=key, kind=kind, verified=header)
+        except EntryVersionError:
+            return Lookup(None, Miss.VERSION)
+        except EntryError as exc:
+            if data not in damaged:
+                damaged.append(data)
+                self._quarantine_damaged(store, key, data, exc, settings)
+            return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
+        self.tally.add(bytes_read=len(data))
+        return Lookup(found)
+
+    def contains(self, key: str, settings: Settings) -> bool:
+        """Whether there is an entry under `key`; it is neither read nor counted."""
+        store = self.opened(settings)
+        if store is None or settings.recompile_force:
+            return False
+        try:
+            return store.contains(key)
+        except StoreError as exc:
+            self.report_failure("look for an entry", exc, settings, program=parse_any_key(key).name)
+            return False
+
+    def once(
+        self,
+        key: str,
+        settings: Settings,
+        *,
+        lookup: Callable[[], T | None],
+        work: Callable[[], T],
+        between_hosts: bool,
+    ) -> T:
+        """The result of `work`, or of `lookup` if another thread, process or host has done the work meanwhile.
+
+        Args:
+            key: a key that has just been looked up and missed.
+            settings: `wait_seconds` says how long to wait for others before working.
+            lookup: looks again.
+            work: compiles, and stores.
+            between_hosts: also wait for other hosts, which costs requests.
+        """
+        single_flight = self._opened_single_flight() if settings.wait_seconds > 0 else None
+        if single_flight is None or settings.recompile_force:
+            return work()
+        return single_flight.run(
+            key,
+            lookup=lookup,
+            work=work,
+            deadline=settings.wait_seconds,
+            missed=True,
+            between_hosts=between_hosts,
+            in_words=program_in_words,
+        )
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> Skip | None:
+        """Store `raw` under `header.key`; None if that created an entry, otherwise why not. Counts the result.
+
+        Args:
+            header: sizes, codec and creation time are filled in here.
+            raw: the serialised executable.
+            settings: the limits that hold.
+            replacing: replace an entry that is of no use on this host.
+        """
+        skip = self._write(header, raw, settings, replacing=replacing)
+        if skip is not None:
+            self._leave_out(header.key, skip, header.compile_seconds, settings)
+        else:
+            self.tally.add(stores=1)
+        self._flush_if_due(now=skip is None)
+        return skip
+
+    def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> Skip | None:
+        skip = self.why_not_stored(header.compile_seconds, settings)
+        if skip is not None:
+            return skip
+        store = self.opened(settings)
+        if store is None:
+            return Skip.ERROR
+        data = entry.encode(replace(header, created=time.time()), raw)
+        if len(data) < settings.min_entry_size:
+            return Skip.SMALL
+        try:
+            if not self._put(store, header, data, settings, replacing=replacing or settings.recompile_force):
+                return Skip.DUPLICATE
+        except StoreTooSmallError as exc:
+            self.warn(
+                f"large:{header.name}",
+                f"an executable of {format_size(len(data))} ({header.name or header.key}) is larger than "
+                f"{settings['max_size'].source} allows ({format_size(store.max_size)}) and is not stored: {exc}",
+            )
+            return Skip.LARGE
+        except StoreReadOnlyError:
+            return Skip.READ_ONLY
+        except StoreError as exc:
+            self.report_failure("write an entry", exc, settings, program=header.name)
+            return Skip.ERROR
+        self.tally.add(bytes_written=len(data))
+        return None
+
+    def _put(self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool) -> bool:
+        """Create or replace an entry, on this host only if it is below the floor of what others get."""
+        key, seconds = header.key, header.compile_seconds
+        if isinstance(store, TwoTiers) and self.stays_here(seconds, settings):
+            created = store.keep(key, data, seconds=seconds, replacing=replacing)
+            if created:
+                self.tally.add(kept_here=1, kept_here_seconds=seconds)
+            return created
+        if replacing:
+            store.replace(key, data)
+            return True
+        return store.put(key, data)
+
+    def stays_here(self, compile_seconds: float, settings: Settings) -> bool:
+        """Whether what compiled in so many seconds is stored on this host only, though the cache is shared."""
+        return 0.0 < compile_seconds < Floors.of(settings).publish and isinstance(self.opened(settings), TwoTiers)
+
+    def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:
+        """Why no executable that compiled in `compile_seconds` is stored, or None if its size decides. Not counted.
+
+        0.0 seconds means that the time is not known; then the minimum compile time does not apply.
+        """
+        if settings.disabled_reason:
+            return Skip.DISABLED
+        if self.read_only or settings.read_only:
+            return Skip.READ_ONLY
+        if 0.0 < compile_seconds < Floors.of(settings).keep:
+            return Skip.QUICK
+        return None
+
+    def write_text(self, text: str, settings: Settings, *, program: str = "") -> str:
+        """Store a module's text beside the entries; returns its digest, or "" if it was not stored.
+
+        The text explains later misses. It is worth little space: at most 4 MB, and a hundredth of the size limit.
+        """
+        store = self.opened(settings)
+        raw = text.encode()
+        if not settings.keep_module_text or store is None or store.read_only or len(raw) > _TEXT_BYTES:
+            return ""
+        digest = hashlib.sha256(raw).hexdigest()
+        key = module_text_key(digest)
+        try:
+            # `contains` is not asked first: with a local tier that would be a request while the program waits.
+            data = entry.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
+            if 0 < store.max_size < 100 * len(data):
+                return ""
+            store.put(key, data)
+        except StoreError as exc:
+            self.report_failure("write an entry", exc, settings, program=program)
+            return ""
+        return digest
+
+    def write_profile(self, header: entry.Header, profile: bytes, settings: Settings) -> bool:
+        """Store a profile beside the entries, replacing an older one of that key; False if it was not stored.
+
+        Minimum sizes and hit and miss counters do not apply: a profile is small and is not an executable.
+        """
+        store = self.opened(settings)
+        if store is None or not self._may_write(store, settings) or settings.disabled_reason:
+            return False
+        try:
+            store.replace(header.key, entry.encode(replace(header, created=time.time()), profile))
+        except StoreError as exc:
+            self.report_failure("write an entry", exc, settings, program=header.name)
+            return False
+        return True
+
+    # -- damage ----------------------------------------------------------------------------------------------------
+
+    def quarantine(self, key: str, settings: Settings) -> None:
+        """Quarantine an entry that is proven wrong: it is no longer read, and a copy is kept if there is room."""
+        store = self.opened(settings)
+        if store is None or not self._may_write(store, settings):
+            return
+        try:
+            data = store.peek(key)
+            if data is not None:
+                store.quarantine(key, data)
+        except StoreError as exc:
+            self.report_failure("quarantine an entry", exc, settings)
+
+    def _quarantine_damaged(self, store: Store, key: str, data: bytes, exc: EntryError, settings: Settings) -> None:
+        self.tally.add(corrupt=1)
+        self.warn("corrupt", f"a damaged entry in {self.url} is not used and will be replaced: {key}: {exc}")
+        if not self._may_write(store, settings):
+            return
+        try:
+            store.quarantine(key, data)
+        except StoreError as failure:
+            self.report_failure("quarantine an entry", failure, settings)
+        if settings.raise_errors:
+            raise exc
+
+    def _may_write(self, store: Store, settings: Settings) -> bool:
+        return not (self.read_only or settings.read_only or store.read_only)
+
+    # -- counting and reporting ------------------------------------------------------------------------------------
+
+    def count_hit(self, header: entry.Header, *, load_seconds: float) -> None:
+        """Count a hit on an entry that took `load_seconds` to read and load."""
+        self.tally.add(hits=1, load_seconds=load_seconds, seconds_saved=max(0.0, header.compile_seconds - load_seconds))
+        self._flush_if_due()
+
+    def count_miss(self, reason: Miss, *, compile_seconds: float = 0.0) -> None:
+        """Count a miss, and the seconds that it cost to compile."""
+        self.tally.miss(reason)
+        if compile_seconds:
+            self.tally.add(compile_seconds=compile_seconds)
+        self._flush_if_due()
+
+    def count_skip(self, reason: Skip) -> None:
+        """Count a compilation that was not stored, or not looked up, for this reason."""
+        self.tally.skip(reason)
+        self._flush_if_due()
+
+    def leave_out(self, key: str, reason: Skip, compile_seconds: float, settings: Settings) -> None:
+        """Count a compilation that is not stored, and note on this host if that is because it was quick."""
+        self._leave_out(key, reason, compile_seconds, settings)
+        self._flush_if_due()
+
+    def _leave_out(self, key: str, reason: Skip, compile_seconds: float, settings: Settings) -> None:
+        self.tally.skip(reason)
+        if reason in (Skip.QUICK, Skip.SMALL):
+            self.tally.add(left_out=1, left_out_seconds=compile_seconds)
+        floors = Floors.of(settings)
+        # A process that may not write waits for another one to publish what is above the floor.
+        below = {Skip.QUICK: floors.ask, Skip.READ_ONLY: min(floors.keep, floors.ask)}.get(reason, 0.0)
+        store = self.opened(settings) if 0.0 < compile_seconds < below else None
+        if store is not None and isinstance(store, TwoTiers):
+            store.note_quick(key, compile_seconds)
+
+    def count_check(self, result: str) -> None:
+        """Count a stored executable that was compared with a fresh one, and the result."""
+        self.tally.add(**{"checks": 1, f"check_{result}": 1})
+        self._flush_if_due()
+
+    def explain(self, record: MissRecord, settings: Settings) -> Explanation | None:
+        """Why the compilation of `record` was not answered, or None if the store cannot be asked."""
+        from ejcache.cache.explanation import Known, explain
+        from ejcache.cache.miss_log import read_misses
+
+        store = self.opened(settings)
+        return explain(record, Known(store), read_misses()) if store is not None else None
+
+    def report_failure(self, doing: str, exc: Exception, settings: Settings, *, program: str = "") -> None:
+        """Count an error, and log it the first time that `doing` fails.
+
+        Raises:
+            Exception: `exc` itself, if the setting `raise_errors` asks for that.
+        """
+        self.tally.add(errors=1)
+        if settings.raise_errors:
+            raise exc
+        of_program = f" for {program!r}" if program else ""
+        # Storage that refuses reads refuses uploads too (stores.tiered.uploads); one sentence says so.
+        kind = "refused" if isinstance(exc, StoreForbiddenError) else doing
+        self.warn(
+            kind,
+            f"could not {doing} in {self.url}{of_program}; the program goes on without it: {type(exc).__name__}: {exc}",
+        )
+
+    def warn(self, kind: str, message: str) -> None:
+        """Log a warning the first time that something of this `kind` happens with this cache, at DEBUG after that."""
+        warn_once((kind, self.url), "ejcache: %s", message)
+
+    def stats(self) -> Stats:
+        """What this process has counted."""
+        self._count_tiers()
+        return self.tally.stats()
+
+    def store_stats(self, settings: Settings) -> Stats:
+        """What all processes have counted since the store was made."""
+        self.flush()
+        store = self.opened(settings)
+        try:
+            return Stats.of(store.counters()) if store is not None else Stats()
+        except StoreError as exc:
+            self.report_failure("read the counters", exc, settings)
+            return Stats()
+
+    # -- the store -------------------------------------------------------------------------------------------------
+
+    def opened(self, settings: Settings) -> Store | None:
+        """The store, opened if it was not; None if it cannot be opened."""
+        store = self._store
+        if store is not None:
+            return store
+        with self._lock:
+            if self._store is not None:
+                return self._store
+            if not self._opening.allow_probe():
+                return None
+            try:
+                store = self._open_store()
+                self._store = store
+                self._opening.succeed()
+                if isinstance(store, UploadingStore):
+                    # What is uploaded while it closes counts, too.
+                    store.when_closing(self.flush)
+            except (StoreError, UsageError) as exc:
+                self._opening.fail()
+                self.report_failure("open the cache", exc, settings)
+            return self._store
+
+    def _opened_single_flight(self) -> StoreSingleFlight | None:
+        """What lets several processes compile each program once; opened at the first miss, because hits do without."""
+        with self._lock:
+            store = self._store
+            if store is None:
+                return None
+            if self._single_flight is None or self._single_flight[0] is not store:
+                self._single_flight = store, self._open_single_flight(store)
+            return self._single_flight[1]
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Write the counters; with `timeout`, also wait that many seconds for uploads. False if one is not finished."""
+        store = self._store
+        if store is None or store.read_only:
+            return True
+        uploaded = True
+        if timeout is not None and isinstance(store, UploadingStore):
+            uploaded = store.flush(timeout)
+        self._count_tiers()
+        amounts = self.tally.take_pending()
+        if amounts:
+            self._flushed_at = time.monotonic()
+            try:
+                store.add_counters(amounts)
+            except Exception as exc:
+                # Whatever is wrong with counters must not fail a compile.
+                log.debug("counters of %s were not written: %s", self.url, exc)
+        return uploaded
+
+    def close(self) -> None:
+        """Write the counters and close the store. The next operation opens it again."""
+        self.flush()
+        store = self._store
+        if store is None:
+            return
+        # Not under the lock: closing may wait for uploads, and other threads compile meanwhile.
+        store.close()
+        with self._lock:
+            if self._store is store:
+                self._store = None
+
+    def _count_tiers(self) -> None:
+        store: object = self._store
+        if isinstance(store, UploadingStore):
+            self.tally.add(**store.take_tier_counters())
+
+    def _flush_if_due(self, *, now: bool = False) -> None:
+        if now or time.monotonic() - self._flushed_at >= self._flush_seconds:
+            self.flush()
+
+    def after_fork_in_child(self) -> None:
+        """Count from zero, with a free lock, and write each counter at once.
+
+        A forked child often ends by `os._exit`, as those of `multiprocessing` do, which runs no exit handlers.
+        """
+        self._lock = threading.RLock()
+        self._flush_seconds = 0.0
+        self.tally.after_fork_in_child()
+
+
+_alive: weakref.WeakSet[CachePolicy] = weakref.WeakSet()
+
+
+def _flush_all() -> None:
+    for policy in list(_alive):
+        policy.flush()
+
+
+at_exit(ExitPhase.COUNTERS, _flush_all)

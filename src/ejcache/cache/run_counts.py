@@ -1,0 +1,101 @@
+"""The counters of all processes of one `ejcache run`, collected in one file.
+
+`ejcache run` creates the file and names it in the environment of the program. Each process appends what it counts, at
+once: a process that is killed is counted, too, and so is one that leaves by `os._exit`, as multiprocessing's children
+do. When the program has ended, `ejcache run` adds everything up.
+
+    line := JSON object: pid, and either url and disabled_reason, or amounts
+
+A line is written by one `write` to a file that was opened for appending, so lines of several processes do not mix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.cache.counters import Stats
+from ejcache.settings.environment import environment_variable
+from ejcache.util.files import append_at_once
+from ejcache.util.safe_files import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["RUN_COUNTS", "RunTotal", "announce_process", "read_counts"]
+
+RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"
+"""The variable that names the file."""
+
+
+def announce_process(url: str, disabled_reason: str) -> Callable[[Mapping[str, float]], None] | None:
+    """Tell `ejcache run` that this process has enabled a cache.
+
+    Returns:
+        A function that appends amounts to the file. It never raises, and may be called after a fork and by any thread.
+        None if this process does not belong to an `ejcache run`.
+    """
+    path = environment_variable(RUN_COUNTS)
+    if not path:
+        return None
+    _append(path, {"url": url, "disabled_reason": disabled_reason})
+    return lambda amounts: _append(path, {"amounts": dict(amounts)})
+
+
+def _append(path: str, fields: Mapping[str, Any]) -> None:
+    # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
+    with contextlib.suppress(OSError):
+        append_at_once(path, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n")
+
+
+@dataclass(slots=True)
+class RunTotal:
+    """What all processes of a run have counted.
+
+    Attributes:
+        processes: identifiers of those that enabled a cache.
+        urls: the caches that they used, in the order of their first use.
+        disabled_reason: why nothing was cached, if a setting disables caching.
+        amounts: every counter by its name.
+    """
+
+    processes: set[int] = field(default_factory=set)
+    urls: dict[str, None] = field(default_factory=dict)
+    disabled_reason: str = ""
+    amounts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def stats(self) -> Stats:
+        """The amounts as statistics."""
+        return Stats.of(self.amounts)
+
+    def add(self, line: bytes) -> None:
+        """Add what a line says; a line that is not one of ours is skipped."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            fields = json.loads(line)
+            self.processes.add(int(fields["pid"]))
+            for name, amount in fields.get("amounts", {}).items():
+                self.amounts[name] = self.amounts.get(name, 0) + float(amount)
+            if fields.get("disabled_reason"):
+                self.disabled_reason = str(fields["disabled_reason"])
+            elif "url" in fields:
+                self.urls[str(fields["url"])] = None
+
+
+def read_counts(path: str, *, also_append_to: str | None = None) -> RunTotal:
+    """The sum of the lines in a file. If it cannot be read, the sum of none.
+
+    Args:
+        path: the file.
+        also_append_to: the file of an outer `ejcache run`, which counts these processes as well.
+    """
+    total = RunTotal()
+    with contextlib.suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
+        for line in file:
+            total.add(line)
+            if also_append_to:
+                append_at_once(also_append_to, line)
+    return total

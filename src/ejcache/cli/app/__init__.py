@@ -1,0 +1,1 @@
+"""The command line as a whole: the table of commands, and what the shell completes."""

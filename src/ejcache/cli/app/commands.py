@@ -1,0 +1,148 @@
+"""The table of commands, and the application made of them.
+
+Importing the modules of all commands takes longer than most commands take, so only that of the wanted one is imported.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from ejcache.cli.options import examples
+
+__all__ = ["COMMANDS", "build"]
+
+
+class _Command(NamedTuple):
+    """A command or a group: where it is, its line in the list of commands, and examples for its help.
+
+    Attributes:
+        module: below `ejcache.cli`.
+        attribute: the function of a command, or the Typer application of a group.
+        short_help: its line in `ejcache --help`.
+        examples: command lines that its help shows.
+    """
+
+    module: str
+    attribute: str
+    short_help: str
+    examples: tuple[str, ...]
+
+
+COMMANDS: Final = {
+    "run": _Command(
+        "run.command",
+        "run",
+        "Run a program with the cache.",
+        ("run train.py --steps 100", "run --dir gs://my-bucket/compiled -m my_project.train"),
+    ),
+    "stats": _Command(
+        "inspect",
+        "stats",
+        "Show what the cache holds, its hits and its misses.",
+        ("stats", "stats --dir gs://my-bucket/compiled --json"),
+    ),
+    "ls": _Command("inspect", "ls", "List the entries.", ("ls --sort size --limit 10", "ls --name 'jit_train*'")),
+    "show": _Command("show", "show", "Show one entry.", ("show jit_train_step", "show 50a34c --json")),
+    "why": _Command(
+        "explain",
+        "why",
+        "Say why a program was compiled rather than loaded.",
+        ("why", "why jit_train_step --full", "why --since 2h"),
+    ),
+    "prune": _Command(
+        "maintain",
+        "prune",
+        "Remove entries by size, number, age, name or version.",
+        ("prune --max-size 10GB --dry-run", "prune --unused-for 30d --yes"),
+    ),
+    "verify": _Command("audit", "verify", "Check every entry, and repair.", ("verify", "verify --fix")),
+    "clear": _Command("maintain", "clear", "Remove all entries, or those that are named.", ("clear", "clear jit_eval")),
+    "pin": _Command("maintain", "pin", "Keep an entry from being removed.", ("pin jit_train_step",)),
+    "unpin": _Command("maintain", "unpin", "Let a pinned entry be removed again.", ("unpin jit_train_step",)),
+    "config": _Command(
+        "configuration",
+        "app",
+        "Show every setting, its value and its source.",
+        ("config", "config set max_size=10GB", "config get cache_dir"),
+    ),
+    "push": _Command(
+        "transfer",
+        "push",
+        "Copy entries to another cache.",
+        ("push gs://my-bucket/compiled", "push /mnt/shared/compiled --used-within 7d --dry-run"),
+    ),
+    "pull": _Command("transfer", "pull", "Copy entries from another cache.", ("pull gs://my-bucket/compiled",)),
+    "export": _Command(
+        "transfer",
+        "export",
+        "Write entries into one file, a bundle.",
+        ("export compiled.ejb", "export train.ejb --name 'jit_train*'"),
+    ),
+    "import": _Command(
+        "transfer", "import_bundle", "Copy the entries of a bundle into the cache.", ("import compiled.ejb",)
+    ),
+    "doctor": _Command(
+        "doctor",
+        "doctor",
+        "Check whether a directory or bucket can hold a cache.",
+        ("doctor", "doctor --dir gs://my-bucket/compiled"),
+    ),
+    "demo": _Command(
+        "demo.command", "demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
+    ),
+    "completion": _Command(
+        "app.completion", "completion", "Print a script for completion in the shell.", ("completion bash",)
+    ),
+    "autotune": _Command(
+        "autotune.commands",
+        "app",
+        "List, explain, measure and copy tuned configurations.",
+        ("autotune ls", "autotune show block_matmul", "autotune run"),
+    ),
+}
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """The application with the command of that name, or with all commands if none has it."""
+    app = typer.Typer(
+        name="ejcache",
+        help="The persistent compilation cache and autotune store for JAX.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(
+        epilog="Exit status: 0 fine, 1 something was found, failed or does not exist, 2 bad usage. "
+        "Sizes: 500000, 10GB (decimal), 10GiB (binary). Ages: 90s, 15m, 36h, 14d.\n\n"
+        + examples("run train.py", "stats", "why jit_train_step", "help prune")
+    )(_root)
+    wanted = {only: COMMANDS[only]} if only in COMMANDS else COMMANDS
+    for name, command in wanted.items():
+        module = import_module(f"ejcache.cli.{command.module}")
+        target = getattr(module, command.attribute)
+        said: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=name, **said)
+        else:
+            app.command(name, **said, **getattr(module, "REGISTRATION", {}))(target)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ejcache._version import __version__
+
+        typer.echo(f"ejcache {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Keep the programs that JAX compiles, so that the next start loads them."""

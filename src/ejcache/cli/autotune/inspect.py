@@ -1,0 +1,175 @@
+"""`ejcache autotune ls`, `show` and `stats`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.autotune.listing import find_record, record_fields, strongest
+from ejcache.cli.options import AutotuneDir, Json, Key, Limit, Name, count
+from ejcache.cli.target import named_layer, open_autotune
+
+if TYPE_CHECKING:
+    from ejcache.autotune.records.record import Candidate, Record
+    from ejcache.autotune.records.store import Found
+
+__all__ = ["ls", "show", "stats"]
+
+_BAR: Final = 32
+
+
+def ls(
+    directory: AutotuneDir = None,
+    name: Name = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="GLOB", help="Only devices whose kind matches the pattern.")
+    ] = None,
+    limit: Limit = None,
+    as_json: Json = False,
+) -> None:
+    """List the records: the operation, the call, its configuration, how that was found, and how fast it is.
+
+    A source with a question mark is unsure; `show` says why, and `run --unsure` measures the call again.
+
+    If several layers have a record of a call, the one that programs use is listed.
+    """
+    from ejcache.autotune.records.json_values import canonical_json
+
+    with open_autotune(directory) as store:
+        found = strongest(store.records(), name=name, device=device)
+        url = named_layer(store).documents.url
+    shown = found[: count(limit, option="--limit")]
+    if as_json:
+        records = [record_fields(item) for item in shown]
+        output.print_json({"url": url, "total_records": len(found), "records": records})
+        return
+    rows = [
+        [
+            item.record.key.digest[:12],
+            f"{item.record.key.operation}@{item.record.key.version}",
+            item.record.key.device,
+            canonical_json(item.record.configuration),
+            _source(item),
+            _milliseconds(item.record),
+            _gain(item.record),
+            str(len(item.record.candidates)),
+            item.record.key.text.split(" | ")[2],
+        ]
+        for item in shown
+    ]
+    if rows:
+        output.print_table(
+            ("key", "operation", "device", "configuration", "source", "ms", "gain", "tried", "call"),
+            rows,
+            right=("ms", "gain", "tried"),
+            shrink=("call", "configuration", "device", "operation"),
+            drop=("tried", "device", "gain", "source", "ms", "call"),
+        )
+    hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
+    output.say(f"{output.plural(len(found), 'record')} in {url}{hidden}")
+
+
+def show(key: Key, directory: AutotuneDir = None, as_json: Json = False) -> None:
+    """Show one record: its configuration, the candidates and their timings, and where it was measured.
+
+    The configuration that programs use is marked with *, the default one with =.
+    """
+    from ejcache.autotune.records.json_values import canonical_json
+
+    with open_autotune(directory) as store:
+        item = find_record(store, key)
+    record = item.record
+    if as_json:
+        output.print_json(record_fields(item, full=True))
+        return
+    output.print_pairs(
+        [
+            ("operation", f"{record.key.operation}@{record.key.version}"),
+            ("key", record.key.digest),
+            ("call", record.key.text),
+            ("configuration", canonical_json(record.configuration)),
+            ("source", item.source.value),
+            ("layer", item.layer),
+            ("gain", _gain(record)),
+            ("created", output.moment(record.created)),
+            *((name, str(value)) for name, value in record.measurement.items() if name != "gain"),
+            *((name, str(value)) for name, value in record.provenance.items() if value not in {"", None}),
+        ]
+    )
+    if record.candidates:
+        output.say()
+        _print_candidates(record)
+
+
+def stats(directory: AutotuneDir = None, as_json: Json = False) -> None:
+    """Count the records by layer, operation, device and source, and the documents that could not be read."""
+    counted: dict[str, Counter[str]] = {name: Counter() for name in ("layers", "operations", "devices", "sources")}
+    with open_autotune(directory) as store:
+        for item in store.records():
+            key = item.record.key
+            names = {"layers": item.layer, "operations": key.operation, "devices": key.device}
+            for title, name in (names | {"sources": item.source.value}).items():
+                counted[title][name] += 1
+        problems = store.stats()
+        layers = [
+            {"name": layer.name, "url": layer.documents.url, "records": counted["layers"][layer.name]}
+            for layer in store.layers
+        ]
+    fields: dict[str, Any] = {"layers": layers, "total_records": counted["layers"].total()}
+    for title in ("operations", "devices", "sources"):
+        fields[title] = dict(sorted(counted[title].items(), key=lambda pair: (-pair[1], pair[0])))
+    fields |= {name: problems[name] for name in ("corrupt", "unknown", "errors")}
+    if as_json:
+        output.print_json(fields)
+        return
+    rows = [("records", f"{fields['total_records']:,}")]
+    rows += [(f"layer {layer['name']}", f"{layer['records']} in {layer['url']}") for layer in layers]
+    for title in ("operations", "devices", "sources"):
+        rows += [(title[:-1], f"{name}: {number}") for name, number in fields[title].items()]
+    rows += [(name, str(fields[name])) for name in ("corrupt", "unknown", "errors")]
+    output.print_pairs(rows)
+
+
+def _print_candidates(record: Record) -> None:
+    from ejcache.autotune.records.json_values import canonical_json
+
+    timed = [c for c in record.candidates if c.seconds is not None]
+    slowest = max((c.seconds.p50 for c in timed if c.seconds is not None), default=0.0)
+    chosen = canonical_json(record.configuration)
+    output.print_table(
+        ("", "candidate", "ms", "p20", "p80", "compile s", "timing"),
+        [_candidate_row(candidate, slowest, chosen=chosen, default=record.default) for candidate in record.candidates],
+        right=("ms", "p20", "p80", "compile s"),
+        shrink=("timing", "candidate"),
+        drop=("p20", "p80", "compile s"),
+    )
+
+
+def _candidate_row(candidate: Candidate, slowest: float, *, chosen: str, default: Any) -> tuple[str, ...]:
+    mark = "*" if candidate.digest == chosen else ("=" if candidate.configuration == default else "")
+    compile_seconds = "" if candidate.compile_seconds is None else f"{candidate.compile_seconds:.2f}"
+    timing = candidate.seconds
+    if timing is None:
+        return (mark, candidate.digest, candidate.status.value, "", "", compile_seconds, candidate.error[:60])
+    bar = "█" * max(1, round(_BAR * timing.p50 / slowest)) if slowest else ""
+    numbers = [f"{value * 1e3:.4g}" for value in (timing.p50, timing.p20, timing.p80)]
+    return (mark, candidate.digest, *numbers, compile_seconds, bar)
+
+
+def _source(item: Found) -> str:
+    if not item.record.works:
+        return "failed"
+    return f"{item.source.value}?" if item.record.unsure else item.source.value
+
+
+def _milliseconds(record: Record) -> str:
+    candidate = record.candidate(record.configuration)
+    return "-" if candidate is None or candidate.seconds is None else f"{candidate.seconds.p50 * 1e3:.4g}"
+
+
+def _gain(record: Record) -> str:
+    gain = record.measurement.get("gain")
+    return f"{100 * gain:.0f}%" if isinstance(gain, int | float) else "-"

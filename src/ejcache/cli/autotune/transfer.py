@@ -1,0 +1,208 @@
+"""`ejcache autotune push`, `pull`, `import` and `export`, and the comparison of two stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.autotune.listing import strongest
+from ejcache.cli.options import AutotuneDir, DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.target import NotFoundError, named_layer, open_autotune
+from ejcache.cli.transfer import check_different
+from ejcache.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ejcache.autotune.records.layer import RecordLayer
+    from ejcache.autotune.records.record import Record
+
+__all__ = ["compare_stores", "export", "import_files", "is_location", "pull", "push"]
+
+
+def push(
+    url: Url, directory: AutotuneDir = None, name: Name = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
+    """Copy the records to another store, which is created if it does not exist.
+
+    A record that the other store has already is merged with the copied one: the choice of the stronger source counts,
+    and the measurements of both are kept. EJCACHE_AUTOTUNE_SEEDS accepts the directory of such a store.
+    """
+    from ejcache.autotune.records.layer import RecordLayer
+    from ejcache.stores.documents import open_documents
+
+    with open_autotune(directory) as store:
+        source = named_layer(store).documents.url
+        check_different(source, url)
+        records = [item.record for item in strongest(store.records(), name=name)]
+    _copy(
+        records, source, RecordLayer("target", open_documents(url, read_only=dry_run)), dry_run=dry_run, as_json=as_json
+    )
+
+
+def pull(
+    url: Url, directory: AutotuneDir = None, name: Name = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
+    """Copy the records of another store into this one.
+
+    Works as `push` does, in the other direction.
+    """
+    records = _records_of(url, name=name)
+    with open_autotune(directory, write=not dry_run, must_exist=False) as store:
+        layer = named_layer(store)
+        check_different(layer.documents.url, url)
+        _copy(records, url, layer, dry_run=dry_run, as_json=as_json)
+
+
+def import_files(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="ejkernel's files, or directories that contain them.")
+    ],
+    directory: AutotuneDir = None,
+    as_json: Json = False,
+) -> None:
+    """Take in the entries of ejkernel's `<operation>.json` files.
+
+    They rank below configurations that were measured here, because the files do not say how an entry was found. Exits
+    with 1 if a file or an entry could not be read.
+    """
+    from ejcache.autotune.ejkernel.exchange import merge as merge_records
+
+    records: list[Record] = []
+    problems: list[str] = []
+    for file in files:
+        found, failures = _read_ejkernel(file)
+        records += found
+        problems += failures
+    with open_autotune(directory, write=True) as store:
+        layer = named_layer(store)
+        outcome = merge_records(records, layer)
+    for problem in problems:
+        output.warn(problem)
+    _report(", ".join(files), layer, outcome, as_json=as_json, problems=problems)
+
+
+def export(
+    to: Annotated[str, typer.Argument(metavar="DIRECTORY", help="The directory of ejkernel's files.")],
+    directory: AutotuneDir = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Write ejkernel's `<operation>.json` files, merged with those in the directory.
+
+    Records that ejkernel has no key for are left out. `push` copies all records to another store.
+    """
+    from ejcache.autotune.ejkernel.exchange import export_to_ejkernel
+    from ejcache.stores.documents import open_documents
+    from ejcache.stores.location import Location, LocationKind
+
+    if Location.parse(to).kind is not LocationKind.DIRECTORY:
+        raise UsageError(f"{to} is not a directory; ejkernel reads its files from a directory only")
+    with open_autotune(directory) as store:
+        found = strongest(store.records(), name=name)
+    files, left_out, failed = export_to_ejkernel(found, open_documents(to))
+    if as_json:
+        output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failed": failed})
+    else:
+        written = output.plural(sum(files.values()), "record")
+        output.say(f"wrote {written} to {output.plural(len(files), 'file')} in {to}")
+        if left_out:
+            output.say(f"{output.plural(left_out, 'record')} left out, because ejkernel has no key for them")
+    if failed:
+        output.warn(f"{output.plural(failed, 'record')} could not be written to {to}")
+        raise typer.Exit(1)
+
+
+def is_location(text: str) -> bool:
+    """Whether an argument names a store rather than a record."""
+    return "://" in text or "/" in text or Path(text).is_dir()
+
+
+def compare_stores(one: str, other: str) -> dict[str, dict[str, list[Any]]]:
+    """The keys at which two stores differ: both configurations, None for no record."""
+    left = {record.key.text: record.configuration for record in _records_of(one)}
+    right = {record.key.text: record.configuration for record in _records_of(other)}
+    return {
+        "record": {
+            key: [left.get(key), right.get(key)]
+            for key in sorted(left.keys() | right.keys())
+            if left.get(key) != right.get(key)
+        }
+    }
+
+
+def _records_of(url: str, *, name: str | None = None) -> list[Record]:
+    path = _existing(url)
+    if path is not None and not path.is_dir():
+        raise UsageError(f"{url} is not a directory, so it cannot be a store of tuned configurations")
+    with open_autotune(url) as store:
+        records = [item.record for item in strongest(store.records(layer=store.layers[0].name), name=name)]
+        failed = store.stats()["errors"] > 0
+    if failed:
+        raise StoreError(f"{url} cannot be read")
+    if path is None and not records:
+        # A prefix of a bucket exists only if there are objects below it.
+        raise NotFoundError(f"there are no tuned configurations in {url}")
+    return records
+
+
+def _existing(source: str) -> Path | None:
+    """The path of a source on this machine, None if the source is remote. Raises NotFoundError."""
+    from ejcache.stores.location import Location, LocationKind
+
+    location = Location.parse(source)
+    if location.kind is not LocationKind.DIRECTORY:
+        return None
+    path = Path(location.path)
+    if not path.exists():
+        raise NotFoundError(f"{source} does not exist")
+    return path
+
+
+def _read_ejkernel(source: str) -> tuple[list[Record], list[str]]:
+    from ejcache.autotune.ejkernel.exchange import import_from_ejkernel
+    from ejcache.stores.documents import open_documents
+
+    path = _existing(source)
+    if source.endswith(".json") if path is None else not path.is_dir():
+        root, _, name = source.rpartition("/") if path is None else (str(path.parent), "/", path.name)
+        return import_from_ejkernel(open_documents(root, read_only=True), [name])
+    documents = open_documents(source, read_only=True)
+    names = [name for name in documents.list("") if name.endswith(".json") and "/" not in name]
+    return import_from_ejkernel(documents, names)
+
+
+def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool) -> None:
+    from ejcache.autotune.ejkernel.exchange import merge as merge_records
+
+    if not dry_run:
+        _report(source, target, merge_records(records, target), as_json=as_json)
+        return
+    new = sum(target.documents.read(record.key.path) is None for record in records)
+    url = target.documents.url
+    if as_json:
+        output.print_json({"from": source, "to": url, "dry_run": True, "planned_records": len(records), "new": new})
+    else:
+        output.say(f"would copy {output.plural(len(records), 'record')} from {source} to {url}, {new} of them new")
+
+
+def _report(
+    source: str, target: RecordLayer, outcome: Mapping[str, int], *, as_json: bool, problems: list[str] | None = None
+) -> None:
+    counts = {name: outcome.get(name, 0) for name in ("new", "changed", "same", "failed")}
+    complete = not (counts["failed"] or problems)
+    url = target.documents.url
+    if as_json:
+        fields = {"from": source, "to": url, "dry_run": False, "complete": complete, **counts}
+        output.print_json(fields if problems is None else fields | {"problems": problems})
+    else:
+        copied = output.plural(counts["new"] + counts["changed"], "record")
+        already = f"; {output.plural(counts['same'], 'record')} already there" if counts["same"] else ""
+        output.say(f"copied {copied} from {source} to {url}, {counts['new']} of them new{already}")
+        if counts["failed"]:
+            output.warn(f"{output.plural(counts['failed'], 'record')} could not be written to {url}")
+    if not complete:
+        raise typer.Exit(1)

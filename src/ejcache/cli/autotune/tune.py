@@ -1,0 +1,126 @@
+"""`ejcache autotune run`: the calls that a program recorded are measured."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.options import AutotuneDir, Json, Limit, Name, count
+from ejcache.cli.target import check_directory, named_layer, open_autotune
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ejcache.autotune.recording import RecordedCall
+    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.autotune.replay import Replayed
+    from ejcache.stores.documents import Documents
+
+__all__ = ["recorded_key", "run"]
+
+
+def run(
+    recorded: Annotated[
+        str | None,
+        typer.Argument(metavar="[URL]", help="Where the calls were recorded. Default: the store itself."),
+    ] = None,
+    directory: AutotuneDir = None,
+    name: Name = None,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
+    unsure: Annotated[
+        bool, typer.Option("--unsure", help="Measure again the calls whose configuration is unsure.")
+    ] = False,
+    limit: Limit = None,
+    module: Annotated[
+        list[str] | None,
+        typer.Option("--module", metavar="NAME", help="A module or .py file that has operations and that you trust."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the calls that a program recorded with EJCACHE_AUTOTUNE_RECORD=1 or ejcache.autotune.record().
+
+    Only operations are called, and only those in modules that --module names or that such a module imports. Calls that
+    were measured before are skipped: the same command continues an interrupted run. A configuration is unsure if the
+    budget or the rounds of its measurement were too few. Exits with 1 if a call failed.
+    """
+    from ejcache.autotune.call_documents import RecordedNames
+    from ejcache.autotune.replay import ReplayOutcome, replay
+    from ejcache.stores.documents import open_documents
+
+    # A program's own modules are imported from the working directory.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    names = RecordedNames(module or ())
+    if recorded is not None:
+        check_directory(recorded, "no calls were recorded in")
+    with open_autotune(directory, write=True) as store:
+        place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
+        calls = list(islice(_calls(place, name), count(limit, option="--limit")))
+        done = []
+        with output.progress("measuring", len(calls), quiet=as_json) as advance:
+            for call in calls:
+                result = replay(call, store, names, force=force, unsure=unsure)
+                done.append(result)
+                if not as_json:
+                    output.say(_line(result))
+                advance()
+        url = named_layer(store).documents.url
+    counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in ReplayOutcome}
+    if as_json:
+        output.print_json({"url": url, **counts, "calls": [_fields(item) for item in done]})
+    elif not done:
+        output.say(f"no recorded calls in {place.url}")
+    else:
+        output.say(", ".join(f"{number} {outcome}" for outcome, number in counts.items()))
+    if counts["failed"]:
+        raise typer.Exit(1)
+
+
+def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
+    """The key of the recorded call whose digest begins with `wanted`, or whose operation it is; None without one."""
+    from ejcache.autotune.recording import recorded_calls
+    from ejcache.autotune.records.key import RecordKey
+
+    for layer in store.layers:
+        for recorded in recorded_calls(layer.documents):
+            call = recorded.call
+            if call is not None and (str(call.get("digest", "")).startswith(wanted) or call["operation"] == wanted):
+                return RecordKey(
+                    call["operation"],
+                    str(call.get("version", "")),
+                    str(call.get("device", "")),
+                    call.get("environment", {}),
+                    call.get("call", {}),
+                )
+    return None
+
+
+def _calls(place: Documents, name: str | None) -> Iterator[RecordedCall]:
+    from ejcache.autotune.recording import recorded_calls
+
+    for recorded in recorded_calls(place):
+        if name is None or (recorded.call is not None and fnmatch.fnmatchcase(recorded.call["operation"], name)):
+            yield recorded
+
+
+def _fields(result: Replayed) -> dict[str, Any]:
+    return {
+        "path": result.path,
+        "operation": result.operation,
+        "outcome": result.outcome.name.lower(),
+        "configuration": None if result.record is None else result.record.configuration,
+        "problem": result.problem,
+    }
+
+
+def _line(result: Replayed) -> str:
+    chosen = "" if result.record is None else f" {json.dumps(result.record.configuration)}"
+    problem = f": {result.problem}" if result.problem else ""
+    return f"{result.operation or result.path}: {result.outcome}{chosen}{problem}"

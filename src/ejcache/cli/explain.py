@@ -1,0 +1,235 @@
+"""`ejcache why`: the reason for a miss, and the differences from the most similar entry."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.app.completion import keys_beginning
+from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match
+from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.target import NotFoundError, open_target
+from ejcache.errors import NotAStoreError, StoreError, UsageError
+from ejcache.util.units import parse_age
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from ejcache.cache.explanation import Explanation, Known
+    from ejcache.cache.miss_log import MissRecord
+
+__all__ = ["why"]
+
+
+_LINES: Final = 20
+"""Lines of one explanation, unless --full asks for all."""
+
+
+def why(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[KEY]",
+            help="A function's name, a key, or the beginning of one as `ls` shows it.",
+            autocompletion=keys_beginning,
+        ),
+    ] = None,
+    directory: Dir = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", help="The last N misses of this user on this host.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="AGE", help="The misses of this long ago or less, such as 2h or 7d."),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Show everything, with the diff of the two programs; in a pager if it is long."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say why programs were compiled rather than loaded: what was changed since the most similar compilation.
+
+    Without KEY, the last miss of any cache is explained; with --dir, the last miss of that cache. If KEY was not missed
+    on this host, the entry of that name is compared with the one of the same function that was stored before it. If the
+    cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
+    entries, the newest 2,000 are compared.
+    """
+    from ejcache.cache.explanation import explain
+    from ejcache.cache.miss_log import read_misses
+
+    if last is not None and last < 1:
+        raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")
+    if what is not None:
+        check_wanted(what)
+    after = time.time() - parse_age(since, setting="--since") if since is not None else None
+    with contextlib.ExitStack() as stack:
+        caches = _Caches(stack, directory, quiet=as_json)
+        history = list(read_misses())
+        records = _missed(history, what, caches, after)
+        if last is not None or since is None:
+            records = records[: last or 1]
+        records = records or (_stored(what, caches) if since is None else [])
+        explained = [(record, explain(record, caches.of(record), history)) for record in records]
+    if not explained:
+        entry = f", and no entry has the key or name {what!r}" if what is not None else ""
+        within = f" in the last {since}" if since is not None else ""
+        raise NotFoundError(f"no miss was recorded on this host{within}{entry}")
+    if as_json:
+        output.print_json([_fields(record, explanation) for record, explanation in explained])
+        return
+    lines: list[str] = []
+    for record, explanation in explained:
+        lines += [*_lines(record, explanation, full=full), ""]
+    output.print_lines(lines, paged=full)
+
+
+class _Caches:
+    """The cache that `--dir` names, and those in which programs were missed. Each is opened and listed once."""
+
+    def __init__(self, stack: contextlib.ExitStack, directory: str | None, *, quiet: bool) -> None:
+        self.directory = directory
+        self._stack = stack
+        self._quiet = quiet
+        self._opened: dict[str, Known | StoreError | None] = {}
+
+    def chosen(self) -> Known | None:
+        """The cache that `--dir`, or else the settings, name; None if plain JAX alone has written there."""
+        return self._open("", self.directory)
+
+    def of(self, record: MissRecord) -> Known | StoreError | UsageError | None:
+        """The cache of that miss, or the error for which it cannot be opened any more."""
+        try:
+            return self.chosen() if self.directory is not None else self._open(_location(record.url), record.url)
+        except (StoreError, UsageError) as exc:
+            return exc
+
+    def holds(self, record: MissRecord) -> bool:
+        """Whether the miss was in the cache that `--dir` names; True without `--dir`."""
+        return self.directory is None or _location(record.url) == _location(self.directory)
+
+    def _progress(self, total: int) -> AbstractContextManager[Callable[[], None]]:
+        return output.progress("reading", total, quiet=self._quiet)
+
+    def _open(self, location: str, url: str | None) -> Known | None:
+        from ejcache.cache.explanation import Known
+
+        if location not in self._opened:
+            try:
+                store = self._stack.enter_context(open_target(url)).store
+            except StoreError as exc:
+                self._opened[location] = exc  # not tried again for the next miss
+            else:
+                self._opened[location] = None if store is None else Known(store, progress=self._progress)
+        found = self._opened[location]
+        if isinstance(found, StoreError):
+            raise found
+        return found
+
+
+def _location(url: str) -> str:
+    """One spelling for all URLs of a location; any other text as it is."""
+    from ejcache.stores.location import Location
+
+    try:
+        return Location.parse(url).url
+    except UsageError:
+        return url
+
+
+def _missed(history: list[MissRecord], what: str | None, caches: _Caches, after: float | None) -> list[MissRecord]:
+    """The misses that `what` names, the latest first."""
+    records = [r for r in history if caches.holds(r) and (after is None or r.time >= after)]
+    return records if what is None else match(records, what, _identify_miss)[0]
+
+
+def _identify_miss(record: MissRecord) -> Identifiers:
+    return Identifiers(record.key, frozenset({record.name}), identify_key(record.key).digests if record.key else ())
+
+
+def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
+    """The newest entry that `what` names, in the form of the miss after which some host stored it."""
+    from ejcache.cache.miss_log import STORED, MissRecord
+    from ejcache.keys.key import listed_name
+
+    known = None
+    with contextlib.suppress(NotAStoreError):
+        known = caches.chosen() if what is not None else None
+    if known is None or what is None:
+        return []
+
+    def matching(wanted: str) -> list[str]:
+        return match((info.key for info in known.entries()), wanted, identify_key)[0]
+
+    found = matching(what) or matching(listed_name(what))
+    identity = next(filter(None, map(known.identity, found)), None)
+    if identity is None:
+        return []
+    return [
+        MissRecord(
+            time=identity.created,
+            url=known.store.url,
+            reason="absent",
+            outcome=STORED,
+            compile_seconds=identity.compile_seconds,
+            key=identity.key,
+            name=identity.name,
+            components=identity.components,
+            details=identity.details,
+            signature=identity.signature,
+            module=identity.module,
+        )
+    ]
+
+
+def _fields(record: MissRecord, explanation: Explanation) -> dict[str, Any]:
+    names = ("name", "key", "url", "time", "caller", "reason", "outcome", "compile_seconds")
+    return output.fields_of(record, *names) | explanation.to_dict()
+
+
+def _lines(record: MissRecord, explanation: Explanation, *, full: bool) -> list[str]:
+    """What is printed of one miss, at most 20 lines unless `full` asks for all."""
+    sentence = output.wrapped_lines(f"{explanation.sentence}.")
+    rows = _rows(record, explanation, full=full)
+    lines = [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
+    if full:
+        return [*lines, "", *map(_coloured, explanation.diff.splitlines())] if explanation.diff else lines
+    more = "  (ejcache why --full shows the diff of the two programs)" if explanation.diff else ""
+    if len(lines) + bool(more) > _LINES:
+        lines, more = lines[: _LINES - 1], "  \N{HORIZONTAL ELLIPSIS} (ejcache why --full shows all)"
+    return [*lines, *([more] if more else [])]
+
+
+def _rows(record: MissRecord, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
+    from ejcache.cache.miss_log import STORED
+    from ejcache.cache.reasons import why_not_stored
+
+    rows = [("also", difference.sentence) for difference in explanation.differences[1:]]
+    rows += [("", line) for difference in explanation.differences for line in difference.more]
+    if not full:
+        rows = rows[:8]
+    rows += [("advice", text) for text in (explanation.advice if full else explanation.advice[:2])]
+    if explanation.note:
+        rows.append(("note", explanation.note))
+    if record.caller:
+        rows.append(("called", record.caller))
+    kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
+    took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""
+    rows.append(("compiled", f"{output.ago(record.time, now=time.time())}{took}, {kept}"))
+    rows.append(("cache", record.url))
+    if record.key:
+        rows.append(("key", record.key))
+    nearest = explanation.nearest
+    if nearest is not None and nearest.key != record.key:
+        rows.append(("nearest", f"{nearest.key} ({output.ago(nearest.created, now=time.time())})"))
+    return rows
+
+
+def _coloured(line: str) -> str:
+    line = output.printable(line)
+    return output.styled(line, "green" if line.startswith("+") else "red" if line.startswith("-") else "")

@@ -1,0 +1,226 @@
+"""`ejcache stats` and `ls`. They change nothing, not even when an entry was last used."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.listing import Totals, by_program, list_entries, read_facts
+from ejcache.cli.options import Dir, Json, Limit, Name, count
+from ejcache.cli.target import open_target
+from ejcache.keys.key import PGLE
+from ejcache.stores.base import pinned_keys
+from ejcache.util.units import format_age, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ejcache.cache.counters import Stats
+    from ejcache.cli.listing import ListedEntry
+    from ejcache.cli.target import Target
+
+__all__ = ["ls", "profile_text", "stats"]
+
+
+class Order(StrEnum):
+    """The orders of `ls`."""
+
+    size = "size"
+    age = "age"
+    used = "used"
+    name = "name"
+
+
+_ORDERS: Final = {
+    Order.size: lambda row: (row.is_jax, -row.info.size, row.info.key),
+    Order.age: lambda row: (row.is_jax, row.info.created, row.info.key),
+    Order.used: lambda row: (row.is_jax, -row.info.last_used, row.info.key),
+    Order.name: lambda row: (row.is_jax, row.parts.name, row.parts.platform, row.info.key),
+}
+
+
+def stats(
+    directory: Dir = None,
+    as_json: Json = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Set the counters to zero. Entries stay.")] = False,
+) -> None:
+    """Show what the cache holds, its hits and misses with their reasons, and the time that it saved.
+
+    The counters are kept with the cache. They cover all processes since the cache was created, or since the last
+    --reset.
+    """
+    from ejcache.cache.counters import Stats
+
+    with open_target(directory, write=reset) as target:
+        if reset and target.store is not None:
+            target.store.reset_counters()
+            if not as_json:
+                output.say(f"the counters of {target.url} are set to zero")
+                return
+        fields = _stored_fields(target)
+        counted = Stats.of(target.store.counters() if target.store is not None else {})
+        fields |= counted.to_dict()
+    if as_json:
+        output.print_json(fields)
+        return
+    lines = [["Cache", target.url], *_stored_lines(fields, has_store=target.store is not None)]
+    output.print_pairs(lines if target.store is None else [*lines, *_counter_lines(fields, counted)])
+
+
+def ls(
+    directory: Dir = None,
+    name: Name = None,
+    sort: Annotated[
+        Order,
+        typer.Option("--sort", help="By size (largest first), age (oldest first), used (latest first) or name."),
+    ] = Order.used,
+    limit: Limit = None,
+    as_json: Json = False,
+) -> None:
+    """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key for `show`.
+
+    Variants of one program are listed together, the one compiled with a PGLE profile first.
+
+    Entries that plain JAX wrote into the same directory or bucket come after those of ejcache. For a remote cache with
+    more than 2,000 entries, compile times are shown only with --limit or --name.
+    """
+    most = count(limit, option="--limit")
+    totals = Totals()
+    with open_target(directory) as target:
+        pins = pinned_keys(target.store)
+        listed = list_entries(target, totals, name=name)
+        rows = sorted(listed, key=_ORDERS[sort]) if most is None else heapq.nsmallest(most, listed, key=_ORDERS[sort])
+        rows = by_program(rows)
+        with output.progress("reading", len(rows), quiet=as_json) as advance:
+            entries = [
+                row.fields() | facts | {"pinned": not row.is_jax and row.info.key in pins}
+                for row, facts in zip(rows, read_facts(rows, target, advance=advance), strict=True)
+            ]
+    if as_json:
+        counts = asdict(totals)
+        sums = {"total_entries": counts.pop("entries"), "total_size": counts.pop("size")}
+        output.print_json({"url": target.url, **sums, **counts, "entries": entries})
+        return
+    if rows:
+        _print_rows(rows, entries)
+    hidden = totals.entries + totals.jax_entries - len(rows)
+    output.say(f"{totals.words()} in {target.url}{f'; {hidden:,} not shown' if hidden else ''}")
+
+
+def profile_text(profile: dict[str, Any]) -> str:
+    """A profile as `ls` shows it: its digest, and what it was measured with."""
+    parts = [str(profile["digest"])[:8]]
+    if profile.get("runs"):
+        parts.append(output.plural(profile["runs"], "run"))
+    if profile.get("percentile"):
+        parts.append(f"p{profile['percentile']}")
+    if profile.get("devices"):
+        parts.append(output.plural(profile["devices"], "device"))
+    return ", ".join(parts)
+
+
+def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) -> None:
+    now = time.time()
+    lines = []
+    before = None
+    for row, entry in zip(rows, entries, strict=True):
+        branch = "└ " if row.program is not None and row.program == before else ""
+        before = row.program
+        lines.append(
+            {
+                "kind": row.kind,
+                "name": f"{branch}{row.parts.name}",
+                "platform": row.parts.platform or "-",
+                "variant": row.parts.variant or "-",
+                "profile": profile_text(entry["profile"]) if entry["profile"] else "-",
+                "size": format_size(row.info.size),
+                "compile s": output.seconds(entry["compile_seconds"]),
+                "last used": output.ago(row.info.last_used, now=now),
+                "key": row.short,
+                "pin": "pinned" if entry["pinned"] else "",
+            }
+        )
+    uniform = {"kind": "ejcache", "profile": "-", "pin": ""}
+    columns = [name for name in lines[0] if any(line[name] != uniform.get(name) for line in lines)]
+    cells = [[line[name] for name in columns] for line in lines]
+    output.print_table(
+        columns,
+        cells,
+        right=("size", "compile s", "last used"),
+        shrink=("name",),
+        drop=("platform", "variant", "last used", "compile s"),
+    )
+
+
+def _stored_fields(target: Target) -> dict[str, Any]:
+    pins = pinned_keys(target.store)
+    totals, pinned, optimised = Totals(), 0, 0
+    for row in list_entries(target, totals):
+        pinned += not row.is_jax and row.info.key in pins
+        optimised += row.parts.variant == PGLE
+    counts = {"max_size": target.max_size, "pinned_entries": pinned, "pgle_entries": optimised}
+    return {"url": target.url, **asdict(totals), **counts}
+
+
+def _stored_lines(fields: dict[str, Any], *, has_store: bool) -> list[list[str]]:
+    lines = []
+    if has_store:
+        lines.append(["Entries", f"{fields['entries']:,}"])
+        for label, name in (("  with a profile", "pgle_entries"), ("  pinned", "pinned_entries")):
+            if fields[name]:
+                lines.append([label, output.share(fields[name], fields["entries"])])
+        size = format_size(fields["size"])
+        if fields["max_size"] > 0:
+            size += f" / {format_size(fields['max_size'])} ({100 * fields['size'] / fields['max_size']:.1f}%)"
+        lines.append(["Size", size])
+        if fields["side_objects"]:
+            beside = output.plural(fields["side_objects"], "text or profile", "texts and profiles")
+            lines.append(["  beside entries", f"{format_size(fields['side_size'])} in {beside}"])
+    if fields["jax_entries"]:
+        lines.append(["Plain JAX", f"{fields['jax_entries']:,} ({format_size(fields['jax_size'])})"])
+    return lines
+
+
+def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
+    lines = [["Saved", f"{counted.saved_of_total} of compiling"], ["Requests", f"{counted.requests:,}"]]
+    if counted.requests:
+        lines.append(["  hits", output.share(counted.hits, counted.requests)])
+        lines.append(["  misses", output.share(counted.misses, counted.requests)])
+        for reason, amount in counted.misses_by_reason.items():
+            lines.append([f"    {reason}", output.share(amount, counted.misses)])
+    lines.append(["Stored", f"{counted.stores:,}"])
+    if counted.skipped:
+        total = sum(counted.skipped.values())
+        lines.append(["Not stored", f"{total:,}"])
+        lines += [[f"  {reason}", output.share(amount, total)] for reason, amount in counted.skipped.items()]
+    ahead = counted.amounts.get("preload_loaded", 0)
+    if ahead:
+        used, saved = counted.amounts.get("preload_hits", 0), counted.amounts.get("preload_seconds", 0.0)
+        lines.append(["Loaded ahead", f"{ahead:,.0f}, used {output.share(int(used), int(ahead))}, {_duration(saved)}"])
+    for name, what in (("Below a floor", "left_out"), ("For one host", "kept_here")):
+        if fields[what]:
+            lines.append([name, f"{fields[what]:,} ({_duration(fields[f'{what}_seconds'])} of compiling)"])
+    for tier, asked in counted.tiers.items():
+        looked = asked.get("hits", 0) + asked.get("misses", 0)
+        if looked:
+            lines.append([f"{tier.capitalize()} tier", f"hits {output.share(asked.get('hits', 0), looked)}"])
+    for name, failures in (("Damaged", counted.corrupt), ("Errors", counted.errors)):
+        if failures:
+            lines.append([name, f"{failures:,}"])
+    return [
+        *lines,
+        ["Time compiling", _duration(fields["compile_seconds"])],
+        ["Time loading", _duration(fields["load_seconds"])],
+        ["Read", format_size(fields["bytes_read"])],
+        ["Written", format_size(fields["bytes_written"])],
+    ]
+
+
+def _duration(value: float) -> str:
+    return f"{value:,.1f} s" + (f" ({format_age(value)})" if value >= 120 else "")

@@ -1,0 +1,329 @@
+"""What a cache holds as commands list it, and which of it a person means by a key, the beginning of one, or a name."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ejcache import entry
+from ejcache.cli import output
+from ejcache.cli.target import NotFoundError
+from ejcache.errors import EntryError, SettingError, StoreError
+from ejcache.keys.key import PGLE, is_side_key, parse_any_key
+from ejcache.util.parallel import THREADS, in_parallel
+from ejcache.util.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ejcache.cli.target import Target
+    from ejcache.entry import Header
+    from ejcache.keys.key import KeyParts
+    from ejcache.stores.base import EntryInfo, Store
+
+__all__ = [
+    "Identifiers",
+    "ListedEntry",
+    "Totals",
+    "by_program",
+    "check_wanted",
+    "choose",
+    "header_facts",
+    "identify_entry",
+    "identify_key",
+    "list_entries",
+    "match",
+    "profile_fields",
+    "read_facts",
+    "read_header",
+]
+
+Item = TypeVar("Item")
+
+_SHORTEST: Final = 6
+"""Characters from which a text counts as the beginning of a digest. A shorter one may be the beginning of a word."""
+_SHORT_DIGEST: Final = re.compile(f"[0-9a-f]{{1,{_SHORTEST - 1}}}")
+_NAMED: Final = 20
+"""Keys that a message names."""
+_HEADER_GUESS: Final = 8192
+"""Bytes that hold nearly every header; a longer one is read again in full."""
+_MAX_REQUESTS: Final = 2000
+"""Entries of a remote cache whose headers are read; more would take minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEntry:
+    """An entry of a listing.
+
+    Attributes:
+        info: what the listing says.
+        parts: what the key says.
+        is_jax: whether plain JAX wrote it.
+    """
+
+    info: EntryInfo
+    parts: KeyParts
+    is_jax: bool = False
+
+    @property
+    def kind(self) -> str:
+        """`ejcache` or `jax`: the program that wrote it."""
+        return "jax" if self.is_jax else "ejcache"
+
+    @property
+    def short(self) -> str:
+        """The beginning of the key's digest. Commands accept it in place of the key."""
+        return (self.parts.logical or self.info.key.removeprefix(f"{self.parts.name}-"))[:12]
+
+    @property
+    def program(self) -> tuple[str, str] | None:
+        """What the variants of one program have in common; None if the key does not say."""
+        return (self.parts.logical, self.parts.environment) if self.parts.logical else None
+
+    def fields(self) -> dict[str, Any]:
+        """Stable fields for JSON."""
+        return {
+            "key": self.info.key,
+            "kind": self.kind,
+            **output.fields_of(self.parts, "name", "platform", "variant"),
+            "logical_key": self.parts.logical,
+            "environment": self.parts.environment,
+            **output.fields_of(self.info, "size", "created", "last_used"),
+        }
+
+
+@dataclass(slots=True)
+class Totals:
+    """How much a cache holds, counted in the same way by every command.
+
+    Attributes:
+        entries: executables that ejcache stored.
+        size: the bytes of all that ejcache stored: the entries, and the texts and profiles beside them.
+        side_objects: how many texts and profiles there are, and `side_size` their bytes.
+        jax_entries: entries that plain JAX wrote, and `jax_size` their bytes.
+    """
+
+    entries: int = 0
+    size: int = 0
+    side_objects: int = 0
+    side_size: int = 0
+    jax_entries: int = 0
+    jax_size: int = 0
+
+    def add(self, info: EntryInfo) -> None:
+        """Count what ejcache stored."""
+        self.size += info.size
+        if is_side_key(info.key):
+            self.side_objects += 1
+            self.side_size += info.size
+        else:
+            self.entries += 1
+
+    def add_jax(self, info: EntryInfo) -> None:
+        """Count an entry of plain JAX."""
+        self.jax_entries += 1
+        self.jax_size += info.size
+
+    def words(self) -> str:
+        """The sum as a person reads it."""
+        parts = []
+        if self.entries or self.side_objects or not self.jax_entries:
+            text = f"{output.plural(self.entries, 'entry', 'entries')}, {format_size(self.size)}"
+            if self.side_objects:
+                beside = output.plural(self.side_objects, "text or profile", "texts and profiles")
+                text += f" ({format_size(self.side_size)} of it in {beside})"
+            parts.append(text)
+        if self.jax_entries:
+            jax = output.plural(self.jax_entries, "entry", "entries")
+            parts.append(f"{jax} of plain JAX, {format_size(self.jax_size)}")
+        return ", and ".join(parts)
+
+
+def list_entries(target: Target, totals: Totals | None = None, *, name: str | None = None) -> Iterator[ListedEntry]:
+    """Every entry: first those that ejcache stored, then those of plain JAX.
+
+    Args:
+        target: the cache.
+        totals: what is listed is added to it. Texts and profiles belong to no single entry, so they are counted only
+            where no name is given.
+        name: a shell pattern that the names of entries must match.
+
+    Raises:
+        StoreError: the cache cannot be listed.
+    """
+    totals = Totals() if totals is None else totals
+    with output.progress("listing", None) as advance:
+        for row in _list_entries(target, totals, name):
+            advance()
+            yield row
+
+
+def _list_entries(target: Target, totals: Totals, name: str | None) -> Iterator[ListedEntry]:
+    for info in target.store.entries() if target.store is not None else ():
+        if is_side_key(info.key):
+            if name is None:
+                totals.add(info)
+            continue
+        parts = parse_any_key(info.key)
+        if name is None or fnmatch.fnmatchcase(parts.name, name):
+            totals.add(info)
+            yield ListedEntry(info, parts)
+    for info in target.jax.entries() if target.jax is not None else ():
+        parts = parse_any_key(info.key)
+        if name is None or fnmatch.fnmatchcase(parts.name, name):
+            totals.add_jax(info)
+            yield ListedEntry(info, parts, is_jax=True)
+
+
+def by_program(rows: Sequence[ListedEntry]) -> list[ListedEntry]:
+    """The variants of each program together, at the position of the first one; the PGLE variant comes first."""
+    groups: dict[object, list[ListedEntry]] = {}
+    for row in rows:
+        groups.setdefault(row.program or row.info.key, []).append(row)
+    return [row for group in groups.values() for row in sorted(group, key=lambda row: row.parts.variant != PGLE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Identifiers:
+    """The texts by which a person may name something.
+
+    Attributes:
+        key: its key.
+        names: other texts that name it in full.
+        digests: texts whose beginning names it.
+        program: equal for variants of one program; None for what has no variants.
+    """
+
+    key: str
+    names: frozenset[str]
+    digests: tuple[str, ...] = ()
+    program: object = None
+
+
+def match(items: Iterable[Item], wanted: str, identify: Callable[[Item], Identifiers]) -> tuple[list[Item], bool]:
+    """The item whose key is `wanted`, or else those of that name, or else those whose key begins with it.
+
+    A name comes before the beginning of a key, because a name may also be the beginning of another name.
+
+    Returns:
+        The items, and whether `wanted` is their key or name rather than the beginning of a key.
+
+    Raises:
+        SettingError: `wanted` is empty.
+    """
+    check_wanted(wanted)
+    names = {wanted, f"jit_{wanted}"}  # JAX calls the module of a function `train` `jit_train`
+    named: list[Item] = []
+    begun: list[Item] = []
+    for item in items:
+        identifiers = identify(item)
+        if identifiers.key == wanted:
+            return [item], True
+        digests = identifiers.digests if len(wanted) >= _SHORTEST else ()
+        if not names.isdisjoint(identifiers.names):
+            named.append(item)
+        elif any(text.startswith(wanted) for text in (identifiers.key, *digests)):
+            begun.append(item)
+    return named or begun, bool(named)
+
+
+def choose(
+    items: Iterable[Item],
+    wanted: str,
+    identify: Callable[[Item], Identifiers],
+    *,
+    where: str,
+    all_of_a_name: bool = False,
+) -> list[Item]:
+    """What a person means by `wanted`: one item, or the variants of one program.
+
+    Args:
+        items: to choose from.
+        wanted: a key, the beginning of one, or a name.
+        identify: gives the texts that name an item.
+        where: the location, for messages.
+        all_of_a_name: a name means all items that have it.
+
+    Raises:
+        NotFoundError: nothing matches, or several items of different programs do.
+        SettingError: `wanted` is empty.
+    """
+    found, exact = match(items, wanted, identify)
+    if not found:
+        short = f"; the beginning of a digest needs {_SHORTEST} characters" if _SHORT_DIGEST.fullmatch(wanted) else ""
+        raise NotFoundError(f"nothing in {where} has the key or name {wanted!r}{short}")
+    programs = {identify(item).program for item in found}
+    one_program = len(programs) == 1 and None not in programs
+    if len(found) == 1 or one_program or (all_of_a_name and exact):
+        return found
+    keys = sorted(identify(item).key for item in found)
+    more = [f"and {len(keys) - _NAMED:,} more"] if len(keys) > _NAMED else []
+    message = f"{len(keys)} keys in {where} match {wanted!r}; give one of them:"
+    raise NotFoundError("\n  ".join([message, *keys[:_NAMED], *more]))
+
+
+def check_wanted(wanted: str) -> None:
+    """Refuse an empty text, which every key begins with; a shell variable may be unset. Raises SettingError."""
+    if not wanted.strip():
+        raise SettingError("KEY", wanted, "a key, the beginning of one, or a name")
+
+
+def identify_key(key: str) -> Identifiers:
+    """The texts that name the entry under `key`."""
+    parts = parse_any_key(key)
+    digest = f"{parts.logical}-{parts.environment}" if parts.logical else key.removeprefix(f"{parts.name}-")
+    program = (parts.logical, parts.environment) if parts.logical else None
+    return Identifiers(key, frozenset({parts.name}), (digest,), program)
+
+
+def identify_entry(row: ListedEntry) -> Identifiers:
+    """The texts that name a listed entry."""
+    return identify_key(row.info.key)
+
+
+def read_header(store: Store, key: str) -> Header | None:
+    """The header of the entry, not verified; None if the entry is gone or its header cannot be read."""
+    with contextlib.suppress(StoreError):
+        for length in (_HEADER_GUESS, entry.MAX_HEADER_SIZE + entry.OVERHEAD):
+            data = store.peek(key, length=length)
+            if data is None:
+                return None
+            with contextlib.suppress(EntryError):
+                return entry.decode_header(data)
+            if len(data) < length:
+                return None
+    return None
+
+
+def header_facts(row: ListedEntry, target: Target) -> dict[str, Any]:
+    """Fields from the entry's header: `compile_seconds` and `profile`, each None if the header does not say."""
+    facts: dict[str, Any] = {"compile_seconds": None, "profile": None}
+    with contextlib.suppress(StoreError, EntryError):
+        if row.is_jax and target.jax is not None:
+            facts["compile_seconds"] = target.jax.compile_seconds(row.info.key)
+        elif target.store is not None and (header := read_header(target.store, row.info.key)) is not None:
+            facts = {"compile_seconds": header.compile_seconds, "profile": profile_fields(header)}
+    return facts
+
+
+def profile_fields(header: Header) -> dict[str, Any] | None:
+    """The profile that the entry was compiled with; None if it was compiled without one."""
+    if not header.profile_digest:
+        return None
+    noted = header.extra.get("profile")
+    noted = noted if isinstance(noted, dict) else {}
+    return {"digest": header.profile_digest} | {name: noted.get(name) for name in ("runs", "percentile", "devices")}
+
+
+def read_facts(rows: Sequence[ListedEntry], target: Target, *, advance: Callable[[], None]) -> Iterator[dict[str, Any]]:
+    """`header_facts` of each of `rows`; `advance` is called after each. Of too many remote entries none is read."""
+    if target.shared and len(rows) > _MAX_REQUESTS:
+        yield from ({"compile_seconds": None, "profile": None} for _ in rows)
+        return
+    threads = THREADS if target.shared else 1
+    for facts in in_parallel(lambda row: header_facts(row, target), rows, threads=threads):
+        yield facts
+        advance()

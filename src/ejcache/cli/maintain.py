@@ -1,0 +1,288 @@
+"""`ejcache prune`, `clear`, `pin` and `unpin`: which entries stay in the cache and which are deleted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.listing import ListedEntry, check_wanted, choose, identify_entry, list_entries
+from ejcache.cli.options import Dir, DryRun, Json, Key, Keys, Name, OlderThan, Yes, age, count, size
+from ejcache.cli.target import open_target
+from ejcache.errors import NotAStoreError, UsageError
+from ejcache.keys.key import is_side_key, parse_any_key
+from ejcache.stores.base import Pinnable
+from ejcache.util.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ejcache.cli.target import Target
+    from ejcache.maintenance.eviction import EvictionPass, EvictionReport
+    from ejcache.maintenance.plan import EvictionPlan
+    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.stores.base import Store
+    from ejcache.stores.plain_jax import JaxEntries
+
+__all__ = ["clear", "confirm", "pin", "prune", "unpin"]
+
+_CRITERIA = "--max-size, --max-entries, --older-than, --unused-for, --name or --old-versions"
+_SHOWN: Final = 200
+"""Rows of a table in a terminal or in the log of a cron job."""
+_COPIES_STAY: Final = (
+    "Hosts go on using their own copies. To invalidate those, set EJCACHE_NAMESPACE to another text in every job, or "
+    "remove EJCACHE_LOCAL_DIR on every host."
+)
+
+
+def prune(
+    directory: Dir = None,
+    max_size: Annotated[
+        str | None, typer.Option("--max-size", metavar="SIZE", help="Bytes that may stay, such as 10GB or 10GiB.")
+    ] = None,
+    max_entries: Annotated[
+        str | None, typer.Option("--max-entries", metavar="N", help="Number of entries that may stay.")
+    ] = None,
+    older_than: OlderThan = None,
+    unused_for: Annotated[
+        str | None, typer.Option("--unused-for", metavar="AGE", help="Remove what was last used longer ago.")
+    ] = None,
+    name: Name = None,
+    old_versions: Annotated[
+        bool,
+        typer.Option("--old-versions", help="Remove entries of another JAX, jaxlib or host than the newest one."),
+    ] = False,
+    keep_pgle: Annotated[
+        bool, typer.Option("--keep-pgle", help="Keep PGLE profiles, and the entries that were compiled with one.")
+    ] = False,
+    jax: Annotated[
+        bool, typer.Option("--jax", help="Prune the entries that plain JAX wrote, instead of those of ejcache.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the entries that a rule names, and the least recently used ones beyond a limit.
+
+    Each rule removes entries independently of the others. --name restricts all rules to matching entries; alone, it
+    removes the matching entries. A plain entry is removed before the one of its program that was compiled with a PGLE
+    profile. Pinned entries stay. A directory that only plain JAX has written to is pruned as with --jax.
+
+    Jobs may use a bucket while it is pruned: entries created or used in the last five minutes stay. Without rules, the
+    limits that `config set` stored with the cache are applied. On a terminal, it asks before it removes more than half
+    of the entries or of the bytes, unless --yes is given.
+    """
+    from ejcache.maintenance.eviction import EvictionPass
+    from ejcache.maintenance.policy import EvictionPolicy
+
+    limits: dict[str, Any] = {
+        "max_size": size(max_size, option="--max-size"),
+        "max_entries": count(max_entries, option="--max-entries"),
+        "older_than": age(older_than, option="--older-than"),
+        "unused_for": age(unused_for, option="--unused-for"),
+        "name_glob": name,
+        "old_versions": old_versions,
+        "keep_pgle": keep_pgle,
+    }
+    with open_target(directory, write=not dry_run) as target:
+        store, policy = _to_prune(target, EvictionPolicy(**limits), jax=jax)
+        with EvictionPass(store, policy, dry_run=dry_run) as eviction:
+            if not as_json:
+                _print_planned(eviction.plan)
+                _ask_if_most_goes(target, eviction.plan, yes=yes or dry_run)
+            report = _run(eviction, quiet=as_json or dry_run)
+            _print_pruned(target, report, _plan_fields(target, eviction.plan, report) if as_json else None)
+    if report.failures:
+        raise typer.Exit(1)
+
+
+def clear(
+    keys: Keys = None,
+    directory: Dir = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Remove all entries of ejcache, or those that are named, pinned ones too. Entries of plain JAX stay.
+
+    Asks before it removes all, unless --yes is given. If several hosts share the cache, each of them goes on using its
+    own copies. To invalidate those, set EJCACHE_NAMESPACE to another text, or remove EJCACHE_LOCAL_DIR on every host.
+    """
+    from ejcache.maintenance.eviction import EvictionPass
+    from ejcache.maintenance.policy import EvictionPolicy
+
+    with open_target(directory, write=True) as target:
+        if target.store is None:
+            raise NotAStoreError(f"{target.url} holds no entries of ejcache")
+        only = frozenset(_named(target, keys)) if keys else None
+        with EvictionPass(target.store, EvictionPolicy(everything=True, only=only)) as eviction:
+            if eviction.plan.count and not keys:
+                what = output.count_and_size(eviction.plan.entries, eviction.plan.size)
+                confirm(f"Remove {what} from {target.url}?", yes=yes, as_json=as_json)
+            report = _run(eviction, quiet=as_json)
+    if as_json:
+        output.print_json({"url": target.url, **_report_fields(report)})
+    elif not report.planned:
+        output.say(f"nothing to remove: {target.url} holds no entries of ejcache")
+    else:
+        output.say(f"removed {output.count_and_size(report.removed, report.freed)} from {target.url}")
+        if target.shared:
+            output.say(_COPIES_STAY)
+        _warn_of_failures(report)
+    if report.failures:
+        raise typer.Exit(1)
+
+
+def pin(key: Key, directory: Dir = None, as_json: Json = False) -> None:
+    """Keep an entry, or all entries of a name: only `clear` removes them.
+
+    Exits with 1 and pins nothing if there is no such entry, or if KEY is the beginning of several programs' keys.
+    """
+    _change_pin(key, directory, as_json, pinned=True)
+
+
+def unpin(key: Key, directory: Dir = None, as_json: Json = False) -> None:
+    """Let pinned entries be removed again when there is not enough room for all."""
+    _change_pin(key, directory, as_json, pinned=False)
+
+
+def confirm(question: str, *, yes: bool, as_json: bool) -> None:
+    """Ask before all or most entries are removed.
+
+    Raises:
+        UsageError: nobody can answer, and `--yes` was not given.
+        typer.Exit: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty() or as_json:
+        raise UsageError("clear asks before it removes everything: give --yes where nobody can answer")
+    if not typer.confirm(output.printable(question), err=True):
+        output.warn("nothing was removed")
+        raise typer.Exit(1)
+
+
+def _change_pin(wanted: str, directory: str | None, as_json: bool, *, pinned: bool) -> None:
+    check_wanted(wanted)
+    with open_target(directory, write=True) as target:
+        store: object = target.store
+        if not isinstance(store, Pinnable):
+            raise UsageError(f"{target.url} is a cache whose entries cannot be pinned")
+        # A pin can be removed even if its entry is not stored any more.
+        keys = [wanted] if not pinned and wanted in store.pinned() else _named(target, [wanted])
+        changed = [key for key in keys if (store.pin(key) if pinned else store.unpin(key))]
+    if as_json:
+        output.print_json({"url": target.url, "pinned": pinned, "keys": keys, "changed": changed})
+        return
+    for key in keys:
+        already = "" if key in changed else " already"
+        output.say(f"{key} is {'' if pinned else 'not '}pinned{already}")
+
+
+def _named(target: Target, wanted: Iterable[str]) -> list[str]:
+    """The keys of the entries that `wanted` name."""
+    found: dict[str, None] = {}
+    for text in wanted:
+        own = (row for row in list_entries(target) if not row.is_jax)
+        chosen = choose(own, text, identify_entry, where=target.url, all_of_a_name=True)
+        found |= dict.fromkeys(row.info.key for row in chosen)
+    return list(found)
+
+
+def _to_prune(target: Target, asked: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
+    """What is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
+    from ejcache.maintenance.stored_policy import policy_of
+
+    policy = asked if asked.has_criterion else policy_of(target.limits or {})
+    if not policy.has_criterion:
+        raise UsageError(f"prune needs a rule that says what to remove: give {_CRITERIA}")
+    if jax and target.jax is None:
+        raise UsageError(f"--jax: {target.url} holds no entries of plain JAX")
+    store = target.jax if jax or target.store is None else target.store
+    if store is None:
+        raise NotAStoreError(f"{target.url} holds no entries that could be pruned")
+    return store, replace(policy, keep_pgle=asked.keep_pgle)
+
+
+def _ask_if_most_goes(target: Target, planned: EvictionPlan, *, yes: bool) -> None:
+    """On a terminal, ask before more than half of the entries or of the bytes are removed."""
+    most = planned.entries > planned.left or planned.size > planned.left_size
+    if most and not yes and sys.stdin.isatty():
+        goes = output.count_and_size(planned.entries, planned.size)
+        left = output.count_and_size(planned.left, planned.left_size)
+        confirm(f"Remove {goes} from {target.url}? {left} would stay.", yes=False, as_json=False)
+
+
+def _run(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:
+    with output.progress("removing", eviction.plan.count, quiet=quiet) as advance:
+        return eviction.run(advance=advance)
+
+
+def _plan_fields(target: Target, planned: EvictionPlan, report: EvictionReport) -> dict[str, Any]:
+    return {
+        "url": target.url,
+        "planned_entries": planned.entries,
+        "planned_side_objects": planned.count - planned.entries,
+        "planned_size": planned.size,
+        **_report_fields(report),
+        "left_entries": report.left,
+        "left_size": report.left_size,
+        "in_use_entries": report.in_use,
+        "planned": [
+            output.fields_of(deletion.entry, "key", "size", "last_used") | {"reason": deletion.reason}
+            for deletion in planned
+        ],
+    }
+
+
+def _report_fields(report: EvictionReport) -> dict[str, Any]:
+    return {
+        "dry_run": report.dry_run,
+        "removed_entries": 0 if report.dry_run else report.removed,
+        "removed_size": 0 if report.dry_run else report.freed,
+        "failed": [{"key": key, "problem": problem} for key, problem in report.failed],
+        "failures": report.failures,
+    }
+
+
+def _print_planned(planned: EvictionPlan) -> None:
+    now = time.time()
+    rows = []
+    for deletion in islice((each for each in planned if not is_side_key(each.entry.key)), _SHOWN):
+        entry = deletion.entry
+        row = ListedEntry(entry, parse_any_key(entry.key))
+        ages = [output.ago(moment, now=now) for moment in (entry.created, entry.last_used)]
+        rows.append([row.parts.name, format_size(entry.size), *ages, deletion.reason.replace("_", " "), row.short])
+    if rows:
+        columns = ["name", "size", "created", "last used", "rule", "key"]
+        output.print_table(columns, rows, right=("size", "created", "last used"), shrink=("name",), drop=("created",))
+    if len(rows) < planned.entries:
+        output.say(f"and {planned.entries - len(rows):,} more; --json lists them all")
+
+
+def _print_pruned(target: Target, report: EvictionReport, fields: dict[str, Any] | None) -> None:
+    """Print what was removed, or `fields` as JSON."""
+    if fields is not None:
+        output.print_json(fields)
+        return
+    done = "would remove" if report.dry_run else "removed"
+    removed = output.count_and_size(report.removed, report.freed)
+    left = output.count_and_size(report.left, report.left_size)
+    output.say(f"{done} {removed} from {target.url}; {left} {'stays' if report.left == 1 else 'stay'}")
+    _warn_of_failures(report)
+    if report.in_use:
+        number = output.plural(report.in_use, "entry", "entries")
+        output.say(f"{number} in use: created or used within five minutes")
+
+
+def _warn_of_failures(report: EvictionReport) -> None:
+    for key, problem in report.failed:
+        output.warn(f"{key} could not be removed: {problem}")
+    if report.failures > len(report.failed):
+        output.warn(f"and {report.failures - len(report.failed):,} more could not be removed")
+    for problem in report.problems:
+        output.warn(problem)

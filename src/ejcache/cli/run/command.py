@@ -1,0 +1,119 @@
+"""`ejcache run`: runs an unchanged program, and every process that it starts, with the cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+from ejcache.cli.options import Dir, MinCompileSeconds, warn_of_bytes
+from ejcache.errors import JaxImportError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["REGISTRATION", "RunCommand", "run"]
+
+
+class RunCommand(TyperCommand):
+    """Parses no options after the program's name: they are the program's own, as with `python`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; called by the framework."""
+        takes_value = {
+            name for parameter in self.params if not getattr(parameter, "is_flag", False) for name in parameter.opts
+        }
+        return super().parse_args(ctx, _end_options(args, takes_value))
+
+
+REGISTRATION: Final = {"cls": RunCommand, "context_settings": {"allow_interspersed_args": False}}
+"""How the application registers `run`."""
+
+
+def _end_options(arguments: Sequence[str], takes_value: set[str]) -> list[str]:
+    """The arguments with `--` before the program, which may begin with `-m`, `-c` or `-`, as after `python`."""
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        if not argument.startswith("-") or argument in ("-", "--") or argument[:2] in ("-m", "-c"):
+            break
+        position += 2 if argument in takes_value else 1
+    program = arguments[position:]
+    return [*arguments[:position], *(["--"] if program and program[0] != "--" else []), *program]
+
+
+def run(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROGRAM ARGS",
+            help="A script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command, such as pytest.",
+            show_default=False,
+        ),
+    ] = None,
+    directory: Dir = None,
+    max_size: Annotated[
+        str | None, typer.Option("--max-size", metavar="SIZE", help="Limit for all entries, such as 10GB; -1 for none.")
+    ] = None,
+    min_compile_seconds: MinCompileSeconds = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Read entries, but write none.")] = False,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            "--report",
+            metavar="off|line|json|PATH",
+            help="The report at the end: a line or JSON on stderr, or a JSON file. Default: EJCACHE_REPORT, or line.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --report json.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as --report off.")] = False,
+) -> int:
+    """Run a program with the cache enabled in each of its processes that uses JAX, and report on all of them together.
+
+    The options become environment variables (EJCACHE and those that `ejcache config` shows), so that every process that
+    the program starts has them. What a process sets itself, with jax.config.update or ejcache.enable, goes first.
+    Arguments, input, output, signals and exit status are those of the program.
+    """
+    from ejcache.cache.exit_report import absolute_destination, is_off
+    from ejcache.cli.run.launch import command_of, replace_this_process, run_and_report
+
+    command = command_of(program or [])
+    warn_of_bytes("--max-size", max_size)
+    given: dict[str, Any] = {
+        "cache_dir": _absolute(directory),
+        "max_size": max_size,
+        "min_compile_seconds": min_compile_seconds,
+        "read_only": True if read_only else None,
+        "report": "off" if quiet else "json" if as_json and report is None else report,
+    }
+    destination = absolute_destination(_export({name: value for name, value in given.items() if value is not None}))
+    if destination is None or is_off(destination):
+        replace_this_process(command)
+    return run_and_report(command, destination)
+
+
+def _absolute(directory: str | None) -> str | None:
+    """`--dir`, from which the program may start processes in other directories."""
+    from ejcache.stores.location import Location
+
+    try:
+        return None if directory is None else Location.parse(directory).url
+    except UsageError as exc:
+        raise UsageError(f"--dir: {exc}") from exc
+
+
+def _export(given: dict[str, Any]) -> str:
+    """Put the options into the environment; returns where the report goes."""
+    from ejcache.settings.environment import export_settings
+    from ejcache.settings.resolve import command_line, resolve, set_command_line
+
+    set_command_line(given)
+    report = resolve().report or "line"
+    export_settings({**command_line(), "report": "off"})
+    set_command_line({})
+    for problem in resolve().problems:
+        if isinstance(problem, JaxImportError) or problem.setting == "EJCACHE":
+            raise problem
+    return str(report)

@@ -1,0 +1,174 @@
+"""What a command works on: the cache, or the autotune store, that `--dir` or the settings name, found and opened."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ejcache.cli.output import warn
+from ejcache.errors import EjcacheError, EntryError, JaxImportError, SettingError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ejcache.autotune.records.layer import RecordLayer
+    from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.settings.resolve import Settings
+    from ejcache.stores.base import Store
+    from ejcache.stores.opening import CacheContents
+    from ejcache.stores.plain_jax import JaxEntries
+
+__all__ = [
+    "NotFoundError",
+    "Target",
+    "check_directory",
+    "command_settings",
+    "named_layer",
+    "open_autotune",
+    "open_target",
+    "own_layers",
+]
+
+
+class NotFoundError(EjcacheError):
+    """What a command was asked for does not exist, or several things have the name that was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A location that has entries.
+
+    Attributes:
+        url: the location.
+        store: the ejcache store there, or None. That of a shared location knows what other processes use.
+        jax: the entries that plain JAX wrote there, or None.
+        max_size: the limit in bytes that is stored with the cache, or else that of the settings; -1 for none.
+        shared: whether several hosts share it.
+        limits: the limits that are stored with it; None if there are none.
+    """
+
+    url: str
+    store: Store | None
+    jax: JaxEntries | None
+    max_size: int
+    shared: bool = False
+    limits: Mapping[str, Any] | None = None
+
+
+def command_settings(directory: str | None) -> Settings:
+    """The settings, with `--dir` among them. A message on stderr names each value that cannot be used.
+
+    Raises:
+        SettingError: `--dir` is an empty text.
+    """
+    from ejcache.settings.resolve import resolve, set_command_line
+
+    _check_given(directory)
+    set_command_line({"cache_dir": directory} if directory is not None else {})
+    settings = resolve()
+    for problem in settings.problems:
+        warn(str(problem) if isinstance(problem, JaxImportError) else f"{problem}; it is ignored")
+    return settings
+
+
+@contextlib.contextmanager
+def open_target(directory: str | None, *, write: bool = False) -> Iterator[Target]:
+    """The cache that `--dir`, or else the settings, name. Opening it never creates one.
+
+    Raises:
+        UsageError: the URL is not one of a cache; the message names the setting that it comes from.
+        NotAStoreError: there is no cache.
+        StoreError: the cache cannot be opened.
+    """
+    from ejcache.stores.opening import inspect_location
+
+    settings = command_settings(directory)
+    try:
+        contents = inspect_location(str(settings.cache_dir), settings=settings)
+    except UsageError as exc:
+        raise UsageError(f"{settings['cache_dir'].source}: {exc}") from exc
+    store = contents.open(max_size=settings.store_limit, read_only=not write)
+    try:
+        yield _target(contents, store, settings.chosen_max_size)
+    finally:
+        if store is not None:
+            store.close()
+        contents.close()
+
+
+@contextlib.contextmanager
+def open_autotune(
+    directory: str | None, *, write: bool = False, must_exist: bool | None = None
+) -> Iterator[AutotuneStore]:
+    """The autotune store that `--dir`, or else the settings, name. A message on stderr counts failed operations.
+
+    Args:
+        directory: the value of `--dir`.
+        write: whether the command changes the store.
+        must_exist: whether the directory of `--dir` must exist; by default, if the command does not write.
+
+    Raises:
+        UsageError: the URL is not one of a store.
+        NotFoundError: the directory does not exist.
+    """
+    from ejcache.autotune.records.store import AutotuneStore
+
+    _check_given(directory)
+    if directory is not None and (not write if must_exist is None else must_exist):
+        check_directory(directory, "there is no autotune store at")
+    store = AutotuneStore(directory, seeds=() if directory is not None else None, read_only=not write)
+    try:
+        yield store
+    finally:
+        store.close()
+        if (errors := store.stats()["errors"]) > 0:
+            warn(f"{errors} operations on the store failed")
+
+
+def check_directory(url: str, complaint: str) -> None:
+    """Raise NotFoundError, which begins with `complaint`, if `url` is a directory that does not exist."""
+    from ejcache.stores.location import Location, LocationKind
+
+    location = Location.parse(url)
+    if location.kind is LocationKind.DIRECTORY and not Path(location.path).is_dir():
+        raise NotFoundError(f"{complaint} {location}: the directory does not exist")
+
+
+def named_layer(store: AutotuneStore) -> RecordLayer:
+    """The layer that `--dir` or the settings name, which is the one that commands change.
+
+    Where the settings name a bucket, the first layer is a directory that only this user's programs read.
+    """
+    return next((layer for layer in store.layers if layer.name == "shared"), store.layers[0])
+
+
+def own_layers(store: AutotuneStore) -> list[RecordLayer]:
+    """The layers that can be written: the named one, and the user's own directory."""
+    return [layer for layer in store.layers if not layer.seeds]
+
+
+def _check_given(directory: str | None) -> None:
+    if directory is not None and not directory.strip():
+        # In `clear --dir "$CACHE"` the variable may be unset; the command must not work on the default cache then.
+        raise SettingError("--dir", directory, "a directory or a URL")
+
+
+def _target(contents: CacheContents, store: Store | None, chosen: int | None) -> Target:
+    from ejcache.stores.shared.store import SharedStore
+
+    limit = chosen if chosen is not None else store.max_size if store is not None else -1
+    if not isinstance(store, SharedStore):
+        return Target(contents.url, store, contents.jax, limit, shared=contents.bucket is not None)
+    from ejcache.maintenance.scan import ScannedStore
+    from ejcache.maintenance.stored_policy import read_limits
+
+    limits = None
+    try:
+        limits = read_limits(store.bucket)
+    except EntryError as exc:
+        warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
+    stored = (limits or {}).get("max_size")
+    max_size = limit if stored is None else int(stored)
+    return Target(contents.url, ScannedStore(store), contents.jax, max_size, shared=True, limits=limits)

@@ -1,0 +1,1 @@
+"""Leases and single flight: one process compiles, the others wait."""

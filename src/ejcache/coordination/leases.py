@@ -1,0 +1,164 @@
+"""Leases: of all processes that want to do one piece of work, one at a time may, and others notice when it dies.
+
+A lease saves work and decides nothing: entries are created only if absent, with or without a lease. So a lease may be
+released, taken over or ignored at any moment; at worst, a program is compiled twice.
+
+The holder renews its lease in heartbeats, changes that waiting processes see. A waiting process takes the holder for
+dead when it has missed three heartbeats in a row, by its own monotonic clock: no two clocks are compared.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MISSED_BEATS", "HeldLease", "LeaseState", "Leases", "LivenessDetector", "lease_scheduler"]
+
+MISSED_BEATS: Final = 3
+_EXIT_SECONDS: Final = 2.0
+"""How long the release of leases may take at exit. Others take over a lease that is not released by then."""
+
+lease_scheduler: Final = Scheduler(name="ejcache-leases")
+"""Renews and releases the leases of this process. Not for anything else: heartbeats must not wait behind uploads."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """A lease as another process sees it.
+
+    Attributes:
+        token: changes with every heartbeat and with every holder.
+        interval: seconds between heartbeats, as the holder wrote.
+        abandoned: the operating system says that the holder is dead.
+        holder: `process 812 on node-3`, for people; empty if it is unknown.
+    """
+
+    token: str
+    interval: float
+    abandoned: bool = False
+    holder: str = ""
+
+
+class HeldLease(ABC):
+    """A lease of this process: renewed in the background until it is released or another process takes it over.
+
+    Args:
+        interval: seconds between heartbeats.
+        scheduler: whose threads renew and release it.
+
+    Attributes:
+        lost: a heartbeat found that another process has taken it over.
+    """
+
+    def __init__(self, interval: float, scheduler: Scheduler) -> None:
+        self.lost = False
+        self._interval = interval
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._ended = False
+        _held.add(self)
+        scheduler.later(interval, self._renew_and_repeat)
+
+    def release(self, *, after: float = 0.0) -> None:
+        """Release the lease in the background, after so many seconds; a second call does nothing. Never raises.
+
+        In a forked child it does nothing: the lease belongs to the parent.
+        """
+        if self._pid == os.getpid() and not self._scheduler.later(after, self.end):
+            self.end()  # during exit
+
+    def renew(self) -> bool:
+        """Show that the holder is alive; False if it holds the lease no longer. Never raises."""
+        with self._lock:
+            if self._ended or self.lost or self._pid != os.getpid():
+                return False
+            self.lost = not self._beat()
+            return not self.lost
+
+    def end(self) -> None:
+        """Release the lease now."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._delete()
+
+    def _renew_and_repeat(self) -> None:
+        if self.renew():
+            self._scheduler.later(self._interval, self._renew_and_repeat)
+
+    @abstractmethod
+    def _beat(self) -> bool:
+        """Change what others see; False if another process has the lease. With the lock held. Raises nothing."""
+
+    @abstractmethod
+    def _delete(self) -> None:
+        """Remove what others see, unless the lease was lost. With the lock held. Raises nothing."""
+
+
+class Leases(Protocol):
+    """Leases by key.
+
+    Attributes:
+        grace: seconds for which a lease is held after its work has become visible. A process that looked for the
+            result a moment too early then still finds the lease held, and looks again.
+    """
+
+    grace: float
+
+    def acquire(self, key: str) -> HeldLease | None:
+        """The lease, or None if another holder has it; raises a `StoreError` if the storage cannot say."""
+
+    def look(self, key: str) -> LeaseState | None:
+        """The lease as it is now, or None if no process holds it; raises a `StoreError` if the storage cannot say."""
+
+    def take_over(self, key: str, seen: LeaseState) -> HeldLease | None:
+        """The lease of a dead holder, or None if it has changed since `seen`; of several callers one gets it."""
+
+
+class LivenessDetector:
+    """Tells a dead holder of a lease from a slow one, from what one waiting process has seen.
+
+    Two looks count as one unless they are a heartbeat apart. So a waiting process that was itself stopped, perhaps
+    together with the holder, does not take its own absence for the holder's death.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._token: str | None = None
+        self._counted_at = 0.0
+        self._missed = 0
+
+    def is_dead(self, state: LeaseState) -> bool:
+        """Whether, with this new look at the lease, its holder counts as dead."""
+        now = self._clock()
+        if state.token != self._token:
+            self._token, self._counted_at, self._missed = state.token, now, 0
+        elif now - self._counted_at >= state.interval:
+            self._counted_at = now
+            self._missed += 1
+        return state.abandoned or self._missed >= MISSED_BEATS
+
+
+_held: Final[weakref.WeakSet[HeldLease]] = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    for lease in list(_held):
+        if lease._pid == os.getpid() and not lease._ended:  # noqa: SLF001 (the other half of the class)
+            lease_scheduler.submit(lease.end)
+    lease_scheduler.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
+
+
+at_exit(ExitPhase.LEASES, _release_all)

@@ -1,0 +1,387 @@
+"""Switching ejcache on and off in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from ejcache.cache import exit_report as reporting
+from ejcache.cache.compilation_cache import CompilationCache
+from ejcache.cache.opening import open_cache_store, open_single_flight
+from ejcache.cache.policy import CachePolicy
+from ejcache.errors import UsageError
+from ejcache.jax_integration.seam.collector import CollectorPatch
+from ejcache.settings.keywords import with_setting_keywords
+from ejcache.settings.resolve import Settings, parse, resolve, setting_named
+from ejcache.settings.source import SettingsSource
+from ejcache.settings.values import FlagValue, Origin
+from ejcache.stores.location import Location, display_url
+from ejcache.util.log import log, warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Unpack
+
+    from ejcache.jax_integration.preload.preloader import Preloader
+    from ejcache.jax_integration.seam.flags import FlagReader
+    from ejcache.settings.typed import SettingOptions
+
+__all__ = ["active", "current_settings", "disable", "disabled", "enable", "enable_from_environment"]
+
+
+class _Session:
+    """One activation: the flags that it watches, the caches that it opened, what it changed in JAX."""
+
+    def __init__(self, flags: FlagReader) -> None:
+        self.flags = flags
+        self.source = SettingsSource(flags)
+        self.collector = CollectorPatch(lambda: int(self.settings().tracing_gc_threshold))
+        self.changed: dict[str, tuple[Any, Any]] = {}
+        self.preloader: Preloader | None = None
+        self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
+        self._opened_as: tuple[str, int, bool] | None = None
+        self._current: tuple[Settings, CachePolicy | None, CompilationCache | None] | None = None
+        self._lock = threading.RLock()
+
+    def settings(self) -> Settings:
+        return self.source.resolve_if_changed()
+
+    def policy(self, settings: Settings) -> CachePolicy | None:
+        """How the cache that the settings name is read and written; None if they disable caching or name no cache."""
+        return self._at(settings)[1]
+
+    def cache(self) -> CompilationCache | None:
+        """The cache that the settings name now; None if they disable caching or name no cache."""
+        return self._at(self.settings())[2]
+
+    def _at(self, settings: Settings) -> tuple[Settings, CachePolicy | None, CompilationCache | None]:
+        current = self._current
+        if current is None or current[0] is not settings:
+            replaced: list[CachePolicy] = []
+            with self._lock:
+                current = self._current = (settings, *self._named_by(settings, replaced))
+            # Not under the lock: closing may wait for uploads, and other threads compile meanwhile.
+            for policy in replaced:
+                policy.close()
+        return current
+
+    def _named_by(
+        self, settings: Settings, replaced: list[CachePolicy]
+    ) -> tuple[CachePolicy, CompilationCache] | tuple[None, None]:
+        for problem in settings.problems:
+            warn_once(str(problem), "ejcache: %s; it is ignored", problem)
+        if settings.disabled_reason:
+            return None, None
+        url = str(settings.cache_dir)
+        overruled = self.flags.overruled_directory()
+        if overruled not in (None, url):
+            warn_once(
+                ("overruled", overruled),
+                "ejcache: ejkernel has set the cache directory %s for itself; entries are kept in %s instead (%s)",
+                overruled,
+                display_url(url),
+                settings["cache_dir"].source,
+            )
+        opened_as = url, settings.max_size, settings.read_only
+        if self._opened_as != opened_as:
+            # The directory or a limit has changed: stores opened with the old values are no longer used.
+            replaced.extend(policy for policy, _ in self._caches.values())
+            self._opened_as = opened_as
+        if url not in self._caches:
+            try:
+                Location.parse(url)
+            except UsageError as exc:
+                warn_once(str(exc), "ejcache: nothing is cached: %s: %s", settings["cache_dir"].source, exc)
+                return None, None
+            self._caches[url] = self.make(url, settings)
+        return self._caches[url]
+
+    def make(self, url: str, settings: Settings) -> tuple[CachePolicy, CompilationCache]:
+        policy = CachePolicy(
+            url,
+            open_store=lambda: open_cache_store(Location.parse(url), self.settings()),
+            open_single_flight=lambda store: open_single_flight(Location.parse(url), store, self.settings()),
+        )
+        reporting.include(policy, destination=settings.report, disabled_reason=settings.disabled_reason)
+        return policy, CompilationCache(policy, settings=self.settings)
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a setting as the latest call in the program."""
+        flag = setting_named(name).flag
+        current = self.flags.read(flag) if flag else None
+        if current is None:
+            self.source.calls = {**self.source.calls, name: value}
+            return
+        before, _ = self.changed.get(flag, (current.value, None))
+        jax.config.update(flag, value)
+        self.changed[flag] = (before, value)
+
+    def restore(self) -> None:
+        """Put back the flags whose values are still those that `set` gave them."""
+        for flag, (before, ours) in self.changed.items():
+            current = self.flags.read(flag)
+            if current is not None and current.value == ours:
+                jax.config.update(flag, before)
+        self.changed.clear()
+        self.source.calls = {}
+
+    def save(self) -> _SavedState:
+        """What `enable` may change, as it is now."""
+        return _SavedState(self, self.source.calls, dict(self.changed), self.flags.save())
+
+    def load(self, saved: _SavedState) -> None:
+        """Undo what `set` has done since `saved`, to flags that the program has changed since then as well."""
+        for flag in self.changed.keys() | saved.changed.keys():
+            if self.changed.get(flag) != saved.changed.get(flag):
+                self.flags.put_back(flag, saved.flags[flag])
+        self.changed = dict(saved.changed)
+        self.source.calls = saved.calls
+
+    def close(self) -> None:
+        """Close the stores. The caches stay, and open their store again when they are used again."""
+        for policy, _ in list(self._caches.values()):
+            policy.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedState:
+    """What `enable` changes, as it was at one moment.
+
+    Attributes:
+        session: the activation; None if ejcache was not enabled.
+        calls: its values of settings that are not JAX flags.
+        changed: what it had changed in JAX.
+        flags: JAX's flags.
+        disabled_by_program: whether `disable` was called, which overrules `EJCACHE`.
+    """
+
+    session: _Session | None = None
+    calls: Mapping[str, Any] = field(default_factory=dict)
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    disabled_by_program: bool = False
+
+
+_ENABLED: Final = "jax_enable_compilation_cache"
+
+_lock = threading.RLock()
+_session: _Session | None = None
+_disabled_by_program = False
+_refused: list[str] = []
+
+
+@with_setting_keywords
+def enable(
+    url: str | None = None,
+    *,
+    max_size: int | str | None = None,
+    read_only: bool | None = None,
+    **settings: Unpack[SettingOptions],
+) -> CompilationCache:
+    """Use the cache for every compilation in this process, and return the cache.
+
+    This covers `jax.jit`, `pjit`, `shard_map`, `pmap`, `.lower().compile()` and `@ejit`. `enable` may be called again:
+    among its calls and those of `jax.config.update`, the latest wins. In a `with` statement, the state before the call
+    comes back at the end of the block, whatever the block does:
+
+        with ejcache.enable("/tmp/cache"):
+            ...
+
+    Args:
+        url: a directory or URL; by default, what `ejcache config` shows as `cache_dir`.
+        max_size: largest total size of the entries, in bytes or as `"10GB"`; -1 for no limit, 0 for no caching.
+        read_only: if true, never write.
+        settings: any other setting of docs/settings.md, by its name or by the name of its JAX flag.
+
+    Raises:
+        UsageError: a setting that does not exist, a value that a setting cannot have, or a URL that names no cache. A
+            failure of the storage raises nothing: it is logged once, and the program goes on without a cache.
+
+    The state belongs to the process, not to a thread: blocks of different threads must not overlap.
+
+    If the internals of the installed JAX are not those that this version supports, JAX's own cache is used instead,
+    with the same settings. This is logged once, and `active()` is None.
+
+    Entries are code. A person who can write to the cache can run code in this process: share it with people you trust.
+    """
+    wanted: dict[str, Any] = dict(settings)
+    if url is not None:
+        Location.parse(url)
+        wanted["cache_dir"] = url
+    if max_size is not None:
+        wanted["max_size"] = max_size
+    if read_only is not None:
+        wanted["read_only"] = read_only
+    parsed = {
+        setting_named(name).name: parse(setting_named(name), value, source=f"ejcache.enable({name}=…)")
+        for name, value in wanted.items()
+    }
+    global _session
+    with _lock:
+        state = _session.save() if _session is not None else _SavedState()
+        saved = replace(state, disabled_by_program=_disabled_by_program)
+        if _session is None:
+            _session = _start()
+        if _session is None:
+            return _leave_to_jax(parsed)
+        for name, value in parsed.items():
+            _session.set(name, value)
+        now = _session.settings()
+        cache = _session.cache() or _session.make(str(now.cache_dir), now)[1]
+        cache.when_left = functools.partial(_restore, saved)
+        return cache
+
+
+def enable_from_environment() -> None:
+    """Enable the cache with the settings as they are, unless the program has enabled or disabled it before.
+
+    `EJCACHE` leads here, through JAX's plug-in discovery, in every process that makes a backend. No backend is asked
+    for: JAX holds its plug-in lock.
+    """
+    with _lock:
+        if _session is not None or _disabled_by_program:
+            return
+        settings = resolve()
+        if settings.activate:
+            enable()
+        for problem in settings.problems:
+            if problem.setting == "EJCACHE":
+                warn_once(str(problem), "ejcache: nothing is cached: %s", problem)
+
+
+def disable() -> None:
+    """Stop using ejcache in this process. JAX's own cache is used again, with the flags as they were before."""
+    global _session, _disabled_by_program
+    with _lock:
+        _disabled_by_program = True
+        session, _session = _session, None
+        if session is None:
+            return
+        from ejcache.jax_integration.seam import patch as seam
+
+        seam.uninstall()
+        session.restore()
+        session.flags.unwatch()
+        session.collector.uninstall()
+    if session.preloader is not None:
+        session.preloader.close()
+    session.close()
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Within the block, no compilation in this process uses a persistent cache: neither ejcache's nor JAX's own.
+
+    A function that was compiled before is not compiled again. `enable` and `@ejit` may be called in the block; they
+    have an effect after it. The state belongs to the process, not to a thread.
+    """
+    with _lock:
+        session = _session
+        before = session.flags.save()[_ENABLED] if session is not None else None
+        value = getattr(jax.config, _ENABLED)
+        jax.config.update(_ENABLED, False)
+        _forget_whether_jax_caches()
+    try:
+        yield
+    finally:
+        with _lock:
+            if _session is None:
+                jax.config.update(_ENABLED, value)
+            else:
+                _session.flags.put_back(_ENABLED, before or FlagValue(value, Origin.DEFAULT))
+            _forget_whether_jax_caches()
+
+
+def active() -> CompilationCache | None:
+    """The cache that compilations use now. None if ejcache is not enabled or a setting disables caching."""
+    session = _session
+    return session.cache() if session is not None else None
+
+
+def current_settings() -> Settings:
+    """The settings that the next compilation will use."""
+    session = _session
+    return session.settings() if session is not None else resolve()
+
+
+def _start() -> _Session | None:
+    """Put ejcache in the place of JAX's cache, or log once why that is not possible."""
+    if not _refused:
+        try:
+            from ejcache.jax_integration.seam import patch as seam
+            from ejcache.jax_integration.seam.flags import FlagReader
+        except (ImportError, AttributeError) as exc:
+            # JAX no longer has a module or a name that the seam uses.
+            _refused.append(str(exc))
+        else:
+            _refused.extend(seam.mismatches())
+        if not _refused:
+            session = _Session(FlagReader())
+            _install(session)
+            return session
+        log.warning(
+            "ejcache: JAX %s is not built as expected, so JAX's own cache stays in charge: %s",
+            jax.__version__,
+            "; ".join(_refused),
+        )
+    return None
+
+
+def _install(session: _Session) -> None:
+    from ejcache.jax_integration.compiling import Compiler
+    from ejcache.jax_integration.seam import patch as seam
+
+    session.flags.watch()
+    compiler = Compiler(settings=session.settings, cache=session.policy, active=session.cache, reset=session.close)
+    seam.install(compiler)
+    session.preloader = compiler.preloader
+    compiler.preloader.watch()
+    session.collector.install()
+
+
+def _restore(saved: _SavedState) -> None:
+    """Bring back the state before a call of `enable`."""
+    global _session, _disabled_by_program
+    with _lock:
+        before = {flag: value for flag, (value, _) in _session.changed.items()} if _session is not None else {}
+        if _session is not saved.session:
+            disable()
+        _disabled_by_program = saved.disabled_by_program
+        if saved.session is None:
+            _set_flags(before)
+            return
+        if _session is None:
+            _session = saved.session
+            _install(_session)
+        _session.load(saved)
+
+
+def _set_flags(values: Mapping[str, Any]) -> None:
+    for flag, value in values.items():
+        if getattr(jax.config, flag) != value:
+            jax.config.update(flag, value)
+
+
+def _forget_whether_jax_caches() -> None:
+    """Make JAX read `jax_enable_compilation_cache` again, which it does once per process otherwise."""
+    if _session is None:
+        from jax.experimental.compilation_cache import compilation_cache
+
+        compilation_cache.reset_cache()
+
+
+def _leave_to_jax(values: dict[str, Any]) -> CompilationCache:
+    flags = {setting_named(name).flag: value for name, value in values.items() if setting_named(name).flag}
+    before = {flag: getattr(jax.config, flag) for flag in flags}
+    _set_flags(flags)
+    now = resolve(calls=values)
+    url = str(now.cache_dir)
+    policy = CachePolicy(url, open_store=lambda: open_cache_store(Location.parse(url), now))
+    cache = CompilationCache(policy, settings=lambda: now)
+    cache.when_left = functools.partial(_set_flags, before)
+    return cache

@@ -1,0 +1,74 @@
+"""Whether a stored executable equals a fresh one: `jax_compilation_cache_check_contents`, and checks of a sample.
+
+The serialised CPU executables of some programs (a `sort`) differ from compilation to compilation, and every one holds
+the source lines of the program that stored it. So equal bytes prove that two executables are equal, and different bytes
+prove nothing. Where the bytes differ, the optimised HLO without its metadata decides, and an entry is called wrong only
+if two fresh compilations agree with each other and differ from it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from ejcache.jax_integration.seam import patch as seam
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.jax_integration.program import Loaded
+
+__all__ = ["Comparison", "StoredExecutable", "compare", "serialized"]
+
+
+class Comparison(Enum):
+    """The result of a check. The values are parts of counters' names."""
+
+    SAME = "same"
+    """The bytes are equal, or both come from the same optimised program."""
+    DIFFERENT = "different"
+    """Two fresh compilations agree, and the stored executable is another program."""
+    UNSURE = "unsure"
+    """Fresh compilations differ among themselves, or XLA does not show its programs, so nothing is proven."""
+
+
+class StoredExecutable:
+    """A stored executable that is to be compared with a fresh one.
+
+    Args:
+        loaded: as it was loaded from its entry.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.key = loaded.key
+        self.raw = loaded.raw
+        self.program = _program(loaded.executable)
+
+
+def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:
+    """Compare `stored` with a fresh executable; `compile_again` makes a second one where that is needed."""
+    if serialized(fresh) == stored.raw:
+        return Comparison.SAME
+    program = _program(fresh)
+    if program is None or stored.program is None:
+        return Comparison.UNSURE
+    if program == stored.program:
+        return Comparison.SAME
+    return Comparison.DIFFERENT if _program(compile_again()) == program else Comparison.UNSURE
+
+
+def serialized(executable: Any) -> bytes | None:
+    """The executable's bytes, or None if XLA cannot give them."""
+    try:
+        return seam.serialize_executable(executable)
+    except RuntimeError:
+        # XLA raises RuntimeError. What cannot be serialised is compared by its optimised program.
+        return None
+
+
+def _program(executable: Any) -> str | None:
+    """The optimised program, or None if XLA cannot show it: some plug-ins cannot."""
+    try:
+        return seam.optimised_program(executable)
+    except RuntimeError:
+        return None

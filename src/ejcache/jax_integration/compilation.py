@@ -1,0 +1,126 @@
+"""One compilation: what is known of it, from the moment that JAX asks for its key until its executable is stored.
+
+JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
+`Compilation`, so that no step has to look up what an earlier one found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ejcache.cache.counters import Miss
+from ejcache.keys.key import PGLE
+
+if TYPE_CHECKING:
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.checking import StoredExecutable
+    from ejcache.keys.key import CacheKey
+    from ejcache.settings.resolve import Settings
+
+__all__ = ["Compilation", "KeyText", "Profile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What PGLE measured of a program.
+
+    Attributes:
+        data: as XLA takes it (`fdo_profile`).
+        percentile: over devices and runs.
+        runs: how many runs were profiled.
+        devices: how many devices the program has.
+        from_store: it was read from the store.
+    """
+
+    data: bytes
+    percentile: int
+    runs: int
+    devices: int
+    from_store: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Names the profile in the header of what was compiled with it."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of headers that describe it."""
+        return {"percentile": self.percentile, "runs": self.runs, "devices": self.devices}
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Compilation:
+    """One compilation. The thread that compiles changes it; nothing else refers to it.
+
+    Attributes:
+        key: what the result is stored under. Becomes the key of another variant where that one is compiled instead.
+        text: the text of the key.
+        settings: as they were when JAX asked for the key; all steps follow them.
+        cache: the cache that these settings ask for.
+        device_ids: the ids of the program's devices, in their order.
+        ranks: the processes that take part in the program, ascending.
+        has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
+        profile: the profile that the program is compiled with, if JAX or we have one for it.
+        miss: why no executable was loaded.
+        unloadable: keys of intact entries that XLA refuses to load on this host.
+        publisher: 0 if this rank stores the result, n if n ranks come before it.
+        serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
+        to_check: the stored executable that the result is to be compared with, or None.
+    """
+
+    key: CacheKey
+    text: str = ""
+    settings: Settings
+    cache: CachePolicy
+    device_ids: tuple[int, ...]
+    ranks: tuple[int, ...]
+    has_profile: bool = False
+    profile: Profile | None = None
+    miss: Miss = Miss.ABSENT
+    unloadable: set[str] = field(default_factory=set)
+    publisher: int = 0
+    serialized_size: int = 0
+    to_check: StoredExecutable | None = None
+
+    def __post_init__(self) -> None:
+        self.text = self.key.text
+
+    def use_variant(self, variant: str) -> None:
+        """Go on as the compilation of another variant of the program."""
+        self.key = self.key.of_variant(variant)
+        self.text = self.key.text
+
+    @property
+    def is_optimised(self) -> bool:
+        """Whether JAX asks for the variant that was compiled with a profile."""
+        return self.key.variant == PGLE
+
+    @property
+    def is_multi_process(self) -> bool:
+        """Whether the program spans several processes."""
+        return len(self.ranks) > 1
+
+    def report_failure(self, doing: str, exc: Exception) -> None:
+        """Count and log a failure of one of our own steps.
+
+        Raises:
+            Exception: `exc` itself, if the settings ask for that.
+        """
+        self.cache.report_failure(doing, exc, self.settings, program=self.key.name)
+
+
+class KeyText(str):
+    """The text of a key, as JAX carries it, and the compilation that it is the key of."""
+
+    __slots__ = ("compilation",)
+
+    compilation: Compilation
+
+    @classmethod
+    def of(cls, compilation: Compilation) -> KeyText:
+        """The text of this compilation's key."""
+        text = cls(compilation.text)
+        text.compilation = compilation
+        return text

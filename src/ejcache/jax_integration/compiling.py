@@ -1,0 +1,496 @@
+"""One compile, from JAX's request to the stored executable.
+
+JAX asks in this order, and each question is a method of `Compiler`:
+
+1. `make_key`: the key of the program, on which JAX carries our `Compilation`.
+2. `contains`: only with PGLE, which variant to use (`pgle.py`).
+3. `read`: look the entry up, load it, agree with the other ranks of the program, perhaps check it. A hit ends here.
+4. `compile`, or `share` for a program that spans processes: compile once among all threads, processes and hosts that
+   want the same program, and store the result (`publishing.py`).
+
+A failure in one of our own steps means that the step is left out, whatever the type of the error; the program compiles
+as it would without a cache. `jax_raise_persistent_cache_errors` lets the error through.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.policy import Lookup
+from ejcache.jax_integration.compilation import Compilation, KeyText
+from ejcache.jax_integration.lowering.key import PointerError, alternative_key, make_key, short_digest
+from ejcache.jax_integration.origins import ExecutableOrigins
+from ejcache.jax_integration.preload.preloader import Preloader
+from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.progress import progress_of
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.coordination import coordination_client, process_index
+from ejcache.keys.key import PGLE
+from ejcache.settings.floors import Floors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.cache.compilation_cache import CompilationCache
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.agreement import RankAgreement
+    from ejcache.jax_integration.checking import StoredExecutable
+    from ejcache.jax_integration.pgle import PgleVariants
+    from ejcache.jax_integration.program import CompileTarget, LoweredProgram
+    from ejcache.jax_integration.publishing import Publisher
+    from ejcache.jax_integration.sharing import Sharing
+    from ejcache.jax_integration.xla_caches.directories import XlaCaches
+    from ejcache.settings.resolve import Settings
+
+__all__ = ["Compiler"]
+
+_SMALL_PROGRAM: Final = 6000
+"""Bytes of a program's canonical form below which it compiles in well under a second."""
+_QUICK_SECONDS: Final = 0.1
+"""With a lower floor for what other hosts get, small programs are published too."""
+_PLATFORMS_WITH_CACHES: Final = frozenset({"cuda", "gpu", "rocm", "sycl"})
+"""The platforms on which XLA has caches of its own."""
+_POINTERS: Final = {
+    Skip.PARTITIONING: "uses custom_partitioning, whose Python function has no identity outside this process, so it is "
+    "compiled anew every time. If it does not change between runs, set "
+    "jax_remove_custom_partitioning_ptr_from_cache_key; or use shard_map instead",
+    Skip.INSPECTION: "inspects shardings (jax.debug.inspect_array_sharding, visualize_array_sharding) with a Python "
+    "function that is called while it compiles, so it is compiled anew every time; take that out to have it cached",
+}
+"""What is logged about programs that hold the address of a Python function."""
+
+
+class Compiler:
+    """The hooks that `seam.install` takes.
+
+    Args:
+        settings: returns the current settings.
+        cache: the cache that these settings ask for, or None.
+        active: what `ejcache.active()` returns.
+        reset: closes the caches; called when the program calls JAX's `reset_cache()`.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Callable[[], Settings],
+        cache: Callable[[Settings], CachePolicy | None],
+        active: Callable[[], CompilationCache | None],
+        reset: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._active = active
+        self._close = reset
+        self._ranks: RankAgreement | None = None
+        self._origins = ExecutableOrigins()
+        self._checked: set[str] = set()
+        self._hits_seen = 0
+        self.preloader = Preloader(settings=settings, cache=cache)
+
+    # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
+
+    @cached_property
+    def _sharing(self) -> Sharing:
+        from ejcache.jax_integration.sharing import Sharing
+
+        return Sharing(self._origins)
+
+    @cached_property
+    def _variants(self) -> PgleVariants:
+        from ejcache.jax_integration.pgle import PgleVariants
+
+        return PgleVariants(agreement=self._agreement)
+
+    @cached_property
+    def _publisher(self) -> Publisher:
+        from ejcache.jax_integration.publishing import Publisher
+
+        return Publisher(self._variants)
+
+    @cached_property
+    def _xla_caches(self) -> XlaCaches:
+        from ejcache.jax_integration.xla_caches.directories import XlaCaches
+
+        return XlaCaches(settings=self._settings, report_failure=self._report_failure)
+
+    # -- the key ---------------------------------------------------------------------------------------------------
+
+    def make_key(
+        self, *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
+    ) -> KeyText | None:
+        """The key of a program, which carries its `Compilation`; None if the program is compiled without the cache."""
+        settings = self._settings()
+        cache = self._cache(settings)
+        if cache is None:
+            return None
+        if not seam.can_serialize(backend):
+            cache.count_skip(Skip.PLATFORM)
+            return None
+        try:
+            key = make_key(
+                module=module,
+                devices=devices,
+                options=options,
+                backend=backend,
+                profile_sentinel=profile_sentinel,
+                settings=settings,
+            )
+        except PointerError as exc:
+            name = seam.module_name(module)
+            self._publisher.skip_without_key(cache, settings, name, exc.skip)
+            cache.warn(exc.skip.value, f"{name} {_POINTERS[exc.skip]}")
+            return None
+        except Exception as exc:
+            # A program that has no key is compiled without the cache, as in JAX.
+            cache.count_skip(Skip.NO_KEY)
+            cache.report_failure("make a key", exc, settings)
+            return None
+        participants = list(devices.flat)
+        compilation = Compilation(
+            key=key,
+            settings=settings,
+            cache=cache,
+            device_ids=tuple(device.id for device in participants),
+            ranks=tuple(sorted({device.process_index for device in participants})),
+            has_profile=profile_sentinel is not None and bool(options.executable_build_options.fdo_profile),
+        )
+        return KeyText.of(compilation)
+
+    def contains(self, key: str) -> bool:
+        """PGLE's question whether to use the optimised variant, or, of the plain one, whether to warn."""
+        compilation = _compilation_of(key)
+        if compilation is None:
+            return False
+        try:
+            return self._variants.is_wanted(compilation)
+        except Exception as exc:
+            compilation.report_failure("look for an optimised entry", exc)
+            return False
+
+    # -- a hit -----------------------------------------------------------------------------------------------------
+
+    def read(self, key: str, target: CompileTarget) -> tuple[Any, float | None]:
+        """The loaded executable and the seconds that it took to compile, or (None, None)."""
+        compilation = _compilation_of(key)
+        if compilation is None:
+            return None, None
+        found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
+        if isinstance(found, Loaded):
+            if self._wants_check(compilation, found):
+                from ejcache.jax_integration.checking import StoredExecutable
+
+                compilation.to_check = StoredExecutable(found)
+                found = Miss.CHECKED
+        else:
+            # Never checked: what is compiled under this key is another variant.
+            found = self._load_fallback(compilation, target) or found
+        if isinstance(found, Miss):
+            compilation.miss = found
+            return None, None
+        self._count_hit(compilation, target, found)
+        return found.executable, found.header.compile_seconds
+
+    def _count_hit(self, compilation: Compilation, target: CompileTarget, found: Loaded) -> None:
+        compilation.cache.count_hit(found.header, load_seconds=found.seconds)
+        self.preloader.note(compilation, target, found)
+
+    def _look_up(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | Miss:
+        """Look up and load what this rank can see under `text`, or under its alternative for this kind of host."""
+        miss: Miss | None = None
+        for is_alternative in (False, True):
+            candidate = alternative_key(text, target.backend) if is_alternative else text
+            if candidate in compilation.unloadable:
+                miss = Miss.REJECTED
+                continue
+            ahead = self.preloader.take(compilation, candidate, target)
+            if ahead is not None:
+                self._origins.loaded(ahead.executable, compilation, candidate)
+                return ahead
+            started = time.monotonic()
+            looked = self._read_entry(compilation, candidate)
+            if looked.entry is None:
+                return miss or looked.miss or Miss.ABSENT
+            try:
+                executable = seam.load_executable(looked.entry.raw, target)
+            except Exception as exc:
+                # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
+                compilation.unloadable.add(candidate)
+                compilation.cache.warn(
+                    f"unloadable:{candidate}", f"XLA does not load {candidate} here, so it is compiled anew: {exc}"
+                )
+                miss = Miss.REJECTED
+                continue
+            self._origins.loaded(executable, compilation, candidate)
+            seconds = time.monotonic() - started
+            return Loaded(executable, candidate, looked.entry.header, looked.entry.raw, seconds)
+        return Miss.REJECTED
+
+    def _read_entry(self, compilation: Compilation, text: str) -> Lookup:
+        try:
+            return compilation.cache.read(text, compilation.settings)
+        except Exception as exc:
+            compilation.report_failure("read an entry", exc)
+            return Lookup(None, Miss.ERROR)
+
+    def _agree(self, compilation: Compilation, text: str, found: Loaded | Miss) -> Loaded | Miss:
+        """What all ranks of the program do: they load the executable only if every one of them can."""
+        if not compilation.is_multi_process:
+            return found
+        agreement = self._agreement()
+        if agreement is None:
+            return found
+        from ejcache.jax_integration.publishing import publisher_order
+
+        ranks, domain = compilation.ranks, compilation.cache.domain
+        decision = agreement.decide(
+            # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one key, two decisions.
+            agreement.topic(f"{text}/{short_digest(repr(compilation.device_ids))}"),
+            participants=ranks,
+            mine={"loaded": isinstance(found, Loaded), "domain": domain},
+            decide=lambda said: {
+                "load": len(said) == len(ranks) and all(each["loaded"] for each in said.values()),
+                "domains": publisher_order(said),
+            },
+        )
+        order = decision["domains"].get(domain, []) if decision is not None else []
+        compilation.publisher = order.index(process_index()) if process_index() in order else 0
+        if isinstance(found, Loaded) and (decision is None or not decision["load"]):
+            return Miss.DISAGREED
+        return found
+
+    def _load_fallback(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
+        """Another variant of the program, in place of an optimised executable that cannot be loaded."""
+        try:
+            texts = self._variants.fallbacks(compilation)
+        except Exception as exc:
+            compilation.report_failure("look for another variant", exc)
+            return None
+        for text in texts:
+            found = self._agree(compilation, text, self._look_up(compilation, text, target))
+            if isinstance(found, Loaded):
+                return found
+        return None
+
+    # -- a miss ----------------------------------------------------------------------------------------------------
+
+    def compile(self, key: str, program: LoweredProgram) -> Any:
+        """Compile after a miss, and store the result."""
+        compilation = _compilation_of(key)
+        if compilation is None:
+            return seam.compile_executable(program)
+        self._variants.resolve(compilation, program.target.options)
+        return self._compile_once(compilation, program)
+
+    def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
+        """Compile a program that spans processes on the first of them, and load its result on the others."""
+        compilation, coordination = _compilation_of(key), coordination_client()
+        if compilation is None or coordination is None:
+            return self.compile(key, program)
+        executable = self._sharing.cached(compilation, program)
+        if executable is not None:
+            return executable
+        self._variants.resolve(compilation, program.target.options)
+        if compilation.text != str(key):
+            # Without its profile an optimised program is the plain one, and is shared as that.
+            executable = self._sharing.cached(compilation, program)
+            if executable is not None:
+                return executable
+        return self._sharing.run(
+            compilation,
+            program,
+            coordination,
+            first_process=first_process,
+            compile_here=partial(self._compile_once, compilation, program),
+            store=partial(self._publisher.publish, compilation, program),
+        )
+
+    def _compile_once(self, compilation: Compilation, program: LoweredProgram) -> Any:
+        """Compile, or load what another thread, process or host is compiling now."""
+        target = program.target
+        if (
+            compilation.to_check is not None
+            or compilation.text in compilation.unloadable
+            or _holds_callbacks(program)
+            # The ranks of one program meet in it; they must not wait for each other here.
+            or compilation.is_multi_process
+            or compilation.miss is Miss.QUICK
+        ):
+            return self._compile_here(compilation, program)
+        own: list[Any] = []  # the outcome of compiling here: an executable or the program's own error
+
+        def work() -> Any:
+            try:
+                own.append(self._compile_here(compilation, program))
+            except BaseException as exc:
+                own.append(exc)
+                raise
+            return own[0]
+
+        def lookup() -> Loaded | None:
+            found = self._look_up(compilation, compilation.text, target)
+            return found if isinstance(found, Loaded) else None
+
+        try:
+            made = compilation.cache.once(
+                compilation.text,
+                compilation.settings,
+                lookup=lookup,
+                work=work,
+                between_hosts=_is_worth_requests(compilation),
+            )
+        except Exception as exc:
+            if own and isinstance(own[0], BaseException):
+                raise own[0] from own[0].__cause__
+            # Leases or waiting failed, not the program.
+            compilation.report_failure("compile this program only once", exc)
+            return own[0] if own else self._compile_here(compilation, program)
+        if not isinstance(made, Loaded):
+            return made
+        self._count_hit(compilation, target, made)
+        seam.record_hit(program.name, compilation.text, made.header.compile_seconds, made.seconds)
+        return made.executable
+
+    def _compile_here(self, compilation: Compilation, program: LoweredProgram) -> Any:
+        started = time.monotonic()
+        with progress_of(program.name, compilation.settings):
+            executable = seam.compile_executable(program)
+        seconds = time.monotonic() - started
+        self._origins.compiled(executable)
+        self._collect_xla_caches()
+        if _holds_callbacks(program):
+            self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
+        elif compilation.to_check is not None:
+            compilation.cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
+            self._check(compilation, compilation.to_check, program, executable)
+        else:
+            compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
+            skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
+            if skip in {None, Skip.QUICK, Skip.DUPLICATE}:
+                self.preloader.note(compilation, program.target, seconds=seconds, stored=skip is not Skip.QUICK)
+        return executable
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _wants_check(self, compilation: Compilation, found: Loaded) -> bool:
+        """The first hit of each key in this process with `check_contents`, one hit in N with `check_one_in`.
+
+        Never of a program that spans processes: the ranks must all load or all compile. Never of an optimised
+        executable: compiled without its profile, the program is another one.
+        """
+        if compilation.is_multi_process or found.header.variant == PGLE:
+            return False
+        if compilation.settings.check_contents:
+            return found.key not in self._checked
+        every: int = compilation.settings.check_one_in
+        if every <= 0:
+            return False
+        self._hits_seen += 1
+        return self._hits_seen % every == 0
+
+    def _check(self, compilation: Compilation, stored: StoredExecutable, program: LoweredProgram, fresh: Any) -> None:
+        from ejcache.jax_integration.checking import Comparison, compare, serialized
+
+        result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
+        cache, settings = compilation.cache, compilation.settings
+        self._checked.add(stored.key)
+        cache.count_check(result.value)
+        if result is not Comparison.DIFFERENT:
+            return
+        cache.quarantine(stored.key, settings)
+        cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
+        if settings.check_contents:
+            # As in JAX: a program that asks for the check gets the error, whatever `raise_persistent_cache_errors` is.
+            raise seam.verification_error(stored.key, stored.raw, serialized(fresh) or b"")
+
+    # -- beside compilations ---------------------------------------------------------------------------------------
+
+    def share_profile(self, *, module: Any, devices: Any, options: Any, first_process: int) -> bytes:
+        """The profile with which every process of this program compiles; empty for none."""
+        from ejcache.jax_integration.pgle import share_profile
+
+        try:
+            return share_profile(module=module, devices=devices, options=options, first_process=first_process)
+        except Exception as exc:
+            self._report_failure("share a profile", exc)
+            return b""
+
+    def xla_caches(self, backend: Any) -> dict[str, str]:
+        """The values of XLA's options that say where its own caches are, by name."""
+        if backend is None or str(backend.platform) not in _PLATFORMS_WITH_CACHES:
+            return {}
+        try:
+            return self._xla_caches.paths(backend)
+        except Exception as exc:
+            self._report_failure("find a directory for XLA's own caches", exc)
+            return {}
+
+    def _collect_xla_caches(self) -> None:
+        if "_xla_caches" not in vars(self):
+            return
+        try:
+            self._xla_caches.collect()
+        except Exception as exc:
+            self._report_failure("store what XLA's own caches hold", exc)
+
+    def stored_bytes(self, executable: Any) -> bytes | None:
+        """The bytes that an executable was loaded from, or None."""
+        try:
+            return self._origins.stored_bytes(executable)
+        except Exception as exc:
+            self._report_failure("read an entry", exc)
+            return None
+
+    def is_enabled(self) -> bool:
+        """Whether compilations use a cache now."""
+        return self._cache(self._settings()) is not None
+
+    def reset(self) -> None:
+        """JAX's `reset_cache()` was called: close the stores, and check contents anew."""
+        self._checked.clear()
+        self._close()
+
+    def get(self, key: str) -> bytes | None:
+        """Bytes for code that asks JAX's cache object itself."""
+        cache = self._active()
+        return cache.get(key) if cache is not None else None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Bytes from code that asks JAX's cache object itself."""
+        cache = self._active()
+        if cache is not None:
+            cache.put(key, value)
+
+    def _agreement(self) -> RankAgreement | None:
+        if self._ranks is None:
+            coordination = coordination_client()
+            if coordination is None:
+                return None
+            from ejcache.jax_integration.agreement import RankAgreement
+
+            self._ranks = RankAgreement(coordination)
+        return self._ranks
+
+    def _report_failure(self, doing: str, exc: Exception) -> None:
+        settings = self._settings()
+        cache = self._cache(settings)
+        if cache is not None:
+            cache.report_failure(doing, exc, settings)
+
+
+def _compilation_of(key: str) -> Compilation | None:
+    """What JAX carried to us; None if other code has replaced the key, which is then compiled without the cache."""
+    return key.compilation if isinstance(key, KeyText) else None
+
+
+def _holds_callbacks(program: LoweredProgram) -> bool:
+    """Whether the program calls Python functions that this JAX cannot restore with an executable."""
+    return bool(program.target.callbacks) and not seam.callbacks_are_cacheable()
+
+
+def _is_worth_requests(compilation: Compilation) -> bool:
+    """Whether to ask other hosts before compiling: not for a program that is surely too quick to be stored."""
+    return bool(Floors.of(compilation.settings).publish < _QUICK_SECONDS or compilation.key.size >= _SMALL_PROGRAM)

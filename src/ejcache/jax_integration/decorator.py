@@ -1,0 +1,97 @@
+"""`@ejit`: `jax.jit`, with the cache enabled."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence  # noqa: TC003 (`typing.get_type_hints` of the options)
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+import jax
+
+from ejcache.jax_integration.activate import active, enable
+from ejcache.jax_integration.seam.tracebacks import without_our_frames
+from ejcache.settings.source import resolve_if_changed
+
+__all__ = ["JitOptions", "Jitted", "ejit"]
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R_co = TypeVar("R_co", covariant=True)
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class JitOptions(TypedDict, total=False):
+    """The keywords of `jax.jit`; a test compares them with the installed version."""
+
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Iterable[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Iterable[str] | None
+    keep_unused: bool
+    device: jax.Device | None
+    backend: str | None
+    inline: Any
+    compiler_options: dict[str, Any] | None
+
+
+if TYPE_CHECKING:
+
+    class Jitted(jax.stages.Wrapped, Protocol[P, R_co]):  # type: ignore[misc]  # mypy reads no types of jax._src
+        """What `jax.jit` returns, with the types of the function's arguments and result."""
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+            """Call the compiled function; compile it first for new shapes and static arguments."""
+
+        def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
+            """Lower the function for these arguments, without running it."""
+
+        def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
+            """Trace the function for these arguments, without running it."""
+
+        def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+            """The shapes and types of the result for these arguments, without running the function."""
+
+        @overload
+        def __get__(self, instance: None, owner: type, /) -> Jitted[P, R_co]: ...
+        @overload
+        def __get__(
+            self: Jitted[Concatenate[S_contra, Q], R_co], instance: S_contra, owner: type | None = None, /
+        ) -> Callable[Q, R_co]: ...
+
+else:
+    Jitted = jax.stages.Wrapped
+
+
+@overload
+def ejit(fun: Callable[P, R_co], /, **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
+@overload
+def ejit(*, func: Callable[P, R_co], **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
+@overload
+def ejit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
+@without_our_frames
+def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """`jax.jit` with the cache enabled. It returns what `jax.jit` returns, so a call costs the same.
+
+    The first use in a process enables the cache for the process, unless it is enabled already, or `EJCACHE` is false.
+
+    Args:
+        fun: the function. Without it, `ejit` returns a decorator.
+        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`.
+
+    Raises:
+        TypeError: the installed `jax.jit` does not have such an option.
+    """
+    fun = options.pop("func", fun)
+    if fun is None:
+        return functools.partial(ejit, **options)
+    if active() is None:
+        settings = resolve_if_changed()
+        if settings.activate is not False:
+            enable()
+    return jax.jit(fun, **options)
+
+
+vars(ejit)["__signature__"] = inspect.signature(jax.jit)

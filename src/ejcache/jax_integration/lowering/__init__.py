@@ -1,0 +1,1 @@
+"""From a lowered module and its options to a key."""

@@ -1,0 +1,249 @@
+"""The components of a key that do not come from the module: compile options, devices, environment.
+
+The programs of a process share most of them, and making them takes longer than digesting a small module. So they are
+remembered, each by everything that it is made of. What depends on the content of a file is made anew every time.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import re
+import sys
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.keys.canonical_flags import canonical_flags, canonical_overrides
+from ejcache.keys.canonical_variables import compile_variables
+from ejcache.keys.environment import content_digest
+from ejcache.keys.key import PGLE, PLAIN, PROFILING
+from ejcache.keys.options import canonical_options, canonical_topology
+from ejcache.settings.environment import all_variables, environment_variable, variables_to_compare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "DeviceComponents",
+    "EnvironmentComponents",
+    "OptionComponents",
+    "device_components",
+    "device_layout",
+    "environment_components",
+    "option_components",
+    "text_digest",
+]
+
+_WITHOUT_COMMAND_BUFFERS: Final = ("xla_gpu_enable_command_buffer", "")
+"""What JAX appends to the options of a program that is to be profiled (`_resolve_compilation_strategy`)."""
+_REMEMBERED: Final = 64
+_REMEMBERED_BYTES: Final = 1 << 16
+"""Longer options hold a profile, which few programs share."""
+
+
+class OptionComponents(NamedTuple):
+    """What a key says of compile options.
+
+    Attributes:
+        variant: which variant of the program JAX asks for.
+        overrides: the flags among the options, readable.
+        options: digest of the others.
+        profile: digest of a profile that the program itself gave; empty for PGLE's, which the variant stands for.
+    """
+
+    variant: str
+    overrides: str
+    options: str
+    profile: str
+
+
+class DeviceComponents(NamedTuple):
+    """What a key says of devices.
+
+    Attributes:
+        layout: see `device_layout`.
+        machine: digest of what the compiler knows about the hardware.
+        is_one_process: all devices belong to one process.
+    """
+
+    layout: str
+    machine: str
+    is_one_process: bool
+
+
+class EnvironmentComponents(NamedTuple):
+    """What a key says of the process: what changes compiled code, in normal form.
+
+    Attributes:
+        settings: environment variables, each as `name=value`; a value may have several lines.
+        variables: the same, readable.
+        arguments: of the command line, readable.
+    """
+
+    settings: tuple[str, ...]
+    variables: str
+    arguments: str
+
+
+class _Files:
+    """Digests the files that flags name, and notes that there are some."""
+
+    def __init__(self) -> None:
+        self.are_named = False
+
+    def digest(self, path: str) -> str | None:
+        self.are_named = True
+        return content_digest(path)
+
+
+_options: Final[dict[tuple[bytes, bool], OptionComponents]] = {}
+_devices: Final[weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], DeviceComponents]]] = weakref.WeakKeyDictionary()
+_environments: Final[dict[tuple[str, ...], tuple[Mapping[str, str], list[str], EnvironmentComponents]]] = {}
+
+
+def option_components(options: Any, *, profile_sentinel: bytes | None) -> OptionComponents:
+    """What a key says of XLA's compile options.
+
+    Args:
+        options: as JAX passes them; they are not changed.
+        profile_sentinel: what JAX passes when it asks for the key of the optimised variant, otherwise None.
+    """
+    asked = bytes(options.SerializeAsString()), profile_sentinel is not None
+    found = _options.get(asked)
+    if found is None:
+        files = _Files()
+        found = _read_options(options, profile_sentinel, files)
+        if not files.are_named and len(asked[0]) <= _REMEMBERED_BYTES:
+            if len(_options) >= _REMEMBERED:
+                _options.clear()
+            _options[asked] = found
+    return found
+
+
+def _read_options(options: Any, profile_sentinel: bytes | None, files: _Files) -> OptionComponents:
+    profile = bytes(options.executable_build_options.fdo_profile or b"")
+    if profile:
+        options = copy.deepcopy(options)
+        options.executable_build_options.fdo_profile = b""
+    variant, overrides = PLAIN, list(options.env_option_overrides)
+    if profile_sentinel is not None:
+        variant = PGLE
+    elif overrides[-1:] == [_WITHOUT_COMMAND_BUFFERS]:
+        variant, overrides = PROFILING, overrides[:-1]
+    return OptionComponents(
+        variant=variant,
+        overrides="\n".join(canonical_overrides(overrides, content=files.digest)),
+        options=_digest(canonical_options(seam.serialized_options(options))),
+        profile=_digest(profile) if profile and profile_sentinel is None else "",
+    )
+
+
+def device_components(devices: Sequence[Any], backend: Any) -> DeviceComponents:
+    """What a key says of the devices of a program.
+
+    Args:
+        devices: in the program's order.
+        backend: their PJRT client.
+    """
+    if getattr(devices[0], "client", None) is not backend:
+        return _read_devices(devices, backend)
+    # By their numbers, because a reference to a device would keep a client alive that the program has dropped.
+    known = _devices.setdefault(backend, {})
+    numbers = tuple([device.id for device in devices])
+    found = known.get(numbers)
+    if found is None:
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        found = known[numbers] = _read_devices(devices, backend)
+    return found
+
+
+def _read_devices(devices: Sequence[Any], backend: Any) -> DeviceComponents:
+    return DeviceComponents(
+        layout=device_layout(devices),
+        machine=_machine(str(backend.platform), devices),
+        is_one_process=len({device.process_index for device in devices}) == 1,
+    )
+
+
+def device_layout(devices: Sequence[Any]) -> str:
+    """Which device does which part of the program, in terms that are the same on every rank.
+
+    A line for each logical device, in their order: its kind, the ordinal of its process among those that take part,
+    its ordinal among those of its process that take part, its slice, and the physical place where the backend compiles
+    it in (`coords`, `core_on_chip` and `slice_index` on TPU): an executable for one position crashes at another,
+    jax#38004. Without coordinates, a slice is a number that `jax.distributed` gave to a host or a group of hosts, so
+    there the ordinal among the slices that take part counts: a rank on the second host has slice 1, a process alone 0.
+    """
+    processes = sorted({device.process_index for device in devices})
+    slices = sorted({getattr(device, "slice_index", None) or 0 for device in devices})
+    own = {process: sorted(device.id for device in devices if device.process_index == process) for process in processes}
+    lines = []
+    for device in devices:
+        parts = [
+            str(device.device_kind),
+            f"process {processes.index(device.process_index)}",
+            f"device {own[device.process_index].index(device.id)}",
+        ]
+        if getattr(device, "coords", None) is None:
+            parts.append(f"slice {slices.index(getattr(device, 'slice_index', None) or 0)}")
+            lines.append(" ".join(parts))
+            continue
+        for attribute in ("slice_index", "coords", "core_on_chip"):
+            value = getattr(device, attribute, None)
+            if value is not None:
+                parts.append(f"{attribute} {re.sub(r'[^0-9,-]', '', str(value))}")
+        lines.append(" ".join(parts))
+    return "\n".join(lines)
+
+
+def _machine(platform: str, devices: Sequence[Any]) -> str:
+    if platform != "cpu":
+        return seam.topology_fingerprint(devices)
+    topology = seam.topology_bytes(devices)
+    # jaxlib 0.10 gives only a fingerprint, which differs from rank to rank; there the component `cpu` and the flags
+    # tell machines apart.
+    return _digest(canonical_topology(topology)) if topology is not None else ""
+
+
+def environment_components(platform: str) -> EnvironmentComponents:
+    """What a key for a compiler of this PJRT platform says of the process, as it is now."""
+    prefixes = ("--xla", *seam.extra_flag_prefixes())
+    variables = variables_to_compare()
+    held = _environments.get((platform, *prefixes))
+    if held is not None and held[0] == variables and held[1] == sys.argv:
+        return held[2]
+    seen = dict(variables), list(sys.argv)
+    files = _Files()
+    found = compile_variables(platform, all_variables(), flags_files=_flags_file(files), content=files.digest)
+    flags = canonical_flags((arg for arg in seen[1] if arg.startswith(prefixes)), content=files.digest)
+    pairs = tuple(f"{name}={value}" for name, value in found.items())
+    components = EnvironmentComponents(pairs, "\n".join(pairs), "\n".join(flags))
+    if not files.are_named and seen[0] == variables_to_compare():
+        _environments[platform, *prefixes] = *seen, components
+    return components
+
+
+def _flags_file(files: _Files) -> dict[str, str]:
+    """The text of the file that XLA_FLAGS names, where it names one instead of flags."""
+    path = environment_variable("XLA_FLAGS") or ""
+    if not path.strip() or path.lstrip().startswith("-"):
+        return {}
+    files.are_named = True
+    try:
+        return {path: Path(path).read_text(encoding="utf-8")}
+    except (OSError, ValueError):
+        return {}
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def text_digest(text: str) -> str:
+    """Digest (hex) of a readable component."""
+    return _digest(text.encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

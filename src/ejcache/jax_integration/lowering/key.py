@@ -1,0 +1,158 @@
+"""The `CacheKey` of a compilation that JAX is about to do.
+
+The components are those of JAX's own key (`jax._src.cache_key.get`), without those that `docs/keys.md` lists as removed
+and with those that it lists as added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.cache.counters import Skip
+from ejcache.jax_integration.lowering.components import (
+    device_components,
+    environment_components,
+    option_components,
+    text_digest,
+)
+from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.lowering.toolchain import cpu_identity, cpu_threads, native_libraries
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.keys.key import CacheKey
+
+if TYPE_CHECKING:
+    from ejcache.jax_integration.lowering.components import DeviceComponents, OptionComponents
+    from ejcache.settings.resolve import Settings
+
+__all__ = [
+    "KEY_FORMAT",
+    "PointerError",
+    "alternative_key",
+    "compiler_environment",
+    "make_key",
+    "short_digest",
+]
+
+KEY_FORMAT: Final = "2"
+"""Part of every key; a new number makes every older entry unreachable."""
+
+
+class PointerError(Exception):
+    """The program holds the address of a Python function, so its key would have no meaning in another process.
+
+    Attributes:
+        skip: the kind of function.
+    """
+
+    def __init__(self, skip: Skip) -> None:
+        super().__init__(skip.value)
+        self.skip = skip
+
+
+def make_key(
+    *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None, settings: Settings
+) -> CacheKey:
+    """The key of one compilation.
+
+    The variants of a program share everything but the variant. So a profile that PGLE collected is not a component (in
+    JAX's key a sentinel replaces it), and neither is the override that JAX appends when it compiles a program to be
+    profiled: the variant says both.
+
+    Args:
+        module: the MLIR module.
+        devices: JAX's array of devices.
+        options: XLA's compile options.
+        backend: the PJRT client.
+        profile_sentinel: what JAX passes when it asks for the key of the optimised variant, otherwise None.
+        settings: what counts.
+
+    Raises:
+        PointerError: the program holds a pointer, and the settings do not say to ignore it.
+    """
+    platform = str(backend.platform)
+    computation = digest_module(
+        module,
+        metadata=settings.include_metadata_in_key,
+        ignore_custom_partitioning=settings.remove_custom_partitioning_ptr,
+    )
+    if computation.custom_partitionings and not settings.remove_custom_partitioning_ptr:
+        raise PointerError(Skip.PARTITIONING)
+    if computation.inspections:
+        # No setting excuses this one: a hit would not call the function.
+        raise PointerError(Skip.INSPECTION)
+    chosen = option_components(options, profile_sentinel=profile_sentinel)
+    participants = device_components(devices.ravel().tolist(), backend)
+    readable = _readable(backend, settings, chosen, participants)
+    components = {
+        "format": KEY_FORMAT,
+        "computation": computation.digest,
+        "compile_options": chosen.options,
+        "machine": participants.machine,
+        "native_libraries": native_libraries(platform),
+        "cpu": cpu_identity() if platform == "cpu" or computation.host_code else "",
+        "profile": chosen.profile,
+        **{name: text_digest(value) for name, value in readable.items()},
+    }
+    return CacheKey(
+        name=seam.module_name(module),
+        platform=platform,
+        variant=chosen.variant,
+        components=components,
+        details=readable,
+        size=computation.size,
+    )
+
+
+def _readable(
+    backend: Any, settings: Settings, chosen: OptionComponents, participants: DeviceComponents
+) -> dict[str, str]:
+    """The components that are kept as text, for the explanation of a miss."""
+    platform = str(backend.platform)
+    environment = environment_components(platform)
+    readable = {
+        "overrides": chosen.overrides,
+        "variables": environment.variables,
+        "arguments": environment.arguments,
+        "devices": participants.layout,
+        "namespace": settings.namespace,
+        "jaxlib": seam.jaxlib_version(),
+        "platform_version": str(backend.platform_version),
+        "custom_hook": seam.custom_hook(),
+    }
+    # Not of a program that spans processes: its ranks must have one key, whatever cores each of them has.
+    if platform == "cpu" and participants.is_one_process and cpu_threads():
+        readable["threads"] = cpu_threads()
+    return readable
+
+
+def alternative_key(text: str, backend: Any) -> str:
+    """Where hosts like this one store an executable if XLA refuses to load the entry under `text` on them.
+
+    Hosts that cannot load each other's entries would otherwise replace them for ever.
+    """
+    kinds = ",".join(sorted({str(device.device_kind) for device in backend.devices()}))
+    host = "|".join((cpu_identity(), native_libraries(str(backend.platform)), str(backend.platform_version), kinds))
+    return f"{text}~{short_digest(host)}"
+
+
+def short_digest(text: str) -> str:
+    """16 hex digits that stand for `text`."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def compiler_environment(backend: Any, settings: Settings) -> str:
+    """Digest of the compiler, the kinds of devices and the flags: names the directory of XLA's own caches."""
+    platform = str(backend.platform)
+    kinds = sorted({str(device.device_kind) for device in backend.devices()})
+    parts = (
+        KEY_FORMAT,
+        seam.jaxlib_version(),
+        platform,
+        str(backend.platform_version),
+        native_libraries(platform),
+        settings.namespace,
+        *kinds,
+        *environment_components(platform).settings,
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]

@@ -1,0 +1,235 @@
+"""PGLE: which variant of a program is used, and its profile.
+
+JAX asks `contains` about the optimised entry. If the answer is True, it stops profiling and asks for the optimised
+executable. If not, it compiles the program to be profiled, and after some runs compiles it once more with the profile.
+A program without an optimised entry, but with a stored profile, is answered True as well: a miss follows, and `resolve`
+gives that compilation the profile.
+
+The ranks of a program that spans processes may see different entries, and a rank that goes on profiling would wait for
+a profile that the others never send. So they agree: the optimised variant is used if all ranks see its entry, or if all
+see the same profile.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `_resolve_compilation_strategy` and `_share_fdo_profiles` in `compiler.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from ejcache import entry
+from ejcache.jax_integration.compilation import Profile
+from ejcache.jax_integration.lowering.key import short_digest
+from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.coordination import WITHDRAWN, coordination_client
+from ejcache.keys.key import PLAIN, PROFILING, profile_key
+from ejcache.keys.options import canonical_options
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.jax_integration.agreement import RankAgreement
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.seam.coordination import CoordinationClient
+
+__all__ = ["PROFILE_KIND", "PgleVariants", "share_profile"]
+
+PROFILE_KIND: Final = "pgle_profile"
+"""`kind` in the header of a stored profile."""
+
+_ENTRY: Final = "entry"
+_PROFILE: Final = "profile"
+_NEITHER: Final = "neither"
+_PROFILE_SECONDS: Final = 120.0
+"""How long a rank waits for the profile that the first rank collected: they have finished the same run."""
+_SENT: Final = b"P"
+
+
+class PgleVariants:
+    """The choice between the variants of a program. Safe to use from several threads.
+
+    Args:
+        agreement: returns how ranks agree, or None in a program of one process.
+    """
+
+    def __init__(self, *, agreement: Callable[[], RankAgreement | None]) -> None:
+        self._agreement = agreement
+        self._warned: set[str] = set()
+
+    def is_wanted(self, compilation: Compilation) -> bool:
+        """JAX's question whether there is an entry; about the optimised variant, whether to use that."""
+        if not compilation.is_optimised:
+            return self._is_news(compilation)
+        exists = compilation.cache.contains(compilation.text, compilation.settings)
+        profile = None if exists or compilation.has_profile else _stored_profile(compilation)
+        choice = _ENTRY if exists else _PROFILE if profile is not None else _NEITHER
+        if compilation.is_multi_process:
+            choice = self._agreed(compilation, choice, profile)
+        if choice == _PROFILE and profile is not None:
+            log.info("ejcache: %s is compiled with its stored profile", compilation.key.name)
+            compilation.profile = profile
+        return choice != _NEITHER
+
+    def fallbacks(self, compilation: Compilation) -> tuple[str, ...]:
+        """Keys of what to load if the optimised executable cannot be: that is better than to compile a plain one.
+
+        None, if there is a profile to compile the program with.
+        """
+        if not compilation.is_optimised or compilation.has_profile:
+            return ()
+        if compilation.profile is None and not compilation.is_multi_process:
+            compilation.profile = _stored_profile(compilation)
+        if compilation.profile is not None:
+            return ()
+        return compilation.key.of_variant(PLAIN).text, compilation.key.of_variant(PROFILING).text
+
+    def resolve(self, compilation: Compilation, options: Any) -> None:
+        """Settle which variant is compiled, and give `options` the stored profile if it is compiled with that.
+
+        If the optimised entry that JAX has seen cannot be read and there is no profile, the program is compiled
+        without one. JAX would store the result as the optimised executable.
+        """
+        if not compilation.is_optimised:
+            return
+        given = bytes(options.executable_build_options.fdo_profile or b"")
+        if given:
+            settings = compilation.settings
+            compilation.profile = Profile(
+                given,
+                percentile=settings.pgle_aggregation_percentile,
+                runs=settings.pgle_profiling_runs,
+                devices=len(compilation.device_ids),
+            )
+        elif compilation.profile is None:
+            compilation.use_variant(PLAIN)
+        else:
+            options.executable_build_options.fdo_profile = compilation.profile.data
+
+    def write_profile(self, compilation: Compilation, profile: Profile) -> None:
+        """Store a profile for every process that compiles this program with another tool chain."""
+        key = compilation.key
+        header = entry.Header(
+            key=profile_key(key),
+            kind=PROFILE_KIND,
+            name=key.name,
+            platform=key.platform,
+            jax=jax.__version__,
+            jaxlib=seam.jaxlib_version(),
+            logical_key=key.logical,
+            profile_digest=profile.digest,
+            extra=profile.fields(),
+        )
+        compilation.cache.write_profile(header, profile.data, compilation.settings)
+
+    def _is_news(self, compilation: Compilation) -> bool:
+        """True the first time that only the plain entry exists, so that JAX warns once per program."""
+        logical = compilation.key.logical
+        if logical in self._warned or not compilation.cache.contains(compilation.text, compilation.settings):
+            return False
+        self._warned.add(logical)
+        return True
+
+    def _agreed(self, compilation: Compilation, choice: str, profile: Profile | None) -> str:
+        agreement = self._agreement()
+        if agreement is None:
+            return _NEITHER
+        decision = agreement.decide(
+            agreement.topic(f"variant/{compilation.text}/{short_digest(repr(compilation.device_ids))}"),
+            participants=compilation.ranks,
+            mine={"choice": choice, "profile": profile.digest if profile is not None else ""},
+            decide=lambda said: _common(said, len(compilation.ranks)),
+        )
+        return decision if decision in {_ENTRY, _PROFILE} else _NEITHER
+
+
+def _stored_profile(compilation: Compilation) -> Profile | None:
+    """The stored profile of this program, if it is to be used now."""
+    settings, cache, key = compilation.settings, compilation.cache, compilation.key
+    if not settings.pgle_reuse:
+        return None
+    profiling = settings.enable_pgle and settings.pgle_profiling_runs > 0
+    if not profiling and cache.contains(key.of_variant(PROFILING).text, settings):
+        # Nothing would be profiled, and nothing has to be compiled.
+        return None
+    found = cache.read(profile_key(key), settings, kind=PROFILE_KIND).entry
+    if found is None or found.header.logical_key != key.logical:
+        return None
+    devices = len(compilation.device_ids)
+    percentile, runs = found.header.extra.get("percentile"), found.header.extra.get("runs")
+    if not (isinstance(percentile, int) and isinstance(runs, int) and found.raw):
+        return None
+    if found.header.extra.get("devices") != devices:
+        return None
+    if profiling and percentile != settings.pgle_aggregation_percentile:
+        return None
+    return Profile(found.raw, percentile, runs, devices, from_store=True)
+
+
+def _common(said: dict[int, Any], ranks: int) -> str:
+    """What all ranks can do: nothing if one did not answer, or if they see different things."""
+    views = {(each["choice"], each["profile"]) for each in said.values()}
+    if len(said) != ranks or len(views) != 1:
+        return _NEITHER
+    return str(views.pop()[0])
+
+
+def share_profile(
+    *, module: Any, devices: Any, options: Any, first_process: int, seconds: float = _PROFILE_SECONDS
+) -> bytes:
+    """The profile that all ranks of this program compile with: the first rank's, or none on any rank.
+
+    JAX sends it under a name that differs from rank to rank on some platforms, remembers it under the key alone, and
+    raises in the program if it does not come.
+
+    Args:
+        module: the program.
+        devices: its devices.
+        options: its compile options, with this rank's profile.
+        first_process: the rank whose profile is used.
+        seconds: how long the other ranks wait for it.
+    """
+    coordination = coordination_client()
+    profile = bytes(options.executable_build_options.fdo_profile or b"")
+    if not profile or coordination is None:
+        return profile
+    options = copy.deepcopy(options)
+    options.executable_build_options.fdo_profile = b""
+    about = (
+        digest_module(module, metadata=False, ignore_custom_partitioning=True).digest,
+        canonical_options(seam.serialized_options(options)),
+        [device.id for device in devices.flat],
+    )
+    name = f"ejcache/profile/{hashlib.sha256(repr(about).encode()).hexdigest()[:40]}"
+    return exchange(coordination, name, profile if coordination.process == first_process else None, seconds=seconds)
+
+
+def exchange(coordination: CoordinationClient, name: str, profile: bytes | None, *, seconds: float) -> bytes:
+    """The first rank's profile on every rank, or nothing on every rank if one of them timed out waiting for it.
+
+    The first rank sets the name to its profile, and a rank that times out sets it to `WITHDRAWN`. The service keeps the
+    first value, so that all ranks read the same.
+
+    Args:
+        coordination: the job's coordination service.
+        name: of the value.
+        profile: what this rank sends; None if it waits for another's.
+        seconds: how long to wait.
+    """
+    try:
+        value = coordination.get(name, timeout=seconds) if profile is None else None
+        if value is None:
+            if profile is None:
+                log.warning("ejcache: no profile came from the first rank, so all ranks compile without one")
+            value = WITHDRAWN if profile is None else _SENT + profile
+            if not coordination.set_once(name, value):
+                value = coordination.get(name, timeout=1.0) or WITHDRAWN
+    except Exception as exc:
+        # The service is gone, and the job with it.
+        log.warning("ejcache: the ranks could not exchange a profile: %s", exc)
+        return b""
+    return value[1:] if value.startswith(_SENT) else b""

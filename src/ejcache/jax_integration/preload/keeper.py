@@ -1,0 +1,103 @@
+"""Where the run profile of this program is kept, and when it is written."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ejcache import entry
+from ejcache.errors import EntryError
+from ejcache.jax_integration.lowering.key import compiler_environment
+from ejcache.jax_integration.preload.entry_point import entry_point
+from ejcache.jax_integration.preload.run_profile import (
+    MAX_PAYLOAD,
+    RUN_PROFILE_KIND,
+    RunProfile,
+    decode_profile,
+    differs,
+    encode_profile,
+    merge,
+)
+from ejcache.keys.key import run_profile_key
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.preload.run_profile import ProgramUse
+    from ejcache.settings.resolve import Settings
+    from ejcache.stores.base import TwoTiers
+
+__all__ = ["ProfileKeeper", "cores", "environment", "note_quick"]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def environment(client: Any, settings: Settings) -> str:
+    """Names what compiles and runs the programs: platform, versions, flags, kinds and number of devices."""
+    return f"{client.platform}-{compiler_environment(client, settings)}-{client.local_device_count()}"
+
+
+def note_quick(store: TwoTiers, uses: Iterable[ProgramUse]) -> None:
+    """Tell this host which programs are not on shared storage, so that nobody asks for them."""
+    for use in uses:
+        if use.quick and not store.is_quick(use.key, math.inf):
+            store.note_quick(use.key, use.quick)
+
+
+class ProfileKeeper:
+    """The run profile of this process's program in one cache, as it was when this run began.
+
+    Args:
+        policy: of the cache.
+        settings: those that hold for reading and writing it: a program may have changed them when it ends.
+
+    Raises:
+        StoreError: the storage failed.
+    """
+
+    def __init__(self, policy: CachePolicy, settings: Settings) -> None:
+        self._policy = policy
+        self._key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
+        self._settings = settings
+        self._before = self._read()
+        self._stored = self._before
+
+    def uses(self, environment: str) -> tuple[ProgramUse, ...]:
+        """What the last runs used in this environment, in the order of first use."""
+        return self._before.environments.get(environment, ())
+
+    def write(self, used: Mapping[str, Sequence[ProgramUse]]) -> None:
+        """Store what this run has used so far, by environment, if the next run would do something else with it."""
+        now = self._before
+        for name, uses in used.items():
+            now = merge(now, name, uses)
+        if not any(differs(self._stored, now, name) for name in used):
+            return
+        header = entry.Header(key=self._key, kind=RUN_PROFILE_KIND, jax=jax.__version__)
+        if self._policy.write_profile(header, encode_profile(now), self._settings):
+            self._stored = now
+
+    def _read(self) -> RunProfile:
+        store = self._policy.opened(self._settings)
+        data = store.get(self._key) if store is not None else None
+        if data is None:
+            return RunProfile()
+        try:
+            header = entry.verify(data, key=self._key, kind=RUN_PROFILE_KIND)
+            if header.raw_size <= MAX_PAYLOAD:
+                return decode_profile(entry.decode(data, verified=header).raw)
+        except EntryError as exc:
+            # The end of this run replaces it.
+            log.debug("ejcache: the run profile %s cannot be read: %s", self._key, exc)
+        return RunProfile()

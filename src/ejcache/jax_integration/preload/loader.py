@@ -1,0 +1,329 @@
+"""Loads executables in the background, and hands them over when the program asks for them.
+
+Each planned program is in one state: it waits, it is being loaded, it is loaded, or it is gone (handed over, loaded by
+the thread that asked before its turn came, or not to be had). So nothing is loaded twice: a thread that asks for a
+program that is being loaded waits for it, and one that asks for a program that still waits takes it off the list.
+
+XLA releases the GIL while it loads. A load cannot be interrupted: a fork waits until no load is under way, because the
+child would inherit XLA's locks as they are, and an exit does, because XLA's threads must not outlive its backend. Both
+waits have a deadline.
+
+While there is something to load, the threads of the process take short turns (`short_turns`): reading and loading a
+small program waits for the interpreter a dozen times, and would otherwise take longer than the program takes to trace
+the next one.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.util.lifecycle import track_forks
+from ejcache.util.locks import ForkLock
+from ejcache.util.log import log
+from ejcache.util.scheduler import Scheduler
+from ejcache.util.threads import short_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ejcache.entry import Entry, Header
+    from ejcache.jax_integration.preload.run_profile import ProgramUse
+
+__all__ = ["BackgroundLoader", "Preloaded"]
+
+_PATIENCE: Final = 30.0
+"""Seconds that the program waits for a load that is under way; after that it loads the entry itself."""
+_END_PATIENCE: Final = 5.0
+"""Seconds that an exit or a fork waits for the loads that are under way."""
+IDLE_SECONDS: Final = 300.0
+"""After so long without a request for any of them, preloaded executables are released."""
+_HELD_PER_BYTE: Final = {"cpu": 26}
+"""Bytes of memory for each byte of a serialised executable, by platform: XLA:CPU links machine code that it expands.
+
+Measured with jaxlib 0.10.2 and 0.12.0.1: 23 to 26 on CPU.
+"""
+_HELD_ELSEWHERE: Final = 4
+
+
+class _State(enum.Enum):
+    WAITING = enum.auto()
+    LOADING = enum.auto()
+    LOADED = enum.auto()
+    GONE = enum.auto()
+
+
+@dataclass(eq=False, slots=True)
+class Preloaded:
+    """A program that is loaded ahead.
+
+    Attributes:
+        use: what the run profile says of it.
+        client: the PJRT client.
+        state: what has become of it.
+        cost: bytes of memory that it takes up, estimated.
+        ready: whether its entry can be read without asking another machine.
+        done: set when it has been loaded, or could not be.
+        executable: as XLA loaded it.
+        devices: XLA's list of its devices.
+        header: of its entry.
+        size: bytes of the serialised executable.
+        seconds: what reading and loading took.
+    """
+
+    use: ProgramUse
+    client: Any
+    state: _State = _State.WAITING
+    cost: int = 0
+    ready: bool = True
+    done: threading.Event = field(default_factory=threading.Event)
+    executable: Any = None
+    devices: Any = None
+    header: Header | None = None
+    size: int = 0
+    seconds: float = 0.0
+
+
+class BackgroundLoader:
+    """Executables that were loaded before anybody asked. Safe for threads; a forked child has none of them.
+
+    Args:
+        read: the entry under a key, or None.
+        load: `load(client, serialised, use)` gives the executable and its list of devices, or None.
+        count: adds to counters, by name.
+        threads: how many loads run at once.
+        memory: bytes that loaded executables may take up until they are asked for; -1 for no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[str], Entry | None],
+        load: Callable[[Any, bytes, ProgramUse], tuple[Any, Any] | None],
+        count: Callable[..., None],
+        threads: int,
+        memory: int,
+    ) -> None:
+        self._read = read
+        self._load = load
+        self._count = count
+        self._threads = threads
+        self._memory = memory
+        self._planned: dict[str, Preloaded] = {}
+        self._waiting: dict[str, Preloaded] = {}
+        self._held = 0
+        self._working = 0
+        self._used_at = time.monotonic()
+        self._closed = False
+        self._paused = False
+        self._inherited: object = None
+        self._lock = ForkLock()
+        self._scheduler = Scheduler(threads=threads, name="ejcache-preload")
+        track_forks(self)
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that loaded executables, and those being loaded, take up by our estimate."""
+        return self._held
+
+    def plan(self, client: Any, uses: Iterable[ProgramUse], *, ready: bool) -> None:
+        """Load these programs for `client`, in this order, as far as the memory allows.
+
+        Args:
+            client: the PJRT client.
+            uses: what to load.
+            ready: whether their entries can be read at once; otherwise `now_ready` tells when.
+        """
+        factor = _HELD_PER_BYTE.get(str(client.platform), _HELD_ELSEWHERE)
+        with self._lock:
+            for use in () if self._closed else uses:
+                cost = use.size * factor
+                if use.key not in self._planned and not 0 <= self._memory < cost:
+                    self._planned[use.key] = self._waiting[use.key] = Preloaded(use, client, cost=cost, ready=ready)
+            self._used_at = time.monotonic()
+        self._wake()
+        self._scheduler.later(IDLE_SECONDS, self._release_if_idle)
+
+    def now_ready(self, key: str, *, found: bool) -> None:
+        """The entry under `key` can be read without asking another machine, or there is none."""
+        with self._lock:
+            planned = self._planned.get(key)
+            if planned is None:
+                return
+            if found:
+                planned.ready = True
+            elif planned.state is _State.WAITING:
+                self._remove(planned)
+        self._wake()
+
+    def is_wanted(self, key: str) -> bool:
+        """Whether `key` still waits to be loaded."""
+        return key in self._waiting
+
+    def take(self, key: str) -> Preloaded | None:
+        """What was loaded for `key`, waiting for it if it is being loaded; None if the caller must load it."""
+        with self._lock:
+            planned = self._planned.get(key)
+            if planned is None:
+                return None
+            self._used_at = time.monotonic()
+            if planned.state is _State.WAITING:
+                self._remove(planned)
+                return None
+        if not planned.done.wait(_PATIENCE):
+            log.debug("ejcache: %s was not loaded in the background within %g s", key, _PATIENCE)
+        with self._lock:
+            loaded = planned.state is _State.LOADED
+            self._remove(planned)
+        self._wake()
+        return planned if loaded else None
+
+    def close(self) -> None:
+        """Load nothing more, wait for loads that are under way, and release what was loaded."""
+        with self._lock:
+            self._closed = True
+        self._await_loads()
+        self._release()
+        self._scheduler.stop()
+
+    # -- loading ---------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Have as many threads as may run, while there is something to load."""
+        if not self._waiting or self._working >= self._threads:
+            return
+        with self._lock:
+            missing = self._threads - self._working if self._next() is not None else 0
+            for _ in range(missing):
+                self._working += self._scheduler.submit(self._work)
+
+    def _work(self) -> None:
+        with short_turns():
+            self._load_all()
+
+    def _load_all(self) -> None:
+        while True:
+            with self._lock:
+                planned = self._next()
+                if planned is None:
+                    self._working -= 1
+                    return
+                del self._waiting[planned.use.key]
+                planned.state = _State.LOADING
+                self._held += planned.cost
+            try:
+                loaded = self._load_one(planned)
+            except Exception as exc:
+                log.debug("ejcache: %s was not loaded in the background: %s", planned.use.key, exc)
+                loaded = False
+            self._finish(planned, loaded=loaded)
+            del planned
+
+    def _next(self) -> Preloaded | None:
+        """The first program that waits, if there is memory for it. With the lock held."""
+        if self._closed or self._paused:
+            return None
+        for planned in self._waiting.values():
+            if planned.ready:
+                return planned if self._has_room(planned.cost) else None
+        return None
+
+    def _has_room(self, cost: int) -> bool:
+        return self._memory < 0 or self._held + cost <= self._memory
+
+    def _load_one(self, planned: Preloaded) -> bool:
+        started = time.monotonic()
+        found = self._read(planned.use.key)
+        if found is None or not self._fits(planned, len(found.raw)):
+            return False
+        loaded = self._load(planned.client, found.raw, planned.use)
+        if loaded is None:
+            return False
+        planned.executable, planned.devices = loaded
+        planned.header, planned.size = found.header, len(found.raw)
+        planned.seconds = time.monotonic() - started
+        return True
+
+    def _fits(self, planned: Preloaded, size: int) -> bool:
+        """Correct the cost, now that the size is known; whether there is memory for it."""
+        cost = size * _HELD_PER_BYTE.get(str(planned.client.platform), _HELD_ELSEWHERE)
+        with self._lock:
+            if self._closed or planned.state is not _State.LOADING or not self._has_room(cost - planned.cost):
+                return False
+            self._held += cost - planned.cost
+            planned.cost = cost
+        return True
+
+    def _finish(self, planned: Preloaded, *, loaded: bool) -> None:
+        with self._lock:
+            if planned.state is _State.LOADING and loaded and not self._closed:
+                planned.state = _State.LOADED
+                self._count(preload_loaded=1, preload_bytes=planned.size)
+            else:
+                # It cannot be had, or the program has stopped waiting for it.
+                self._held -= planned.cost if planned.state is _State.LOADING else 0
+                planned.state = _State.GONE
+                self._planned.pop(planned.use.key, None)
+                planned.executable = None
+        planned.done.set()
+
+    # -- releasing -------------------------------------------------------------------------------------------------
+
+    def _remove(self, planned: Preloaded) -> None:
+        """Take a program off the list. With the lock held."""
+        if planned.state in {_State.LOADING, _State.LOADED}:
+            self._held -= planned.cost
+        planned.state = _State.GONE
+        self._planned.pop(planned.use.key, None)
+        self._waiting.pop(planned.use.key, None)
+
+    def _release(self) -> None:
+        with self._lock:
+            unused = [planned for planned in self._planned.values() if planned.state is _State.LOADED]
+            for planned in list(self._planned.values()):
+                if planned.state is not _State.LOADING:
+                    self._remove(planned)
+        if unused:
+            self._count(preload_unused=len(unused))
+
+    def _release_if_idle(self) -> None:
+        left = self._used_at + IDLE_SECONDS - time.monotonic()
+        if left > 0:
+            self._scheduler.later(left, self._release_if_idle)
+            return
+        self._release()
+        self._scheduler.stop()
+
+    def _await_loads(self) -> None:
+        end = time.monotonic() + _END_PATIENCE
+        for planned in list(self._planned.values()):
+            if planned.state is _State.LOADING:
+                planned.done.wait(max(0.0, end - time.monotonic()))
+
+    # -- forks -----------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Let no load be under way."""
+        with self._lock:
+            self._paused = True
+        self._await_loads()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        with self._lock:
+            self._paused = False
+        self._wake()
+
+    def after_fork_in_child(self) -> None:
+        """Have nothing: what the parent loaded belongs to XLA's threads, which do not exist here.
+
+        It is kept, because releasing it would call into XLA.
+        """
+        self._inherited = self._planned
+        self._planned = {}
+        self._waiting = {}
+        self._closed = True
+        self._held = 0

@@ -1,0 +1,345 @@
+"""Preload in one process: reads the run profile, has its programs loaded, and writes what this run used.
+
+It begins when JAX has made a backend (`seam.backends`), in a thread of its own. Nothing here is waited for, except a
+load that is under way when the program asks for its result. The key of a program is made as ever, and what was loaded
+ahead is used only for the same key, client, devices and compile options: otherwise it is dropped, and the entry is
+loaded as ever.
+
+Programs with host callbacks are neither recorded nor loaded ahead. In a job of several processes nothing is preloaded:
+ranks agree about each program when they ask for it (`agreement.py`), and a rank's devices have other ids in each run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache import entry
+from ejcache.errors import EntryError
+from ejcache.jax_integration.preload.run_profile import ProgramUse
+from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.seam import backends as seam
+from ejcache.jax_integration.seam.coordination import coordination_client
+from ejcache.keys.options import without_cache_paths
+from ejcache.stores.base import TwoTiers
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.log import log
+from ejcache.util.scheduler import Scheduler
+from ejcache.util.threads import short_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.preload.keeper import ProfileKeeper
+    from ejcache.jax_integration.preload.loader import BackgroundLoader, Preloaded
+    from ejcache.jax_integration.program import CompileTarget
+    from ejcache.settings.resolve import Settings
+
+__all__ = ["Preloader"]
+
+_PLAN_PATIENCE: Final = 2.0
+"""Seconds that an exit waits for the profile to be read, so that it can be written, and the first request to a bucket,
+so that it need not be made."""
+_SETTLED_SECONDS: Final = 60.0
+"""A run that has used no other program for so long writes its profile: it may be killed instead of exiting."""
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """What this process used on one backend, in the order of first use.
+
+    Attributes:
+        client: the backend; not kept alive, because a program may clear its backends and make new ones.
+        planned: set when the profile was read, and it is known what will be loaded ahead.
+        environment: names what compiles and runs the programs; empty until it is known.
+        uses: by key.
+    """
+
+    client: weakref.ref[Any]
+    planned: threading.Event = field(default_factory=threading.Event)
+    environment: str = ""
+    uses: dict[str, ProgramUse] = field(default_factory=dict)
+
+
+class Preloader:
+    """Loads ahead what the last runs of this program used. Safe for threads; a forked child preloads nothing.
+
+    Args:
+        settings: returns the current settings.
+        cache: the cache that these settings ask for, or None.
+    """
+
+    def __init__(self, *, settings: Callable[[], Settings], cache: Callable[[Settings], CachePolicy | None]) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._runs: list[_Run] = []
+        self._policy: CachePolicy | None = None
+        self._loader: BackgroundLoader | None = None
+        self._keeper: ProfileKeeper | None = None
+        self._noted_at = 0.0
+        self._written_at = 0.0
+        self._closed = False
+        self._scheduler = Scheduler(threads=1, name="ejcache-preload")
+        _alive.add(self)
+        track_forks(self)
+
+    def watch(self) -> None:
+        """Begin as soon as there is a backend."""
+        seam.watch(self.begin)
+
+    def begin(self, client: Any) -> None:
+        """Preload for this backend, in the background; returns at once, and does nothing if called again."""
+        if not self._closed and self._run_of(client) is None:
+            run = _Run(weakref.ref(client))
+            self._runs.append(run)
+            self._scheduler.submit(lambda: self._prepare(run))
+
+    def close(self) -> None:
+        """Write the profile, and release what was loaded and not used."""
+        if self._closed:
+            return
+        seam.unwatch(self.begin)
+        self._close_loader()
+        if any(run.uses for run in self._runs):
+            # A short program may end before its profile was read.
+            self._scheduler.drain(patience=_PLAN_PATIENCE, limit=_PLAN_PATIENCE)
+        self._closed = True
+        self._close_loader()
+        self._write()
+        self._scheduler.stop()
+
+    def _close_loader(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
+        """What was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
+        try:
+            return self._take(compilation, key, target)
+        except Exception as exc:
+            log.debug("ejcache: %s is not taken from what was loaded ahead: %s", key, exc)
+            return None
+
+    def _take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
+        if self._closed or not self._is_concerned(compilation, target):
+            return None
+        started = time.monotonic()
+        run = self._run_of(target.backend)
+        if run is not None and not run.planned.is_set() and "://" in compilation.cache.url:
+            # A request for what the profile says is quick would take as long as the request for the profile.
+            run.planned.wait(_PLAN_PATIENCE)
+        loader = self._loader
+        if loader is None:
+            return None
+        ahead = loader.take(key)
+        if ahead is None:
+            return None
+        if ahead.header is None or not _answers(ahead, target):
+            self._count(preload_unused=1)
+            return None
+        waited = time.monotonic() - started
+        self._count(preload_hits=1, preload_seconds=max(0.0, ahead.seconds - waited))
+        return Loaded(ahead.executable, key, ahead.header, b"", waited, ahead=(ahead.size, ahead.seconds))
+
+    def note(
+        self,
+        compilation: Compilation,
+        target: CompileTarget,
+        found: Loaded | None = None,
+        *,
+        seconds: float = 0.0,
+        stored: bool = True,
+    ) -> None:
+        """Remember that the program used this entry now. Raises nothing.
+
+        Args:
+            compilation: of the program.
+            target: what it was loaded or compiled for.
+            found: the entry, if it was loaded.
+            seconds: that compiling took, if it was compiled.
+            stored: whether there is an entry now.
+        """
+        try:
+            self._note(compilation, target, found, seconds=seconds, stored=stored)
+        except Exception as exc:
+            log.debug("ejcache: %s is not in the run profile: %s", compilation.text, exc)
+
+    def _note(
+        self, compilation: Compilation, target: CompileTarget, found: Loaded | None, *, seconds: float, stored: bool
+    ) -> None:
+        if self._closed or not self._is_concerned(compilation, target):
+            return
+        run = self._run_of(target.backend)
+        if run is None:
+            # This JAX makes backends in another way, so that nobody was told of this one.
+            self.begin(target.backend)
+            run = self._runs[-1]
+        if found is not None:
+            key, compiled = found.key, found.header.compile_seconds
+            size, loaded = found.ahead or (len(found.raw), found.seconds)
+        else:
+            key, compiled = compilation.text, seconds
+            size, loaded = compilation.serialized_size, 0.0
+        if found is None and (key in run.uses or compilation.unloadable):
+            return
+        here_only = compilation.cache.stays_here(compiled, compilation.settings)
+        run.uses[key] = ProgramUse(
+            key,
+            size=size,
+            seconds=loaded,
+            quick=compiled if here_only or not stored else 0.0,
+            stored=stored,
+            options=without_cache_paths(seam.raw_options(target.options)) if stored else b"",
+            devices=tuple(device.id for device in target.devices) if stored else (),
+        )
+        self._noted_at = time.monotonic()
+
+    def _is_concerned(self, compilation: Compilation, target: CompileTarget) -> bool:
+        if target.callbacks or compilation.is_multi_process or not _is_wanted(compilation.settings):
+            return False
+        if self._policy is None:
+            self._policy = compilation.cache
+        return compilation.cache is self._policy
+
+    def _run_of(self, client: Any) -> _Run | None:
+        return next((run for run in self._runs if run.client() is client), None)
+
+    # -- in the background -----------------------------------------------------------------------------------------
+
+    def _prepare(self, run: _Run) -> None:
+        try:
+            # The program is tracing meanwhile, and each of the many short reads would wait for a whole turn of it.
+            with short_turns():
+                self._plan(run)
+        except Exception as exc:
+            log.debug("ejcache: nothing is preloaded: %s", exc)
+        finally:
+            run.planned.set()
+
+    def _plan(self, run: _Run) -> None:
+        settings, client = self._settings(), run.client()
+        if client is None or not _is_wanted(settings):
+            return
+        policy = self._cache(settings)
+        if policy is None or self._policy not in {None, policy}:
+            return
+        self._policy = policy
+        from ejcache.jax_integration.preload import keeper
+
+        run.environment = keeper.environment(client, settings)
+        if self._keeper is None:
+            self._keeper = keeper.ProfileKeeper(policy, settings)
+            self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
+        uses = self._keeper.uses(run.environment)
+        store: object = policy.opened(settings)
+        shared = store if isinstance(store, TwoTiers) else None
+        if shared is not None:
+            keeper.note_quick(shared, uses)
+        planned = [use for use in uses if use.stored]
+        if planned and self._loader is None:
+            self._loader = self._make_loader(policy, settings)
+        run.planned.set()
+        loader = self._loader
+        if not planned or loader is None:
+            return
+        loader.plan(client, planned, ready=shared is None)
+        if shared is not None:
+            keys = [use.key for use in planned]
+            for key, found in shared.fetch_ahead(keys, requests=settings.preload_requests, wanted=loader.is_wanted):
+                loader.now_ready(key, found=found)
+
+    def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:
+        from ejcache.jax_integration.preload.keeper import cores
+        from ejcache.jax_integration.preload.loader import BackgroundLoader
+
+        return BackgroundLoader(
+            read=lambda key: _read(policy, key, settings),
+            load=lambda client, serialized, use: seam.load_ahead(client, serialized, use.options, use.devices),
+            count=self._count,
+            threads=settings.preload_threads or max(1, cores() // 2),
+            memory=settings.preload_memory,
+        )
+
+    def _write_when_settled(self) -> None:
+        left = self._noted_at + _SETTLED_SECONDS - time.monotonic()
+        if left > 0:
+            self._scheduler.later(left, self._write_when_settled)
+        elif not self._closed:
+            if self._noted_at > self._written_at:
+                self._written_at = time.monotonic()
+                self._write()
+            self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
+
+    def _write(self) -> None:
+        keeper, policy = self._keeper, self._policy
+        used = {run.environment: list(run.uses.values()) for run in self._runs if run.environment and run.uses}
+        if keeper is None or policy is None or not used:
+            return
+        try:
+            keeper.write(used)
+        except Exception as exc:
+            log.debug("ejcache: the run profile was not written: %s", exc)
+
+    def _count(self, **amounts: float) -> None:
+        policy = self._policy
+        if policy is not None:
+            policy.tally.add(**amounts)
+
+    def after_fork_in_child(self) -> None:
+        """Preload nothing and write nothing: the profile is the parent's."""
+        self._closed = True
+        self._loader = None
+
+
+def _is_wanted(settings: Settings) -> bool:
+    """Whether anything may be preloaded in this process."""
+    return bool(
+        settings.preload
+        # These two want to see what is stored, and the request for it to be made.
+        and not settings.check_contents
+        and not settings.check_one_in > 0
+        and not settings.recompile_force
+        and coordination_client() is None
+        and not seam.frees_clients_at_once()
+    )
+
+
+def _answers(preloaded: Preloaded, target: CompileTarget) -> bool:
+    """Whether JAX would load the very same now."""
+    return (
+        preloaded.client is target.backend
+        and bool(preloaded.devices == target.devices)
+        and preloaded.use.options == without_cache_paths(seam.raw_options(target.options))
+    )
+
+
+def _read(policy: CachePolicy, key: str, settings: Settings) -> entry.Entry | None:
+    """The entry under `key`. A damaged one is left to the request for it, which counts and quarantines it."""
+    store = policy.opened(settings)
+    data = store.get(key) if store is not None else None
+    if data is None:
+        return None
+    try:
+        found = entry.decode(data, key=key, kind="executable")
+    except EntryError:
+        return None
+    policy.tally.add(bytes_read=len(data))
+    return found
+
+
+_alive: weakref.WeakSet[Preloader] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for preloader in list(_alive):
+        preloader.close()
+
+
+at_exit(ExitPhase.WRITE, _close_all)

@@ -1,0 +1,62 @@
+"""What JAX hands over: a program, where it is to run, and the executable that an entry gave for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ejcache.entry import Header
+
+__all__ = ["CompileTarget", "Loaded", "LoweredProgram"]
+
+
+class CompileTarget(NamedTuple):
+    """The devices and options that an executable is compiled or loaded for.
+
+    Attributes:
+        backend: the PJRT client.
+        devices: in the order of the program's device assignment.
+        options: XLA's compile options, with that assignment; PGLE changes them between two compilations.
+        callbacks: Python functions of this process that the program calls.
+    """
+
+    backend: Any
+    devices: Sequence[Any]
+    options: Any
+    callbacks: Sequence[Any] = ()
+
+
+class LoweredProgram(NamedTuple):
+    """The module that JAX wants compiled, after nothing was found under its key.
+
+    Attributes:
+        module: the MLIR module.
+        name: its name, as JAX has it.
+        target: where it is to run.
+    """
+
+    module: Any
+    name: str
+    target: CompileTarget
+
+
+class Loaded(NamedTuple):
+    """An executable that was loaded from an entry.
+
+    Attributes:
+        executable: as XLA loaded it.
+        key: the key of the entry, which may be the alternative key of this kind of host.
+        header: the entry's header.
+        raw: the serialised executable; empty if it was loaded ahead.
+        seconds: what reading and loading took, or waiting for it if it was loaded ahead.
+        ahead: bytes of the serialised executable and the seconds that loading took, if it was loaded ahead.
+    """
+
+    executable: Any
+    key: str
+    header: Header
+    raw: bytes
+    seconds: float
+    ahead: tuple[int, float] | None = None

@@ -1,0 +1,89 @@
+"""Lines on stderr about compilations that take long, with `EJCACHE_PROGRESS=1`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import time
+from typing import TYPE_CHECKING, Final, TextIO
+
+from ejcache.cache.expected import last_compile_seconds
+from ejcache.util.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.settings.resolve import Settings
+
+__all__ = ["CompileProgress", "progress_of"]
+
+_FIRST_SECONDS: Final = 5.0
+_GROWTH: Final = 2.0
+
+
+class CompileProgress:
+    """Says of each compilation that lasts longer than five seconds how long it has taken so far.
+
+    A line follows at its end. The others come after 5, 10, 20, 40 … seconds, so that a log of hours stays short. Safe
+    for threads.
+
+    Args:
+        after: seconds until the first line.
+        scheduler: runs what prints the lines.
+        clock: monotonic seconds.
+        stream: where the lines go; None for stderr as it is then.
+    """
+
+    def __init__(
+        self,
+        *,
+        after: float = _FIRST_SECONDS,
+        scheduler: Scheduler | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._after = after
+        self._scheduler = Scheduler(threads=1, name="ejcache-progress") if scheduler is None else scheduler
+        self._clock = clock
+        self._stream = stream
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Print lines about the compilation of the program `name` while the block runs, if it runs long."""
+        began = self._clock()
+        running, said = True, False
+
+        def say(after: float) -> None:
+            nonlocal said
+            if not running:
+                return
+            said = True
+            took = last_compile_seconds(name)
+            before = "" if took is None else f"; it took {took:.0f} s last time"
+            self._print(f"compiling {name}, {self._clock() - began:.0f} s so far{before}")
+            self._scheduler.later(after * (_GROWTH - 1), lambda: say(after * _GROWTH))
+
+        self._scheduler.later(self._after, lambda: say(self._after))
+        try:
+            yield
+        finally:
+            running = False
+            if said:
+                self._print(f"compiled {name} in {self._clock() - began:.0f} s")
+
+    def _print(self, line: str) -> None:
+        stream = sys.stderr if self._stream is None else self._stream
+        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+            stream.write(f"ejcache: {line}\n")
+            stream.flush()
+
+
+def progress_of(name: str, settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """What prints lines about the compilation of the program `name` if the settings ask for them."""
+    return _progress().of(name) if settings.progress else contextlib.nullcontext()
+
+
+@functools.cache
+def _progress() -> CompileProgress:
+    return CompileProgress()

@@ -1,0 +1,236 @@
+"""What happens to an executable that was compiled: it is stored or not, and the miss is logged and explained."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from ejcache import entry
+from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.miss_log import STORED, MissRecord, record_miss
+from ejcache.cache.program_log import remember_program
+from ejcache.cache.reasons import why_not_stored
+from ejcache.jax_integration.evidence import located_text, notes
+from ejcache.jax_integration.lowering.key import alternative_key
+from ejcache.jax_integration.lowering.modules import module_text
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import tracebacks as seam_tracebacks
+from ejcache.settings.floors import Floors
+from ejcache.stores.location import Location
+from ejcache.util.log import log
+from ejcache.util.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.pgle import PgleVariants
+    from ejcache.jax_integration.program import LoweredProgram
+    from ejcache.keys.key import CacheKey
+    from ejcache.settings.resolve import Settings
+
+__all__ = ["Publisher", "publisher_order"]
+
+_SUCCESSION_SECONDS: Final = 30.0
+"""After this long the next rank checks whether the rank before it has stored the entry."""
+
+
+class Publisher:
+    """Stores what was compiled. Safe to use from several threads.
+
+    Args:
+        variants: stores the profile that a program was compiled with.
+        succession_seconds: after how long the second rank checks that the first one has stored the entry.
+    """
+
+    def __init__(self, variants: PgleVariants, *, succession_seconds: float = _SUCCESSION_SECONDS) -> None:
+        self._variants = variants
+        self._succession_seconds = succession_seconds
+        self._scheduler = Scheduler(threads=1, name="ejcache-publisher")
+
+    def publish(
+        self,
+        compilation: Compilation,
+        program: LoweredProgram,
+        executable: Any,
+        *,
+        compile_seconds: float,
+        raw: bytes | None = None,
+    ) -> Skip | None:
+        """Store an executable if the settings allow it, and log the miss; why it was not stored, or None if it was.
+
+        Args:
+            compilation: which missed.
+            program: what was compiled.
+            executable: the result.
+            compile_seconds: what it took.
+            raw: the serialised executable where it was received from another process.
+
+        Raises:
+            Warning: JAX's warning about a write under `expect_pgle`, if the program makes warnings errors.
+        """
+        cache, settings = compilation.cache, compilation.settings
+        record = _record(
+            cache, program.name, compilation.key, program, reason=compilation.miss, seconds=compile_seconds
+        )
+        record = self._with_notes(compilation, program, record)
+        skip = cache.why_not_stored(compile_seconds, settings)
+        if skip is not None:
+            cache.leave_out(_stored_key(compilation, program), skip, compile_seconds, settings)
+        else:
+            try:
+                raw = seam.serialize_executable(executable) if raw is None else raw
+                compilation.serialized_size = len(raw)
+                if compile_seconds >= Floors.of(settings).publish:
+                    # The text goes first: nothing may be written after the entry that could evict it.
+                    text = module_text(program.module)
+                    record = replace(record, module=cache.write_text(text, settings, program=program.name))
+                skip = self._write(compilation, program, record, raw)
+            except Exception as exc:
+                # A failure of ours must not take the executable from the program.
+                compilation.report_failure("write an entry", exc)
+                skip = Skip.ERROR
+        self._log(cache, settings, replace(record, outcome=skip.value if skip is not None else STORED), program)
+        if skip is None:
+            seam.record_event("/jax/compilation_cache/cache_misses")
+            if settings.expect_pgle:
+                warnings.warn(
+                    f"PERSISTENT CACHE WRITE with key {compilation.text}, this is unexpected because "
+                    "JAX_COMPILATION_CACHE_EXPECT_PGLE is set. The execution that populated the cache may lack "
+                    "coverage",
+                    stacklevel=2,
+                )
+        return skip
+
+    def skip(self, compilation: Compilation, program: LoweredProgram, reason: Skip, compile_seconds: float) -> None:
+        """Count and log a compilation that cannot be stored."""
+        compilation.cache.count_skip(reason)
+        record = _record(compilation.cache, program.name, compilation.key, program, seconds=compile_seconds)
+        record = self._with_notes(compilation, program, record)
+        self._log(compilation.cache, compilation.settings, replace(record, outcome=reason.value), program)
+
+    def skip_without_key(self, cache: CachePolicy, settings: Settings, name: str, reason: Skip) -> None:
+        """Count and log a program of which no key can be made."""
+        cache.count_skip(reason)
+        self._log(cache, settings, replace(_record(cache, name, None), outcome=reason.value))
+
+    def _with_notes(self, compilation: Compilation, program: LoweredProgram, record: MissRecord) -> MissRecord:
+        try:
+            return replace(record, details={**record.details, **notes(program)})
+        except Exception as exc:
+            compilation.report_failure("log a miss", exc)
+            return record
+
+    def _write(self, compilation: Compilation, program: LoweredProgram, record: MissRecord, raw: bytes) -> Skip | None:
+        cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
+        backend = program.target.backend
+        where = _stored_key(compilation, program)
+        extra: dict[str, Any] = {
+            "details": dict(record.details),
+            "signature": record.signature,
+            "module": record.module,
+        }
+        if profile is not None:
+            extra["profile"] = profile.fields()
+            if not profile.from_store:
+                self._variants.write_profile(compilation, profile)
+        header = entry.Header(
+            key=where,
+            name=record.name,
+            compile_seconds=record.compile_seconds,
+            platform=str(backend.platform),
+            jax=jax.__version__,
+            jaxlib=seam.jaxlib_version(),
+            variant=compilation.key.variant,
+            logical_key=compilation.key.logical,
+            profile_digest=profile.digest if profile is not None else "",
+            components=dict(record.components),
+            extra=extra,
+        )
+        if compilation.publisher == 0 or cache.stays_here(record.compile_seconds, settings):
+            # Each host of the program needs one of its own.
+            return cache.write(header, raw, settings, replacing=where in compilation.unloadable)
+        if compilation.publisher == 1:
+            self._publish_if_missing_later(cache, settings, header, raw)
+        cache.count_skip(Skip.OTHER_RANK)
+        return Skip.OTHER_RANK
+
+    def _publish_if_missing_later(
+        self, cache: CachePolicy, settings: Settings, header: entry.Header, raw: bytes
+    ) -> None:
+        def publish() -> None:
+            if not cache.contains(header.key, settings):
+                cache.write(header, raw, settings)
+
+        self._scheduler.later(self._succession_seconds, publish)
+
+    def _log(
+        self, cache: CachePolicy, settings: Settings, record: MissRecord, program: LoweredProgram | None = None
+    ) -> None:
+        """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
+        try:
+            # The caller's path is of this host only, so it is not in the header of the entry.
+            record = replace(record, details={**record.details, "caller": seam_tracebacks.caller()})
+            record_miss(record)
+            if program is not None and settings.keep_module_text and record.components:
+                remember_program(record.components.get("computation", ""), located_text(program))
+            kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
+            explanation = cache.explain(record, settings) if settings.explain_misses else None
+            if explanation is not None:
+                log.warning("ejcache: %s (%.2f s; %s)", explanation.sentence, record.compile_seconds, kept)
+            else:
+                log.debug("ejcache: %s: %.2f s; %s; key %r", record.name, record.compile_seconds, kept, record.key)
+        except Exception as exc:
+            cache.report_failure("log a miss", exc, settings, program=record.name)
+
+
+def publisher_order(said: dict[int, Any]) -> dict[str, list[int]]:
+    """Of each storage domain, the ranks that see it, in the order in which they store an entry."""
+    domains: dict[str, list[int]] = {}
+    for rank in sorted(said):
+        domains.setdefault(said[rank]["domain"], []).append(rank)
+    return domains
+
+
+def _stored_key(compilation: Compilation, program: LoweredProgram) -> str:
+    """What the result is stored under."""
+    if compilation.text in compilation.unloadable:
+        # Hosts that cannot load each other's entries would replace them for ever, so ours goes beside the other.
+        return alternative_key(compilation.text, program.target.backend)
+    return compilation.text
+
+
+def _record(
+    cache: CachePolicy,
+    name: str,
+    key: CacheKey | None,
+    program: LoweredProgram | None = None,
+    *,
+    reason: Miss | str = "",
+    seconds: float = 0.0,
+) -> MissRecord:
+    """What the miss log says about a compilation before it is known whether it is stored."""
+    return MissRecord(
+        time=time.time(),
+        url=Location.parse(cache.url).url,  # a relative path means another directory where `why` is called
+        reason=str(reason),
+        outcome="",
+        compile_seconds=seconds,
+        key=key.text if key is not None else "",
+        name=name,
+        components=dict(key.components) if key is not None else {},
+        details=dict(key.details) if key is not None else {},
+        signature=_signature(program) if program is not None else "",
+    )
+
+
+def _signature(program: LoweredProgram) -> str:
+    try:
+        return seam.signature(program.module)
+    except Exception as exc:
+        # The program is compiled; a detail of the log must not take it away.
+        log.debug("ejcache: the arguments of %s are not known: %s", program.name, exc)
+        return ""

@@ -1,0 +1,1 @@
+"""Every touch of JAX's internals."""

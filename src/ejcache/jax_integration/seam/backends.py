@@ -1,0 +1,99 @@
+"""When JAX has made a backend, and what loads an executable ahead of JAX's own request: a part of the seam.
+
+JAX makes its backends in `jax._src.xla_bridge.backends`, under a lock, by a call of `_init_backend` for each platform.
+That function is replaced by one that tells the watchers of the result, so that nobody here ever asks for a backend:
+asking makes one, and takes JAX's locks. A watcher must return at once, because JAX holds its lock.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `xla_bridge.py` and `interpreters/pxla.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax._src import xla_bridge
+from jax._src.lib import _jax, xla_client
+
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["frees_clients_at_once", "load_ahead", "raw_options", "unwatch", "watch"]
+
+_lock = threading.Lock()
+_watchers: list[Callable[[Any], object]] = []
+
+
+def watch(watcher: Callable[[Any], object]) -> None:
+    """Call `watcher` with each backend of this process, at once with those that exist, and with later ones when made.
+
+    It may be called twice with one backend. If this JAX makes backends in another way, it is called with none.
+    """
+    with _lock:
+        _watchers.append(watcher)
+        original = getattr(xla_bridge, "_init_backend", None)
+        if original is not None and not hasattr(original, "original"):
+            xla_bridge._init_backend = _telling(original)
+    # A dictionary that JAX replaces and fills under its lock, which is not taken here.
+    for client in list(getattr(xla_bridge, "_backends", {}).values()):
+        watcher(client)
+
+
+def unwatch(watcher: Callable[[Any], object]) -> None:
+    """Undo `watch`."""
+    with _lock:
+        with contextlib.suppress(ValueError):
+            _watchers.remove(watcher)
+        original = getattr(getattr(xla_bridge, "_init_backend", None), "original", None)
+        if original is not None and not _watchers:
+            xla_bridge._init_backend = original
+
+
+def _telling(original: Any) -> Any:
+    @functools.wraps(original)
+    def init_backend(*arguments: Any, **named: Any) -> Any:
+        client = original(*arguments, **named)
+        for watcher in _watchers:
+            try:
+                watcher(client)
+            except Exception as exc:
+                # JAX must get its backend.
+                log.debug("ejcache: a watcher of backends failed: %s", exc)
+        return client
+
+    vars(init_backend)["original"] = original
+    return init_backend
+
+
+def frees_clients_at_once() -> bool:
+    """Whether a debug flag of JAX ends the process if anything still holds a backend when JAX clears its backends."""
+    return bool(getattr(jax.config, "jax_debug_leaked_clients_on_clear_backends", False))
+
+
+def raw_options(options: Any) -> bytes:
+    """Compile options as they are, the device assignment included."""
+    return bytes(options.SerializeAsString())
+
+
+def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence[int]) -> tuple[Any, Any] | None:
+    """The executable as JAX would load it for these devices, and their list; None if the client lacks one of them.
+
+    Raises whatever XLA raises.
+
+    Args:
+        client: the PJRT client.
+        serialized: the executable.
+        options: from `raw_options`.
+        devices: ids, in the order of the device assignment.
+    """
+    by_id = {device.id: device for device in client.local_devices()}
+    if not all(device in by_id for device in devices):
+        return None
+    assigned = _jax.DeviceList(tuple(by_id[device] for device in devices))
+    parsed = xla_client.CompileOptions.ParseFromString(options)
+    return client.deserialize_executable(serialized, assigned, parsed), assigned

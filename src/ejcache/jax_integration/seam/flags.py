@@ -1,0 +1,158 @@
+"""JAX's flags, and where their values came from: the part of the seam that touches `jax._src.config`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from jax._src import config as jax_config
+
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import setting_named
+from ejcache.settings.table import SETTINGS
+from ejcache.settings.values import FlagValue, Origin, jax_reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FlagReader"]
+
+
+class FlagReader:
+    """JAX's flags and where their values came from. Safe to use from several threads.
+
+    JAX stores the value of a flag but not what set it. So from activation on, we watch the flags that are settings of
+    ours; a value that then differs from the one in the environment was set by an earlier call.
+
+    A directory that ejkernel sets for itself is not the program's word: `read` answers with the one before it.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[str, Any] = {
+            setting.flag: jax_config.config_states[setting.flag]
+            for setting in SETTINGS
+            if setting.flag in jax_config.config_states
+        }
+        self._initial = {flag: _initial_value(flag, state) for flag, state in self._states.items()}
+        self._called: set[str] = {flag for flag, state in self._states.items() if state.value != self._initial[flag]}
+        self._calls_noted = 0
+        self._directory = FlagValue(self._initial[_DIRECTORY], Origin.ENVIRONMENT)
+        self._directory = self.read(_DIRECTORY) or self._directory
+        self._lock = threading.Lock()
+        self._previous_hooks: dict[str, Any] = {}
+
+    def watch(self) -> None:
+        """Notice calls of `jax.config.update` from now on."""
+        for flag, state in self._states.items():
+            previous = state._update_global_hook
+            self._previous_hooks[flag] = previous
+            state._update_global_hook = _UpdateHook(self, flag, previous)
+
+    def unwatch(self) -> None:
+        """Stop watching."""
+        for flag, previous in self._previous_hooks.items():
+            state = self._states[flag]
+            if isinstance(state._update_global_hook, _UpdateHook):
+                state._update_global_hook = previous
+        self._previous_hooks.clear()
+
+    def note_call(self, flag: str, value: Any) -> None:
+        with self._lock:
+            self._calls_noted += 1
+            if flag == _DIRECTORY:
+                if value == _directory_of_ejkernel():
+                    return
+                self._directory = FlagValue(value, Origin.CALL)
+            self._called.add(flag)
+
+    def save(self) -> dict[str, FlagValue]:
+        """Every flag as it is now."""
+        return {flag: value for flag in self._states if (value := self.read(flag)) is not None}
+
+    def put_back(self, flag: str, before: FlagValue) -> None:
+        """Give a flag the value and the origin that `save` found."""
+        jax_config.config.update(flag, before.value)
+        if before.origin not in (Origin.CALL, Origin.COMMAND_LINE):
+            with self._lock:
+                self._called.discard(flag)
+                self._calls_noted += 1
+                if flag == _DIRECTORY:
+                    self._directory = before
+
+    def overruled_directory(self) -> str | None:
+        """The directory that ejkernel has set for itself, and that `read` ignores; None if JAX has another one."""
+        value = self._states[_DIRECTORY].value
+        return value if value is not None and value == _directory_of_ejkernel() else None
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """A value that changes whenever `read` would answer differently for some flag."""
+        return (self._calls_noted, *[state.value for state in self._states.values()])
+
+    def read(self, flag: str) -> FlagValue | None:
+        state = self._states.get(flag)
+        if state is None:
+            return None
+        value = state.value
+        if flag == _DIRECTORY and self.overruled_directory() is not None:
+            return self._directory
+        if _set_by_absl(flag, value):
+            origin = Origin.COMMAND_LINE  # of JAX's own default, too
+        elif flag in self._called or value != self._initial[flag]:
+            origin = Origin.CALL
+        else:
+            origin = Origin.ENVIRONMENT
+        return FlagValue(value, origin)
+
+
+class _UpdateHook:
+    """An update hook that notes the call and calls the hook that was there before."""
+
+    def __init__(self, reader: FlagReader, flag: str, previous: Callable[[Any], None] | None) -> None:
+        self._reader = reader
+        self._flag = flag
+        self._previous = previous
+
+    def __call__(self, value: Any) -> None:
+        self._reader.note_call(self._flag, value)
+        if self._previous is not None:
+            self._previous(value)
+
+
+def _initial_value(flag: str, state: Any) -> Any:
+    """The value that JAX read from the environment when it was imported.
+
+    JAX keeps an empty text as it is. We must too: otherwise it would look like a call that switches the cache off.
+    """
+    text = environment_variable(flag.upper())
+    if text is None:
+        return _DEFAULTS.get(flag, state.value)
+    try:
+        return jax_reading(setting_named(flag), text)
+    except ValueError:
+        return state.value
+
+
+def _directory_of_ejkernel() -> str | None:
+    """The directory that ejkernel gives to JAX each time that it decorates a function; None if it is not loaded."""
+    directory = getattr(sys.modules.get("ejkernel.callib._ejit"), "COMPILE_FUNC_DIR", None)
+    return None if directory is None else str(directory)
+
+
+_DIRECTORY: Final = "jax_compilation_cache_dir"
+_DEFAULTS: Final[dict[str, Any]] = {
+    setting.flag: setting.default if setting.jax_default is None else setting.jax_default
+    for setting in SETTINGS
+    if setting.flag
+}
+
+
+def _set_by_absl(flag: str, value: Any) -> bool:
+    if not jax_config.config.use_absl:
+        return False
+    flags = getattr(jax_config.config, "absl_flags", None)
+    try:
+        given = flags.FLAGS[flag] if flags is not None else None
+    except KeyError:
+        return False
+    return given is not None and bool(given.present) and given.value == value

@@ -1,0 +1,480 @@
+"""The monkey patch of JAX's persistent cache, and everything else that touches JAX's internals.
+
+JAX decides what to do with its persistent cache in `jax._src.compiler`: `compile_or_get_cached` asks
+`_get_cache_key` (eligibility and key), `_is_executable_in_cache` (PGLE preference), `_share_fdo_profiles` (PGLE over
+several processes), `_cache_read`, and then `_compile_and_write_cache` or `_compile_and_share_module`. These six are
+replaced, because they contain the rule that only rank 0 writes, whole seconds, the list of platforms and the double
+read. Everything around them (donation, shardings, monitoring events, PGLE, module dumps) stays JAX's own.
+
+`mismatches` says whether this JAX has the functions and flags that the patch expects. If not, nothing is replaced.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `cache_key.py`, `config.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import pathlib
+import threading
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import jaxlib.version
+import numpy as np
+from jax._src import cache_key as jax_cache_key
+from jax._src import compilation_cache as jax_cache
+from jax._src import compiler as jax_compiler
+from jax._src import config as jax_config
+from jax._src import monitoring as jax_monitoring
+from jax._src.compilation_cache_interface import CacheInterface
+from jax._src.lib import xla_client
+from jax._src.lib.mlir import ir
+from jax.experimental import serialize_executable as jax_serialization
+from jaxlib import _hlo
+
+from ejcache.jax_integration.program import CompileTarget, LoweredProgram
+from ejcache.jax_integration.seam.tracebacks import register_our_frames, without_our_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Hooks",
+    "compile_executable",
+    "install",
+    "jaxlib_version",
+    "load_executable",
+    "mismatches",
+    "uninstall",
+]
+
+_READ: Final = "module_name cache_key compile_options backend executable_devices"
+_COMPILE: Final = "backend computation executable_devices compile_options host_callbacks"
+_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
+    "_get_cache_key": ("options backend computation devices override_fdo_profile",),
+    "_is_executable_in_cache": ("backend cache_key",),
+    "_cache_read": (_READ, f"{_READ} host_callbacks"),
+    "_compile_and_write_cache": (f"{_COMPILE} module_name cache_key",),
+    "_compile_and_share_module": (f"{_COMPILE} global_client module_name cache_key first_process_id",),
+    "_share_fdo_profiles": ("computation devices compile_options backend global_client min_process_id",),
+}
+"""The functions of `jax._src.compiler` that take part in a compilation, with the parameters that they may have.
+
+The last text of each has all of them, in their order.
+"""
+
+_NEEDED_FLAGS: Final = (
+    "jax_compilation_cache_dir",
+    "jax_enable_compilation_cache",
+    "jax_compilation_cache_max_size",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+    "jax_persistent_cache_enable_xla_caches",
+)
+
+_REPLACED: Final = (*_PARAMETERS, "get_compile_options", "is_persistent_cache_enabled")
+
+_CALLERS: Final[dict[str, tuple[str, ...]]] = {
+    "compile_or_get_cached": (
+        "_resolve_compilation_strategy",
+        "_cache_read",
+        "_compile_and_write_cache",
+        "_compile_and_share_module",
+    ),
+    "_resolve_compilation_strategy": ("_get_cache_key", "_is_executable_in_cache", "_share_fdo_profiles"),
+}
+"""The functions that must look the replaced ones up in the module: otherwise replacing them changes nothing."""
+
+_USED: Final[dict[Any, tuple[str, ...]]] = {
+    jax_compiler: ("backend_compile_and_load", "get_compile_options", "log_persistent_cache_hit"),
+    jax_cache: (
+        "reset_cache",
+        "_cache",
+        "_cache_initialized",
+        "_UNSUPPORTED_RUNTIMES",
+        "is_cache_used",
+        "is_persistent_cache_enabled",
+    ),
+    jax_cache_key: (
+        "_hash_serialized_compile_options",
+        "_hash_accelerator_config",
+        "custom_hook",
+        "get_flag_prefixes",
+    ),
+    jax_config: ("config", "config_states"),
+}
+
+
+class Hooks(Protocol):
+    """What takes the place of JAX's cache: `compiling.Compiler`."""
+
+    def make_key(
+        self, *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
+    ) -> str | None:
+        """The key of this compilation, or None to compile it without the cache."""
+
+    def contains(self, key: str) -> bool:
+        """Whether there is an entry under `key`."""
+
+    def read(self, key: str, target: CompileTarget) -> Any:
+        """The loaded executable and its compile time in seconds, or (None, None)."""
+
+    def compile(self, key: str, program: LoweredProgram) -> Any:
+        """Compile after a miss, and store the result."""
+
+    def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
+        """Compile a program that spans processes once for all of them."""
+
+    def share_profile(self, *, module: Any, devices: Any, options: Any, first_process: int) -> bytes:
+        """The profile with which every process of this program compiles; empty for none."""
+
+    def xla_caches(self, backend: Any) -> dict[str, str]:
+        """The values of XLA's options that say where its own caches are, by name."""
+
+    def stored_bytes(self, executable: Any) -> bytes | None:
+        """The bytes that an executable was loaded from, or None."""
+
+    def is_enabled(self) -> bool:
+        """Whether compilations use a cache now."""
+
+    def reset(self) -> None:
+        """JAX's `reset_cache()` was called."""
+
+    def get(self, key: str) -> bytes | None:
+        """Bytes for code that asks JAX's cache object itself."""
+
+    def put(self, key: str, value: bytes) -> None:
+        """Bytes from code that asks JAX's cache object itself."""
+
+
+def mismatches() -> list[str]:
+    """How this JAX differs from what is replaced here; empty if it does not."""
+    found = [
+        f"{module.__name__}.{name} is gone"
+        for module, names in _USED.items()
+        for name in names
+        if not hasattr(module, name)
+    ]
+    for name, accepted in _PARAMETERS.items():
+        function = _original(name)
+        if function is None:
+            found.append(f"jax._src.compiler.{name} is gone")
+        elif " ".join(inspect.signature(function).parameters) not in accepted:
+            found.append(f"jax._src.compiler.{name} takes {tuple(inspect.signature(function).parameters)}")
+    for caller, callees in _CALLERS.items():
+        code = getattr(getattr(jax_compiler, caller, None), "__code__", None)
+        missing = [callee for callee in callees if code is None or callee not in code.co_names]
+        found += [f"jax._src.compiler.{caller} does not call {callee}" for callee in missing]
+    states = getattr(jax_config, "config_states", {})
+    missing = [flag for flag in _NEEDED_FLAGS if not hasattr(states.get(flag), "_update_global_hook")]
+    return found + [f"the flag {flag} is gone" for flag in missing]
+
+
+# -- replacing -----------------------------------------------------------------------------------------------------
+
+_originals: dict[str, Any] = {}
+_lock = threading.Lock()
+
+_XLA_CACHE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    # JAX lets process 0 alone write, because the directory is shared; here each process has its own.
+    "xla_gpu_per_fusion_autotune_cache_dir": {
+        "xla_gpu_experimental_autotune_cache_mode": xla_client.AutotuneCacheMode.UPDATE
+    },
+    "xla_gpu_kernel_cache_file": {"xla_gpu_enable_llvm_module_compilation_parallelism": True},
+}
+"""The options that JAX sets together with the path of a cache, in those versions that do."""
+
+_BY_EJCACHE: Final = "set by ejcache"
+"""The value of JAX's flag for XLA's own caches, in the thread that makes compile options, while it makes them."""
+
+
+class _CacheObject(CacheInterface):  # type: ignore[misc]  # JAX's base class is untyped
+    """Takes the place of JAX's cache object.
+
+    A program may have imported `reset_cache()` by name before activation, so that it cannot be replaced. It drops this
+    object; that the object is missing shows us that the cache was reset.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._path = pathlib.Path("ejcache")
+
+    def get(self, key: str) -> bytes | None:
+        return self._hooks.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self._hooks.put(key, value)
+
+
+class _Replacements:
+    """The functions that replace JAX's, as methods of the same names. Their parameters are those in `_PARAMETERS`."""
+
+    def __init__(self, hooks: Hooks, compile_options: Any) -> None:
+        self._hooks = hooks
+        self._compile_options = compile_options
+        self._options_known = compile_options.__code__.co_names
+
+    def get_compile_options(self, *arguments: Any, **named: Any) -> Any:
+        # JAX would put XLA's own caches below the cache directory, which aborts the process if that is a URL.
+        with _xla_caches_flag()(_BY_EJCACHE):
+            options = self._compile_options(*arguments, **named)
+        debug = options.executable_build_options.debug_options
+        for name, path in self._hooks.xla_caches(named.get("backend")).items():
+            setattr(debug, name, path)
+            for option, value in _XLA_CACHE_OPTIONS.get(name, {}).items():
+                if option in self._options_known:
+                    setattr(debug, option, value)
+        return options
+
+    def is_persistent_cache_enabled(self) -> bool:
+        return _xla_caches_flag().value != _BY_EJCACHE and self._hooks.is_enabled()
+
+    def _get_cache_key(self, *arguments: Any, **named: Any) -> str | None:
+        given = _by_name("_get_cache_key", arguments, named)
+        if not isinstance(jax_cache._cache, _CacheObject):
+            self._hooks.reset()
+            _put_cache_object(self._hooks)
+        jax_cache.is_cache_used(given["backend"])  # sends JAX's event about the use of the cache, once in a process
+        return self._hooks.make_key(
+            module=given["computation"],
+            devices=given["devices"],
+            options=given["options"],
+            backend=given["backend"],
+            profile_sentinel=given.get("override_fdo_profile"),
+        )
+
+    def _is_executable_in_cache(self, backend: Any, cache_key: str) -> bool:  # noqa: ARG002 (JAX's signature)
+        return self._hooks.contains(cache_key)
+
+    def _cache_read(self, *arguments: Any, **named: Any) -> Any:
+        given = _by_name("_cache_read", arguments, named)
+        return self._hooks.read(given["cache_key"], _target(given))
+
+    def _compile_and_write_cache(self, *arguments: Any, **named: Any) -> Any:
+        given = _by_name("_compile_and_write_cache", arguments, named)
+        return self._hooks.compile(given["cache_key"], _program(given))
+
+    def _compile_and_share_module(self, *arguments: Any, **named: Any) -> Any:
+        given = _by_name("_compile_and_share_module", arguments, named)
+        return self._hooks.share(given["cache_key"], _program(given), first_process=given["first_process_id"])
+
+    def _share_fdo_profiles(self, *arguments: Any, **named: Any) -> bytes:
+        given = _by_name("_share_fdo_profiles", arguments, named)
+        return self._hooks.share_profile(
+            module=given["computation"],
+            devices=given["devices"],
+            options=given["compile_options"],
+            first_process=given["min_process_id"],
+        )
+
+
+def _by_name(function: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """JAX's arguments by the names of the parameters."""
+    return dict(zip(_PARAMETERS[function][-1].split(), arguments, strict=False)) | named
+
+
+def _xla_caches_flag() -> Any:
+    return jax_config.config_states["jax_persistent_cache_enable_xla_caches"]
+
+
+def _target(given: dict[str, Any]) -> CompileTarget:
+    return CompileTarget(
+        backend=given["backend"],
+        devices=given["executable_devices"],
+        options=given["compile_options"],
+        callbacks=given.get("host_callbacks", ()),
+    )
+
+
+def _program(given: dict[str, Any]) -> LoweredProgram:
+    return LoweredProgram(given["computation"], given["module_name"], _target(given))
+
+
+def install(hooks: Hooks) -> None:
+    """Put `hooks` in the place of JAX's cache; `mismatches` must be empty."""
+    with _lock:
+        if _originals:
+            raise RuntimeError("the seam is already in use")
+        replacements = _Replacements(hooks, jax_compiler.get_compile_options)
+        for name in _REPLACED:
+            module = _module_of(name)
+            _originals[name] = getattr(module, name)
+            setattr(module, name, without_our_frames(getattr(replacements, name)))
+        register_our_frames()
+        _put_cache_object(hooks)
+        _patch_pickler(hooks)
+
+
+def _patch_pickler(hooks: Hooks) -> None:
+    """Let `jax.experimental.serialize_executable` serialise what was loaded from the cache.
+
+    This stays after `uninstall`, because executables that were loaded before do.
+    """
+    pickler = getattr(jax_serialization, "_JaxPjrtPickler", None)
+    if pickler is None:
+        return
+    original = getattr(pickler.persistent_id, "original", pickler.persistent_id)
+
+    def persistent_id(self: Any, value: Any) -> Any:
+        stored = hooks.stored_bytes(value) if isinstance(value, xla_client.LoadedExecutable) else None
+        return ("exec", stored) if stored is not None else original(self, value)
+
+    vars(persistent_id)["original"] = original
+    pickler.persistent_id = persistent_id
+
+
+def uninstall() -> None:
+    """Give JAX its own cache back, not yet opened, so that it follows the flags as they are now."""
+    with _lock:
+        if not _originals:
+            return
+        for name, function in _originals.items():
+            setattr(_module_of(name), name, function)
+        _originals.clear()
+        if isinstance(jax_cache._cache, _CacheObject):
+            jax_cache.reset_cache()
+
+
+def callbacks_are_cacheable() -> bool:
+    """Whether this JAX restores host callbacks with an executable (0.11 and later do)."""
+    return "host_callbacks" in inspect.signature(_original("_cache_read")).parameters
+
+
+def _put_cache_object(hooks: Hooks) -> None:
+    jax_cache._cache = _CacheObject(hooks)
+    jax_cache._cache_initialized = True
+
+
+def _module_of(name: str) -> Any:
+    return jax_cache if name == "is_persistent_cache_enabled" else jax_compiler
+
+
+def _original(name: str) -> Any:
+    return _originals.get(name) or getattr(jax_compiler, name, None)
+
+
+# -- what the hooks need of JAX ------------------------------------------------------------------------------------
+
+
+def jaxlib_version() -> str:
+    """As JAX's own key has it."""
+    return str(jaxlib.version.__version__)
+
+
+def module_name(module: Any) -> str:
+    """The module's symbol name, `jit_train_step`."""
+    return str(ir.StringAttr(module.operation.attributes["sym_name"]).value)
+
+
+def signature(module: Any) -> str:
+    """The types of the program's arguments and results; empty if it has no main function."""
+    for operation in module.body.operations:
+        attributes = operation.operation.attributes
+        if "function_type" in attributes and ir.StringAttr(attributes["sym_name"]).value == "main":
+            return str(ir.TypeAttr(attributes["function_type"]).value)
+    return ""
+
+
+def compile_executable(program: LoweredProgram) -> Any:
+    """Compile as JAX does."""
+    target = program.target
+    return jax_compiler.backend_compile_and_load(
+        target.backend, program.module, target.devices, target.options, target.callbacks
+    )
+
+
+def load_executable(serialized: bytes, target: CompileTarget) -> Any:
+    """Deserialise; raises XLA's own error if it refuses to load the bytes."""
+    callbacks = (target.callbacks,) if target.callbacks else ()  # JAX 0.10 takes none at all
+    return target.backend.deserialize_executable(serialized, target.devices, target.options, *callbacks)
+
+
+def executable_identity(executable: Any) -> tuple[object, object]:
+    """Equal for the same executable only, as long as it lives; later ones of the same program may have the address."""
+    return getattr(executable, "fingerprint", None), id(executable)
+
+
+def serialize_executable(executable: Any) -> bytes:
+    """The bytes that `load_executable` takes."""
+    return bytes(executable.serialize())
+
+
+def optimised_program(executable: Any) -> str:
+    """The HLO that XLA made of a program, without what does not run: names of files and lines."""
+    options = _hlo.HloPrintOptions.canonical()
+    options.print_metadata = False
+    options.print_large_constants = True
+    return "\n".join(module.to_string(options) for module in executable.hlo_modules())
+
+
+def verification_error(key: str, stored: bytes, fresh: bytes) -> Exception:
+    """JAX's own error for an entry that differs from a fresh compilation."""
+    error: Exception = jax_cache.CacheVerificationError(
+        f"Persistent compilation cache inconsistency for key {key}. The executable in the cache differs from what a "
+        "fresh compilation gives; its entry is quarantined.",
+        key,
+        stored,
+        fresh,
+    )
+    return error
+
+
+def can_serialize(backend: Any) -> bool:
+    """Whether this backend can serialise executables: any PJRT platform that says so, not a list of names."""
+    return bool(getattr(backend, "supports_executable_serialization", True)) and (
+        getattr(backend, "runtime_type", None) not in jax_cache._UNSUPPORTED_RUNTIMES
+    )
+
+
+def record_event(name: str) -> None:
+    """A monitoring event of JAX's, for those who listen."""
+    jax_monitoring.record_event(name)
+
+
+def record_hit(module_name: str, key: str, compile_seconds: float, retrieval_seconds: float) -> None:
+    """What JAX logs and sends for a hit, for one that came after JAX had counted a miss."""
+    jax_compiler.log_persistent_cache_hit(module_name, key)
+    jax_monitoring.record_event("/jax/compilation_cache/cache_hits")
+    jax_monitoring.record_event_duration_secs(
+        "/jax/compilation_cache/compile_time_saved_sec", compile_seconds - retrieval_seconds
+    )
+    jax_monitoring.record_event_duration_secs("/jax/compilation_cache/cache_retrieval_time_sec", retrieval_seconds)
+
+
+def serialized_options(options: Any) -> bytes:
+    """The compile options as JAX's own key has them, the device assignment put in order on every platform.
+
+    JAX strips the assignment on GPU only; elsewhere a rank's own device ids kept it from every other rank's entries.
+    """
+    collected: list[bytes] = []
+
+    class Collector:
+        def update(self, data: bytes) -> None:
+            collected.append(data)
+
+    jax_cache_key._hash_serialized_compile_options(Collector(), options, strip_device_assignment=True)
+    return b"".join(collected)
+
+
+def extra_flag_prefixes() -> tuple[str, ...]:
+    """Beginnings of command line arguments that a user has added to the key."""
+    return tuple(jax_cache_key.get_flag_prefixes())
+
+
+def topology_bytes(devices: Sequence[Any]) -> bytes | None:
+    """The serialised topology of `devices`, where this jaxlib gives it (0.11 and later)."""
+    topology = xla_client.get_topology_for_devices(devices)
+    serialize = getattr(topology, "serialize", None)
+    return bytes(serialize()) if serialize is not None else None
+
+
+def topology_fingerprint(devices: Sequence[Any]) -> str:
+    """The topology as JAX's own key has it."""
+    hasher = hashlib.sha256()
+    jax_cache_key._hash_accelerator_config(hasher, np.array(devices, dtype=object))
+    return hasher.hexdigest()
+
+
+def custom_hook() -> str:
+    """What a user's hook adds to the key."""
+    return str(jax_cache_key.custom_hook())

@@ -1,0 +1,1 @@
+"""XLA's own caches of autotuning results and kernels."""

@@ -1,0 +1,231 @@
+"""Reading every entry as a program would, and quarantining what no program should be given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ejcache import entry
+from ejcache.bucket.layout import ENTRIES, key_of_name
+from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
+from ejcache.keys.key import is_side_key
+from ejcache.maintenance.scan import ScannedStore
+from ejcache.stores.base import Checkable
+from ejcache.stores.shared.store import SharedStore
+from ejcache.util.parallel import in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ejcache.stores.base import EntryInfo, Store
+    from ejcache.stores.plain_jax import JaxEntries
+
+__all__ = ["Audit", "Finding", "Problem", "audit", "audit_jax_directory", "audit_structure"]
+
+
+class Problem(StrEnum):
+    """What is wrong with an entry, or with its store."""
+
+    CORRUPT = "corrupt"
+    """Truncated, changed, or never an entry."""
+    FOREIGN = "foreign"
+    """An intact entry, stored under another key than its own."""
+    UNREADABLE = "unreadable"
+    """The storage lists the entry and fails to return it."""
+    STRUCTURE = "structure"
+    """Damage of the store itself, as the store's own check describes it."""
+    FOREIGN_NAME = "foreign_name"
+    """A file among the entries whose name ejcache never gives. It does no harm, and is neither read nor deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem.
+
+    Attributes:
+        key: the entry's key; empty for a problem of the store itself.
+        size: bytes of the entry.
+        problem: its kind.
+        detail: one sentence.
+        repaired: the entry is quarantined, or the structure is repaired.
+    """
+
+    key: str
+    size: int
+    problem: Problem
+    detail: str
+    repaired: bool = False
+
+
+@dataclass(slots=True)
+class Audit:
+    """The result of an audit.
+
+    Attributes:
+        entries: entries that were read; the texts and profiles beside them are read too, but not counted.
+        size: bytes of everything that was read.
+        findings: the problems.
+        unknown_versions: intact entries of a format that this version does not read.
+    """
+
+    entries: int = 0
+    size: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    unknown_versions: int = 0
+
+    @property
+    def clean(self) -> bool:
+        """Whether no problem is left that could harm a program."""
+        return all(finding.repaired or finding.problem is Problem.FOREIGN_NAME for finding in self.findings)
+
+    def include(self, other: Audit) -> None:
+        """Add the results of another audit to these."""
+        self.entries += other.entries
+        self.size += other.size
+        self.findings += other.findings
+        self.unknown_versions += other.unknown_versions
+
+
+def audit(
+    store: Store,
+    entries: Iterable[EntryInfo],
+    *,
+    fix: bool = False,
+    threads: int = 1,
+    advance: Callable[[], None] = lambda: None,
+) -> Audit:
+    """Decode each of `entries`, and report those that are damaged. Last uses and counters do not change.
+
+    Args:
+        store: the store of the entries.
+        entries: its listing; it is read one entry at a time, and nothing of it is kept.
+        fix: quarantine damaged entries, so that the next compilation replaces them. An entry that was replaced after
+            it was read stays.
+        threads: entries that are read, and in memory, at once.
+        advance: called after each entry.
+
+    Raises:
+        StoreReadOnlyError: `fix`, and the store is read-only.
+    """
+
+    def check(info: EntryInfo) -> _Checked:
+        return replace(_check(store, info, fix=fix), is_entry=not is_side_key(info.key))
+
+    return _gather(in_parallel(check, entries, threads=threads), advance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The result for one entry; `size` is None if it was gone."""
+
+    size: int | None = None
+    finding: Finding | None = None
+    unknown_version: bool = False
+    is_entry: bool = True
+
+
+def _gather(checked: Iterable[_Checked], advance: Callable[[], None]) -> Audit:
+    seen = Audit()
+    for one in checked:
+        if one.size is not None:
+            seen.entries += one.is_entry
+            seen.size += one.size
+        seen.unknown_versions += one.unknown_version
+        if one.finding is not None:
+            seen.findings.append(one.finding)
+        advance()
+    return seen
+
+
+def _check(store: Store, info: EntryInfo, *, fix: bool) -> _Checked:
+    try:
+        data = store.peek(info.key)
+    except StoreError as exc:
+        return _Checked(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
+    if data is None:
+        # It was deleted after it was listed. If the index still names it, the store's own check reports that.
+        return _Checked()
+    try:
+        entry.decode(data, key=info.key)
+    except EntryVersionError:
+        return _Checked(len(data), unknown_version=True)
+    except EntryError as exc:
+        problem = Problem.FOREIGN if isinstance(exc, EntryForeignError) else Problem.CORRUPT
+        repaired = fix and _repair(store, info.key, data)
+        return _Checked(len(data), Finding(info.key, info.size, problem, str(exc), repaired=repaired))
+    return _Checked(len(data))
+
+
+def _repair(store: Store, key: str, data: bytes) -> bool:
+    """Quarantine the damaged `data`; whether no program can be given it any more."""
+    try:
+        if store.quarantine(key, data):
+            return True
+        # Another process has deleted or replaced the entry since it was read.
+        now = store.peek(key)
+        if now is not None:
+            entry.decode(now, key=key)
+    except StoreReadOnlyError:
+        raise
+    except EntryVersionError:
+        return True
+    except (StoreError, EntryError):
+        return False
+    return True
+
+
+def audit_structure(store: Store, *, fix: bool = False) -> Audit:
+    """What the store finds wrong with its own structures, and, in a shared cache, files that are not ejcache's.
+
+    Raises:
+        StoreReadOnlyError: `fix`, and the store is read-only.
+        StoreError: the storage failed.
+    """
+    shared = store.shared if isinstance(store, ScannedStore) else store
+    if isinstance(shared, SharedStore):
+        foreign = (info for info in shared.bucket.walk(ENTRIES) if key_of_name(info.name) is None)
+        return Audit(
+            findings=[
+                Finding(
+                    "", info.size, Problem.FOREIGN_NAME, f"{info.name!r} is not the name of an entry; it is ignored"
+                )
+                for info in foreign
+            ]
+        )
+    if not isinstance(store, Checkable):
+        return Audit()
+    problems = store.check(fix=fix)
+    left = set(store.check()) if fix and problems else set(problems)
+    return Audit(findings=[Finding("", 0, Problem.STRUCTURE, text, repaired=text not in left) for text in problems])
+
+
+def audit_jax_directory(
+    directory: JaxEntries,
+    entries: Iterable[EntryInfo],
+    *,
+    fix: bool = False,
+    threads: int = 1,
+    advance: Callable[[], None] = lambda: None,
+) -> Audit:
+    """Decompress each of `entries`, and report those that JAX could not read.
+
+    Args:
+        directory: the entries of plain JAX.
+        entries: its listing; it is read one entry at a time.
+        fix: delete damaged entries, because JAX itself never replaces them.
+        threads: entries that are read at once.
+        advance: called after each entry.
+    """
+
+    def check(info: EntryInfo) -> _Checked:
+        try:
+            gone = not directory.check_entry(info.key)  # deleted after it was listed
+        except EntryError as exc:
+            repaired = fix and (directory.delete(info.key) or True)
+            return _Checked(finding=Finding(info.key, info.size, Problem.CORRUPT, str(exc), repaired=repaired))
+        except StoreError as exc:
+            return _Checked(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
+        return _Checked(None if gone else info.size)
+
+    return _gather(in_parallel(check, entries, threads=threads), advance)

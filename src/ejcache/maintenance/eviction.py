@@ -1,0 +1,216 @@
+"""The eviction pass: the only code that deletes entries by a policy, for jobs and for `ejcache prune` alike.
+
+A pass over a shared cache lists it once, compacts the usage journals, deletes what the policy names, and merges and
+deletes what ended processes left behind. An entry is deleted only if it still is the version that was listed, if it is
+not pinned, and if nobody made or used it within the last five minutes (processes write down once a minute what they
+used). A pass over a local store, or over files of plain JAX, has only the entries to look at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Self, cast
+
+from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.keys.key import is_side_key
+from ejcache.maintenance.plan import EvictionPlan
+from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.maintenance.scan import IN_USE_SECONDS, BucketScan, Scan, ScannedStore
+from ejcache.stores.shared.store import SharedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.maintenance.plan import Deletion
+    from ejcache.stores.base import Store
+    from ejcache.stores.plain_jax import JaxEntries
+
+__all__ = ["EvictionPass", "EvictionReport", "run_pass"]
+
+log = logging.getLogger("ejcache")
+
+_PATIENCE: Final = 3
+"""Requests in a row that the storage refuses before the pass stops asking."""
+_NAMED_FAILURES: Final = 1000
+
+
+@dataclass(slots=True)
+class EvictionReport:
+    """The result of an eviction pass.
+
+    "Entries" counts executables; sizes also include the texts and profiles that are kept beside them.
+
+    Attributes:
+        dry_run: nothing was changed; `removed` and `freed` say what would have been removed.
+        entries: entries before the pass, and `size` the bytes of everything.
+        planned: deletions that the policy asked for.
+        removed: deleted entries, and `freed` the deleted bytes.
+        left: entries that are there after the pass, and `left_size` the bytes of everything that is.
+        gone: planned deletions of objects that others deleted or replaced meanwhile.
+        failed: keys that the storage did not delete, and why; at most the first 1,000.
+        failures: how many it did not delete.
+        in_use: entries that stay because they were made or used a short while ago.
+        journals: usage journals that were compacted.
+        swept: leases and half-written files of dead processes that were deleted.
+        problems: one sentence for each other step that failed.
+    """
+
+    dry_run: bool = False
+    entries: int = 0
+    size: int = 0
+    planned: int = 0
+    removed: int = 0
+    freed: int = 0
+    left: int = 0
+    left_size: int = 0
+    gone: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    failures: int = 0
+    in_use: int = 0
+    journals: int = 0
+    swept: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class EvictionPass:
+    """One pass. Opening it scans the cache and plans; `run` deletes; closing it deletes the temporary tables.
+
+    Args:
+        target: the store, the entries of plain JAX, or the objects of a shared cache.
+        policy: what may stay; None or an empty policy removes nothing.
+        dry_run: change nothing, not even the usage journals.
+        in_use_seconds: how long an entry of a shared cache counts as in use.
+        now: seconds since the epoch.
+
+    Attributes:
+        plan: the deletions, in order; it can be iterated as often as needed while the pass is open.
+
+    Raises:
+        StoreReadOnlyError: the store is read-only, and this is not a dry run.
+        StoreError: the storage failed, or there is no room for temporary files; nothing was removed.
+    """
+
+    def __init__(
+        self,
+        target: Store | JaxEntries | Bucket,
+        policy: EvictionPolicy | None,
+        *,
+        dry_run: bool = False,
+        in_use_seconds: float = IN_USE_SECONDS,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        began = now()
+        self._dry_run = dry_run
+        if not dry_run and getattr(target, "read_only", False):
+            raise StoreReadOnlyError(f"{getattr(target, 'url', 'the store')} is open for reading only")
+        self._scan = _scan_of(target, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
+        try:
+            policy = policy or EvictionPolicy()
+            kept = replace(policy, keep=policy.keep | self._scan.pinned, keep_used_since=self._scan.in_use_since)
+            self.plan = EvictionPlan(self._scan.entries(), now=began, policy=kept)
+        except BaseException:
+            self._scan.close()
+            raise
+
+    def run(
+        self, *, stopped: Callable[[], bool] = lambda: False, advance: Callable[[], None] = lambda: None
+    ) -> EvictionReport:
+        """Carry out the plan, and tidy up. An entry that cannot be deleted does not keep the others from it.
+
+        Args:
+            stopped: asked before each request; once it returns True nothing more is deleted.
+            advance: called after each planned deletion was tried.
+        """
+        planned = self.plan
+        report = EvictionReport(
+            dry_run=self._dry_run,
+            entries=planned.entries + planned.left,
+            size=planned.size + planned.left_size,
+            planned=planned.count,
+            left=planned.left,
+            left_size=planned.left_size,
+            in_use=planned.protected,
+        )
+        if self._dry_run:
+            report.removed, report.freed = planned.entries, planned.size
+            return report
+        report.left, report.left_size = report.entries, report.size
+        self._delete(report, stopped, advance)
+        if not stopped():
+            report.problems = self._scan.tidy()
+        report.journals, report.swept = self._scan.journals, self._scan.swept
+        log.debug("eviction pass: %s", report)
+        return report
+
+    def _delete(self, report: EvictionReport, stopped: Callable[[], bool], advance: Callable[[], None]) -> None:
+        source = iter(self.plan)
+        refused, problem = 0, ""
+        while not stopped() and (batch := list(itertools.islice(source, self._scan.batch))):
+            deleted: set[str] = set()
+            if refused < _PATIENCE:
+                try:
+                    deleted = self._scan.delete([deletion.entry for deletion in batch])
+                    refused, problem = 0, ""
+                except StoreReadOnlyError:
+                    raise
+                except StoreError as exc:
+                    refused, problem = refused + 1, str(exc)
+            _count(report, batch, deleted, problem)
+            for _ in batch:
+                advance()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.plan.close()
+        self._scan.close()
+
+
+def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str], problem: str) -> None:
+    for deletion in batch:
+        key, is_entry = deletion.entry.key, not is_side_key(deletion.entry.key)
+        if problem and key not in deleted:
+            report.failures += 1
+            if len(report.failed) < _NAMED_FAILURES:
+                report.failed.append((key, problem))
+            continue
+        report.left -= is_entry
+        report.left_size -= deletion.entry.size
+        if key in deleted:
+            report.removed += is_entry
+            report.freed += deletion.entry.size
+        else:
+            report.gone += 1
+
+
+def _scan_of(target: Store | JaxEntries | Bucket, *, now: float, in_use_seconds: float, compacts: bool) -> Scan:
+    if isinstance(target, ScannedStore):
+        target = target.shared
+    if isinstance(target, SharedStore):
+        target = target.bucket
+    if hasattr(target, "walk"):
+        objects = cast("Bucket", target)
+        return BucketScan(objects, now=now, in_use_seconds=in_use_seconds, compacts=compacts)
+    return Scan(target)
+
+
+def run_pass(
+    target: Store | JaxEntries | Bucket,
+    policy: EvictionPolicy | None,
+    *,
+    dry_run: bool = False,
+    in_use_seconds: float = IN_USE_SECONDS,
+    now: Callable[[], float] = time.time,
+    stopped: Callable[[], bool] = lambda: False,
+) -> EvictionReport:
+    """One whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""
+    with EvictionPass(target, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now) as opened:
+        return opened.run(stopped=stopped)

@@ -1,0 +1,154 @@
+"""Temporary tables on disk, and the listing of a shared cache that is kept in them.
+
+A bucket may hold more entries than fit into memory, and a maintenance pass runs beside a training program that needs
+its memory. SQLite keeps a small table in memory and a large one in a temporary file without a name, which disappears
+with the process, however the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ejcache.errors import StoreError
+from ejcache.stores.base import EntryInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+__all__ = ["Listing", "TemporaryTables", "key_of_row", "row_key"]
+
+_CACHE_KIB: Final = 1024
+"""Memory for the pages of one database; SQLite writes the other pages to the temporary file."""
+
+
+def row_key(key: str) -> bytes:
+    """`key` as a row holds it: sorted as text is, and able to hold file names that are not valid text."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def key_of_row(held: bytes) -> str:
+    """The key from which `row_key` made `held`."""
+    return held.decode("utf-8", "surrogateescape")
+
+
+class TemporaryTables:
+    """Tables that only this object sees. One thread at a time may use them.
+
+    Args:
+        schema: the statements that create the tables.
+
+    Every method raises `StoreError` if the disk has no room for temporary files.
+    """
+
+    def __init__(self, *schema: str) -> None:
+        with _translated():
+            # An empty name makes a temporary database, in a file that has no name either.
+            connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        # Readers keep this object alive while they read. The finalizer closes the connection, because Python warns
+        # of connections that nobody closed.
+        self._forget = weakref.finalize(self, connection.close)
+        # When the program ends, another thread (or, in a forked child, a thread of the parent) may be using the
+        # connection; closing it then crashes or hangs. The file has no name, so that it disappears anyway.
+        self._forget.atexit = False
+        self._connection = connection
+        # The tables need not survive the process, so that SQLite need not wait for the disk.
+        self.run("PRAGMA synchronous = OFF", f"PRAGMA cache_size = -{_CACHE_KIB}", "PRAGMA temp_store = FILE", *schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, *statements: str) -> None:
+        """Run statements that return no rows."""
+        with _translated():
+            for statement in statements:
+                self._connection.execute(statement).close()
+
+    def insert(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Run `statement` for each of `rows`; if `rows` raises, none of them is inserted."""
+        with _translated():
+            self._connection.execute("BEGIN")
+            try:
+                self._connection.executemany(statement, rows)
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk has already ended the transaction
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
+        """The rows of `query`, one at a time; the tables must not change while they are read."""
+        with _translated():
+            # `yield from` would close the cursor together with this generator, possibly after the connection was
+            # closed, and SQLite reports that as an error.
+            for row in self._connection.execute(query, parameters):  # noqa: UP028
+                yield row
+
+    def close(self) -> None:
+        """Delete the tables; this also happens when the last reference disappears."""
+        self._forget()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise StoreError(
+            f"a table in a temporary file failed ({exc}); SQLITE_TMPDIR, or else TMPDIR, names the directory, which "
+            "needs about 300 bytes for each entry"
+        ) from exc
+
+
+_SCHEMA: Final = (
+    "CREATE TABLE entries (key BLOB PRIMARY KEY, size INTEGER, created REAL, version TEXT) WITHOUT ROWID",
+    "CREATE TABLE uses (key BLOB PRIMARY KEY, used REAL) WITHOUT ROWID",
+)
+_ENTRIES: Final = """
+    SELECT entries.key, size, created, max(created, ifnull(used, created)), version
+    FROM entries LEFT JOIN uses ON uses.key = entries.key
+"""
+_USES: Final = "SELECT key, used FROM uses WHERE used > ? OR key IN (SELECT key FROM entries) ORDER BY key"
+_NOTE_USE: Final = "INSERT INTO uses VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET used = max(used, excluded.used)"
+
+
+class Listing(TemporaryTables):
+    """The entries that a bucket's listing found, and the last uses that usage journals report."""
+
+    def __init__(self) -> None:
+        super().__init__(*_SCHEMA)
+
+    def add(self, found: Iterable[EntryInfo]) -> None:
+        """Add entries; `last_used` is ignored, because `note_uses` knows better."""
+        rows = ((row_key(info.key), info.size, info.created, info.version) for info in found)
+        self.insert("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", rows)
+
+    def note_uses(self, used: Iterable[tuple[str, float]], *, now: float) -> None:
+        """Note when keys were used, in seconds since the epoch; a time after `now` counts as `now`.
+
+        The latest use of each key counts. If `used` raises, none of its uses is noted.
+        """
+        self.insert(_NOTE_USE, ((row_key(key), min(at, now)) for key, at in used))
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, with its last use."""
+        for key, *fields in self.rows(_ENTRIES):
+            yield EntryInfo(key_of_row(key), *fields)
+
+    def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, float]]:
+        """Keys and last uses, ordered by key.
+
+        Args:
+            unless_gone_since: seconds since the epoch; leave out keys that are not listed and were last used before.
+        """
+        since = float("-inf") if unless_gone_since is None else unless_gone_since
+        for key, used in self.rows(_USES, since):
+            yield key_of_row(key), used

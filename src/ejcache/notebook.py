@@ -1,0 +1,76 @@
+"""`%load_ext ejcache` in notebooks: enables the cache, and says after each cell what it compiled and loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.jax_integration.activate import active, enable
+from ejcache.settings.resolve import resolve
+from ejcache.settings.values import Origin
+
+if TYPE_CHECKING:
+    from ejcache.cache.counters import Stats
+
+__all__ = ["load_ipython_extension", "unload_ipython_extension"]
+
+_EVENTS: Final = ("pre_run_cell", "post_run_cell")
+
+
+class _CellReporter:
+    """Compares the counters before and after a cell."""
+
+    def __init__(self) -> None:
+        self._before: Stats | None = None
+
+    def pre_run_cell(self, *_: object) -> None:
+        cache = active()
+        self._before = cache.stats() if cache is not None else None
+
+    def post_run_cell(self, *_: object) -> None:
+        cache = active()
+        if cache is None or self._before is None:
+            return
+        line = _line(self._before, cache.stats())
+        if line:
+            print(line)  # noqa: T201 (that is what it is for)
+
+
+_reporter = _CellReporter()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Enable the cache, unless it is enabled, and print a line after each cell that compiled or loaded programs.
+
+    Where this enables the cache and `EJCACHE_PROGRESS` is not set, compilations that last long say so on stderr.
+
+    Args:
+        shell: IPython's `InteractiveShell`.
+    """
+    if active() is None:
+        if resolve()["progress"].origin is Origin.DEFAULT:
+            enable(progress=True)
+        else:
+            enable()
+    for event in _EVENTS:
+        shell.events.register(event, getattr(_reporter, event))
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Print no lines any more. The cache stays enabled: `ejcache.disable()` switches it off."""
+    for event in _EVENTS:
+        shell.events.unregister(event, getattr(_reporter, event))
+
+
+def _line(before: Stats, after: Stats) -> str:
+    compiled, loaded = after.misses - before.misses, after.hits - before.hits
+    parts = []
+    if compiled > 0:
+        seconds = _amount(after) - _amount(before)
+        parts.append(f"compiled {compiled} in {seconds:.1f} s")
+    if loaded > 0:
+        parts.append(f"loaded {loaded}, saved {max(0.0, after.seconds_saved - before.seconds_saved):.1f} s")
+    return f"ejcache: {', '.join(parts)}" if parts else ""
+
+
+def _amount(stats: Stats) -> float:
+    return float(stats.amounts.get("compile_seconds", 0.0))

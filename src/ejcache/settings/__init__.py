@@ -1,0 +1,1 @@
+"""Every setting, its value and its origin."""

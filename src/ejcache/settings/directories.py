@@ -1,0 +1,132 @@
+"""The directories of a user on this machine, made so that no other user can write to them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ejcache.util.log import warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+__all__ = [
+    "default_directory",
+    "home_directory",
+    "make_private",
+    "make_user_directory_above",
+    "state_directory",
+    "temporary_directory",
+    "user_directory",
+]
+
+
+def user_directory() -> Path:
+    """The default cache directory of this user on this machine."""
+    return default_directory(os.environ)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory that only this user can access. If it is in the user's cache directory, make that one first.
+
+    `mkdir(parents=True, mode=0o700)` applies the mode to the last directory only. Its parents get the umask's mode, and
+    with an open umask other users could write entries, which are code, into the user's cache directory.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    make_user_directory_above(directory)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def make_user_directory_above(path: Path) -> None:
+    """Make the user's cache directory, private, if `path` is inside it. Raises OSError if it cannot be made."""
+    own = user_directory()
+    if own in path.parents:
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def default_directory(env: Mapping[str, str]) -> Path:
+    """The user's cache directory by the convention of the system; on Linux, the XDG Base Directory Specification."""
+    root = env.get("XDG_CACHE_HOME", "")
+    # The specification says to ignore a relative path.
+    if sys.platform not in {"darwin", "win32"} and root.startswith("/"):
+        return Path(root) / "ejcache"
+    home = home_directory(env)
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "ejcache"
+    if sys.platform == "win32":
+        return Path(env.get("LOCALAPPDATA") or home / "AppData" / "Local") / "ejcache"
+    return home / ".cache" / "ejcache"
+
+
+def home_directory(env: Mapping[str, str]) -> Path:
+    """The home directory of this user; a directory of this process where there is none."""
+    return Path(env["HOME"]) if env.get("HOME") else _home()
+
+
+def state_directory() -> Path:
+    """A directory of this user on this host for what is remembered between runs but belongs to no cache.
+
+    Digests of the compiler's libraries are in it, which keys are made of. So a directory that another user owns or can
+    write to is not used, and one warning says what is used instead.
+    """
+    return _trusted_state(default_directory(os.environ))
+
+
+@functools.lru_cache(maxsize=16)
+def _trusted_state(own: Path) -> Path:
+    from ejcache.util.trust import why_replaceable, why_untrusted
+
+    why = why_replaceable(own)
+    for path in (own, own / "state"):
+        with contextlib.suppress(OSError):  # not there yet, or not for this user
+            why = why or why_untrusted(path, path.stat())
+    if not why:
+        return own / "state"
+    instead = (temporary_directory() or _directory_of_this_process()) / "state"
+    warn_once(("untrusted state", own), "ejcache: %s; %s is used instead of %s", why, instead, own / "state")
+    return instead
+
+
+def temporary_directory() -> Path | None:
+    """A directory of this user among the temporary files, or None if another user could write to it.
+
+    It may hold entries, and entries are code, so a directory that somebody else prepared must not be used.
+    """
+    import tempfile
+
+    try:
+        path = Path(tempfile.gettempdir()) / f"ejcache-{os.getuid()}"
+        path.mkdir(mode=0o700, exist_ok=True)
+        about = path.lstat()
+    except OSError:
+        return None
+    # Its name can be guessed, so another user may have made it first.
+    private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not stat.S_IMODE(about.st_mode) & 0o022
+    return path if private else None
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except (RuntimeError, KeyError):
+        # In some containers the uid has no passwd entry and HOME is not set.
+        return temporary_directory() or _directory_of_this_process()
+
+
+@functools.cache
+def _directory_of_this_process() -> Path:
+    import tempfile
+
+    try:
+        return Path(tempfile.mkdtemp(prefix="ejcache-"))
+    except OSError:
+        # No directory can be made. Opening the store will fail with a message that says so.
+        return Path("/")

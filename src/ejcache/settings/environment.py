@@ -1,0 +1,92 @@
+"""Environment variables that the rest of the package reads, each by a function that says what for.
+
+Settings are read by `ejcache.settings.resolve`. What is left are a few variables of JAX, XLA and the operating system
+that describe the machine, the whole environment where a cache key depends on it, and the environment that a child
+process inherits. Nothing outside this room touches `os.environ`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.settings.table import SETTINGS
+from ejcache.settings.values import switch_or_location
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "OTHER_VARIABLES",
+    "all_variables",
+    "child_environment",
+    "environment_variable",
+    "export_settings",
+    "variables_to_compare",
+]
+
+OTHER_VARIABLES: Final = frozenset(
+    {
+        "EJCACHE_RUN_COUNTS",
+        "FORCE_COLOR",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "NO_COLOR",
+        "NPROC",
+        "PJRT_NAMES_AND_LIBRARY_PATHS",
+        "TERM",
+        "TPU_LIBRARY_PATH",
+        "XLA_FLAGS",
+    }
+)
+"""Variables that are not settings of ejcache but are read by name: the file in which the processes of one `ejcache run`
+count, flags of XLA, plug-in libraries, a limit on CPUs, whether a terminal shows colours, and Google's credentials
+file, which error messages name."""
+
+_READABLE: Final = OTHER_VARIABLES.union(*(setting.variables for setting in SETTINGS))
+
+
+def environment_variable(name: str) -> str | None:
+    """The text of one variable as it is now, or None if it is not set.
+
+    Raises:
+        KeyError: `name` is neither a setting's variable nor in `OTHER_VARIABLES`.
+    """
+    if name not in _READABLE:
+        raise KeyError(name)
+    return os.environ.get(name)
+
+
+def all_variables() -> Mapping[str, str]:
+    """The whole environment, for cache keys: `keys.canonical` picks the variables that change compiled code."""
+    return os.environ
+
+
+def variables_to_compare() -> Mapping[Any, Any]:
+    """The live mapping behind `os.environ`, to compare with an earlier copy; copy it before keeping it.
+
+    It compares in a quarter of a microsecond; reading fifty variables through `os.environ` takes thirty. An
+    `os.environ` that a program replaced by a plain dictionary is returned as it is.
+    """
+    variables: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
+    return variables
+
+
+def export_settings(values: Mapping[str, Any]) -> None:
+    """Let child processes of this process enable the cache with these settings, given by name and parsed.
+
+    They become variables of this process's environment, so every child inherits them, however it is started.
+    """
+    wanted = str(values.get("cache_dir") or os.environ.get("EJCACHE") or "1")
+    with contextlib.suppress(ValueError):
+        if switch_or_location(wanted) is False:
+            wanted = "1"  # the caller asks for the cache, whatever the environment said before
+    os.environ["EJCACHE"] = wanted
+    for setting in SETTINGS:
+        if setting.name in values and setting.name != "cache_dir":
+            os.environ[setting.variables[0]] = str(values[setting.name])
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child process: this process's own, with `changes`."""
+    return {**os.environ, **changes}

@@ -1,0 +1,278 @@
+"""Where the value of each setting comes from.
+
+The highest of these layers that has a value wins: a call in the program (`jax.config.update`, `set_cache_dir()`,
+`ejcache.enable(...)`; among these the latest wins), the command line, environment variables in the order in which the
+table lists them, the user's configuration file, the host's, the default.
+
+This module does not import JAX. `jax_integration` hands it a `FlagSource` when JAX is loaded. Without one, as in the
+command line tool, it reads JAX's environment variables as JAX would read them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
+from ejcache.settings.config_file import read_files
+from ejcache.settings.directories import default_directory
+from ejcache.settings.table import SETTINGS
+from ejcache.settings.typed import SettingValues
+from ejcache.settings.values import Origin, Setting, Value, jax_reading
+from ejcache.settings.values import text as plain_text
+from ejcache.util.units import ACCEPTED_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ejcache.settings.values import FlagSource
+
+__all__ = ["Settings", "command_line", "parse", "resolve", "set_command_line", "setting_in_file", "setting_named"]
+
+
+_BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {s.flag: s for s in SETTINGS if s.flag}
+
+_OWN_VARIABLES: Final = [name for setting in SETTINGS for name in setting.variables if name.startswith("EJCACHE")]
+_ALIKE: Final = 0.8
+"""Likeness (difflib's ratio) from which a name is probably a misspelling of another."""
+
+_NOT_IN_FILES: Final = ("activate", "enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile")
+"""A process reads no file before it knows that it is to use the cache (`activate`), and JAX reads the others itself."""
+
+_SIZE_IN_BYTES: Final = "a number of bytes without a unit"
+
+_command_line: Mapping[str, Any] = {}
+
+
+def setting_named(name: str) -> Setting:
+    """The setting with this name, which may also be the name of its JAX flag, with or without `jax_`.
+
+    Raises:
+        UnknownSettingError: there is no such setting; the message says which one was probably meant, or lists all.
+    """
+    found = _BY_NAME.get(name) or _BY_NAME.get(f"jax_{name}")
+    if found is None:
+        meant = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
+        names = ", ".join(setting.name for setting in SETTINGS)
+        raise UnknownSettingError("setting", name, f"did you mean {meant[0]}?" if meant else f"there are {names}")
+    return found
+
+
+def parse(setting: Setting, value: Any, *, source: str = "") -> Any:
+    """`value` converted to the setting's own type.
+
+    Raises:
+        SettingError: the setting cannot have this value; the message names `source`, or else the setting.
+    """
+    try:
+        return setting.parser(value)
+    except (TypeError, ValueError, OverflowError, AttributeError) as exc:  # a file may hold a table or a list
+        raise SettingError(source or setting.flag or setting.name, value, setting.accepted) from exc
+
+
+def set_command_line(values: Mapping[str, Any]) -> None:
+    """Set the layer between calls and the environment for this process, as `ejcache run --dir` does.
+
+    Raises:
+        SettingError: an unknown setting or a value that it cannot have; the layer stays as it was.
+    """
+    global _command_line
+    _command_line = {
+        setting.name: parse(setting, value, source=f"--{name.replace('_', '-')}")
+        for name, value in values.items()
+        for setting in (setting_named(name),)
+    }
+
+
+def command_line() -> Mapping[str, Any]:
+    """Parsed values by setting name, as the latest `set_command_line` left them."""
+    return _command_line
+
+
+class Settings(SettingValues):
+    """Resolved values by name (`settings.max_size`), and where each came from (`settings["max_size"].source`)."""
+
+    def __init__(self, values: Mapping[str, Value], problems: tuple[SettingError, ...] = ()) -> None:
+        self._values = dict(values)
+        self.problems = problems
+        """Values that could not be used. The value of the next lower layer was used instead."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name].value
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def items(self) -> list[tuple[Setting, Value]]:
+        """Every setting with its value, in the order of `SETTINGS`."""
+        return [(setting, self._values[setting.name]) for setting in SETTINGS]
+
+    @property
+    def chosen_max_size(self) -> int | None:
+        """The limit of the cache in bytes, -1 for none; None if nobody has set it, and the cache's own limit counts."""
+        return None if self._values["max_size"].origin is Origin.DEFAULT else self.max_size
+
+    @property
+    def store_limit(self) -> int | None:
+        """`chosen_max_size` for a command: 0 switches caching off, and what is stored is looked at without a limit."""
+        return self.chosen_max_size or (None if self.chosen_max_size is None else -1)
+
+    @property
+    def disabled_reason(self) -> str:
+        """Why nothing is cached; empty if caching is on. A setting that disables caching overrules all others."""
+        if not self.enabled:
+            return f"{self['enabled'].source} is false"
+        if self.max_size == 0:
+            return f"{self['max_size'].source} is 0"
+        if self.cache_dir is None:
+            return f"{self['cache_dir'].source} set no directory"
+        return ""
+
+
+def resolve(
+    *,
+    flags: FlagSource | None = None,
+    calls: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The current value of every setting.
+
+    Args:
+        flags: reads JAX's flags; None where JAX is not loaded.
+        calls: values given to `ejcache.enable` for settings that are not JAX flags, already parsed.
+        environ: the environment; by default that of this process.
+
+    A value in the environment that cannot be used is reported in `Settings.problems`, and the value of the next layer
+    is used: a typing error in a job's environment must not fail the job. JAX's own variables are read as strictly as
+    JAX reads them. Otherwise a value that we accept would make `import jax` fail.
+    """
+    env = os.environ if environ is None else environ
+    problems: list[SettingError] = []
+    filed = _filed_values(env, problems)
+    values = {
+        setting.name: _resolve_one(setting, flags, calls or {}, env, problems)
+        or filed.get(setting.name)
+        or Value(setting.default, Origin.DEFAULT, "default")
+        for setting in SETTINGS
+    }
+    if isinstance(values["activate"].value, str) and values["cache_dir"].origin not in (
+        Origin.CALL,
+        Origin.COMMAND_LINE,
+    ):
+        values["cache_dir"] = values["activate"]
+    if values["cache_dir"].origin is Origin.DEFAULT:
+        values["cache_dir"] = Value(str(default_directory(env)), Origin.DEFAULT, "default")
+    if values["full_cache"].value:
+        # ALLOW_FULL_CACHE sets three flags. A value that the program itself set for one of them goes first.
+        source = values["full_cache"].source
+        for name, value in (("min_entry_size", -1), ("min_compile_seconds", 0.0), ("xla_caches", "all")):
+            in_file = values["full_cache"].origin is Origin.FILE
+            below = (Origin.FILE, Origin.DEFAULT) if in_file else tuple(set(Origin) - {Origin.CALL})
+            if values[name].origin in below:
+                values[name] = Value(value, values["full_cache"].origin, source)
+    return Settings(values, (*problems, *_misspelt(env)))
+
+
+def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[str, Value]:
+    """The values of the configuration files by setting name. What cannot be used is added to `problems`."""
+    found: dict[str, Value] = {}
+    for path, values in read_files(env):
+        if isinstance(values, ConfigFileError):
+            problems.append(values)
+            continue
+        for name, value in values.items():
+            try:
+                setting = setting_in_file(name)
+                if setting.name not in found:
+                    parsed = parse(setting, value, source=f"{name} in {path}")
+                    found[setting.name] = Value(parsed, Origin.FILE, str(path))
+            except SettingError as problem:
+                problems.append(problem)
+    return found
+
+
+def setting_in_file(name: str) -> Setting:
+    """The setting with this name, if a configuration file may set it.
+
+    Raises:
+        UnknownSettingError: there is no such setting.
+        SettingError: a file cannot set it.
+    """
+    setting = setting_named(name)
+    if setting.name in _NOT_IN_FILES:
+        raise SettingError("a setting in a configuration file", name, f"any but {', '.join(_NOT_IN_FILES)}")
+    return setting
+
+
+def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
+    """Variables with nearly the name of one of ours. Others that begin with `EJCACHE_` may belong to other programs."""
+    found: list[SettingError] = []
+    for name in sorted(name for name in env if name.startswith("EJCACHE") and name not in _OWN_VARIABLES):
+        meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
+        if meant:
+            found.append(UnknownSettingError("variable", name, f"did you mean {meant[0]}?"))
+    return found
+
+
+def _resolve_one(
+    setting: Setting,
+    flags: FlagSource | None,
+    calls: Mapping[str, Any],
+    env: Mapping[str, str],
+    problems: list[SettingError],
+) -> Value | None:
+    """The value of the highest layer above the configuration files that has one."""
+    flag = flags.read(setting.flag) if flags is not None and setting.flag else None
+    if flag is not None and flag.origin is Origin.CALL:
+        try:
+            return Value(parse(setting, flag.value), Origin.CALL, f"jax.config.{setting.flag}")
+        except SettingError as problem:
+            problems.append(problem)
+    if setting.name in calls:
+        return Value(calls[setting.name], Origin.CALL, f"ejcache.enable({setting.name}=…)")
+    if setting.name in _command_line:
+        return Value(_command_line[setting.name], Origin.COMMAND_LINE, f"--{_option(setting.name)}")
+    if flag is not None and flag.origin is Origin.COMMAND_LINE:
+        try:
+            return Value(parse(setting, flag.value), Origin.COMMAND_LINE, f"--{setting.flag}")
+        except SettingError as problem:
+            problems.append(problem)
+    for variable in setting.variables:
+        text = env.get(variable)
+        if text is None or (not text and not _means_something_empty(setting, variable)):
+            continue
+        try:
+            return Value(_parse_variable(setting, variable, text), Origin.ENVIRONMENT, variable)
+        except SettingError as problem:
+            problems.append(problem)
+    return None
+
+
+def _means_something_empty(setting: Setting, variable: str) -> bool:
+    """JAX reads an empty text as an empty list where it expects a list, and refuses it for a number or a boolean."""
+    return variable == setting.flag.upper() and setting.parser is not plain_text
+
+
+def _parse_variable(setting: Setting, variable: str, text: str) -> Any:
+    accepted = setting.accepted
+    if variable == setting.flag.upper():
+        accepted = accepted.replace(ACCEPTED_SIZE, _SIZE_IN_BYTES)
+        try:
+            jax_reading(setting, text)
+        except ValueError as exc:
+            with contextlib.suppress(SettingError):
+                accepted = accepted.replace(_SIZE_IN_BYTES, f"{_SIZE_IN_BYTES} (write {parse(setting, text)})")
+            raise JaxImportError(variable, text, accepted) from exc
+    try:
+        return parse(setting, text, source=variable)
+    except SettingError as exc:
+        raise SettingError(variable, text, accepted) from exc
+
+
+def _option(name: str) -> str:
+    return "dir" if name == "cache_dir" else name.replace("_", "-")

@@ -1,0 +1,232 @@
+"""The type of a setting, and the parsers of its values: ours, and those with which JAX reads its own variables."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ejcache.util.units import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+__all__ = [
+    "XLA_CACHES",
+    "YES_NO",
+    "FlagSource",
+    "FlagValue",
+    "Origin",
+    "Setting",
+    "Value",
+    "autotune_policy",
+    "boolean",
+    "finite_seconds",
+    "integer",
+    "jax_reading",
+    "limit",
+    "salt",
+    "seconds",
+    "stamp",
+    "switch_or_location",
+    "text",
+    "texts",
+    "xla_caches",
+]
+
+
+class Origin(StrEnum):
+    """Where a value came from."""
+
+    CALL = "call"
+    COMMAND_LINE = "command line"
+    ENVIRONMENT = "environment"
+    FILE = "configuration file"
+    DEFAULT = "default"
+
+
+class FlagValue(NamedTuple):
+    """One of JAX's flags as JAX holds it now."""
+
+    value: Any
+    origin: Origin
+
+
+class FlagSource(Protocol):
+    """Reads JAX's flags. `jax_integration` provides one, so that this room does not import JAX."""
+
+    def read(self, flag: str) -> FlagValue | None:
+        """The flag's value and origin, or None where this JAX has no such flag."""
+
+    def fingerprint(self) -> Any:
+        """A value that changes, by `==`, whenever `read` would answer differently for some flag. Takes microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: its name in `Settings`, `ejcache.enable` and `ejcache config`.
+        parser: turns text or a Python value into the setting's own type, or raises ValueError.
+        default: its value if it is set nowhere.
+        accepted: the values that the parser accepts, in words, for the error message.
+        flag: the JAX flag with the same meaning; empty if there is none.
+        variables: environment variables that set it; the first one that is set counts.
+        doc: one line for `ejcache config` and docs/settings.md.
+        jax_default: the flag's value in JAX if nobody has set it, where that is not `default`.
+    """
+
+    name: str
+    parser: Callable[[Any], Any]
+    default: Any
+    accepted: str
+    flag: str = ""
+    variables: tuple[str, ...] = ()
+    doc: str = ""
+    jax_default: Any = None
+
+
+class Value(NamedTuple):
+    """A setting's value, and the name of what set it."""
+
+    value: Any
+    origin: Origin
+    source: str
+
+
+_TRUE: Final = frozenset({"true", "yes", "ok", "1", "easy", "y", "t", "on"})
+_FALSE: Final = frozenset({"false", "no", "0", "n", "f", "off", ""})
+YES_NO: Final = "true or false (also 1/0, yes/no, on/off)"
+XLA_CACHES: Final = ("xla_gpu_kernel_cache_file", "xla_gpu_per_fusion_autotune_cache_dir")
+
+
+def boolean(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(text)
+
+
+def switch_or_location(value: Any) -> bool | str:
+    """`EJCACHE`: a boolean, or else the directory or URL of the cache. `none` is a mistake rather than a directory."""
+    try:
+        return boolean(value)
+    except ValueError:
+        if "/" not in str(value):
+            raise
+        return str(value)
+
+
+def text(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and not value):
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(value)  # noqa: TRY004 (resolve turns ValueError into SettingError)
+    return os.fspath(value)
+
+
+def limit(value: Any) -> int:
+    return parse_size(value, unlimited=True)
+
+
+def seconds(value: Any) -> float:
+    seconds = float(value)
+    if seconds != seconds:  # noqa: PLR0124 (NaN)
+        raise ValueError(value)
+    return seconds
+
+
+def finite_seconds(value: Any) -> float:
+    finite = seconds(value)
+    if math.isinf(finite):
+        raise ValueError(value)
+    return finite
+
+
+def integer(value: Any) -> int:
+    if isinstance(value, bool) or int(value) != float(value):
+        raise ValueError(value)
+    return int(value)
+
+
+def count(value: Any) -> int:
+    number = integer(value)
+    if number < 1:
+        raise ValueError(value)
+    return number
+
+
+def xla_caches(value: Any) -> str:
+    text = str(value or "none")
+    if text in {"all", "none"} or {part.strip() for part in text.split(",")} <= set(XLA_CACHES):
+        return text
+    raise ValueError(text)
+
+
+def salt(value: Any) -> str:
+    return text(value) or ""
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else [os.fspath(part) for part in value]
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def file_mode(value: Any) -> int | None:
+    if value is None or isinstance(value, int):
+        mode = value
+    else:
+        mode = int(str(value).removeprefix("0o"), 8) if str(value).strip() else None
+    if mode is not None and (mode & ~0o666 or mode & 0o600 != 0o600):
+        raise ValueError(value)
+    return mode
+
+
+def _one_of(value: Any, *accepted: str) -> str:
+    text = str(value).strip().lower()
+    if text not in accepted:
+        raise ValueError(text)
+    return text
+
+
+def autotune_policy(value: Any) -> str:
+    return _one_of(value, "autotune", "heuristics", "error")
+
+
+def stamp(value: Any) -> str:
+    return _one_of(value, "hash", "json", "none")
+
+
+def _jax_boolean(text: str) -> bool:
+    if text.lower() in _JAX_TRUE:
+        return True
+    if text.lower() in _JAX_FALSE:
+        return False
+    raise ValueError(text)
+
+
+# `jax._src.config` (0.10 to 0.12) accepts less in the environment than we do: neither `10GB` nor `ok`.
+_JAX_TRUE: Final = frozenset({"y", "yes", "t", "true", "on", "1"})
+_JAX_FALSE: Final = frozenset({"n", "no", "f", "false", "off", "0"})
+_JAX_TYPES: Final[Mapping[Callable[[Any], Any], Callable[[str], Any]]] = {
+    boolean: _jax_boolean,
+    limit: int,
+    integer: int,
+    seconds: float,
+}
+
+
+def jax_reading(setting: Setting, text: str) -> Any:
+    """The value that JAX takes from the environment variable of the setting's flag when JAX is imported.
+
+    Raises:
+        ValueError: with this text, the import of JAX fails.
+    """
+    read = _JAX_TYPES.get(setting.parser)
+    return text if read is None else read(text)

@@ -1,0 +1,1 @@
+"""Entries on a local disk."""

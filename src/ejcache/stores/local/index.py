@@ -1,0 +1,491 @@
+"""The index of a local store: diskcache's, except for what is replaced here. The only module that imports diskcache.
+
+diskcache keeps the tables, their indexes, the triggers that keep the sum of sizes, and the transactions of `add`, `set`
+and `delete`. Replaced are, and why:
+
+* `Disk`: diskcache reads and writes pickles. `BytesDisk` stores text keys and bytes, and reads no value at all;
+  `ValueFiles` does.
+* `Cache.__init__`: diskcache rewrites every setting when it attaches to an index, trying for a minute each time.
+* `_con`: diskcache has one connection per thread, and closes in a forked child what SQLite says not to close there.
+* `_transact`: diskcache waits without a limit. This one waits until a deadline, and undoes the value file of a
+  transaction that failed.
+* `_row_insert`, `_row_update`: they commit the value file inside the transaction.
+* `_cull`: diskcache evicts at most ten rows per write, perhaps the one just written. This one evicts others until the
+  sum is within the limit.
+* one trigger and one index of the schema: the trigger also fires at every change of recency; expiry times are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from diskcache import Cache, Disk
+
+from ejcache.errors import StoreBusyError, StoreTooSmallError
+from ejcache.stores.local.layout import INDEX, WAL_BYTES
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage
+from ejcache.stores.local.uses import PendingUses
+from ejcache.stores.local.values import INLINE_BYTES, IndexRow, PendingValue, ValueFiles, digest_of
+from ejcache.util.locks import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["EntryIndex", "IndexOptions", "nothing_first"]
+
+_SETTINGS: Final = {
+    "eviction_policy": "least-recently-used",
+    "cull_limit": 0,
+    "size_limit": 2**62,
+    "disk_min_file_size": INLINE_BYTES,
+    # With a mapped database, a file that another program truncates causes SIGBUS, which kills this one.
+    "sqlite_mmap_size": 0,
+}
+_OUR_SCHEMA: Final = (
+    "CREATE TABLE EjcacheCounters (name TEXT PRIMARY KEY, amount) WITHOUT ROWID",
+    "CREATE TABLE EjcachePins (key TEXT PRIMARY KEY) WITHOUT ROWID",
+    "DROP TRIGGER Settings_size_update",
+    """CREATE TRIGGER Settings_size_update AFTER UPDATE OF size ON Cache FOR EACH ROW BEGIN
+    UPDATE Settings SET value = value + NEW.size - OLD.size WHERE key = 'size'; END""",
+    "DROP INDEX Cache_expire_time",
+)
+_REQUIRED: Final = frozenset(
+    {
+        "Settings", "Cache", "Cache_key_raw", "Cache_access_time", "EjcacheCounters", "EjcachePins",
+        "Settings_count_insert", "Settings_count_delete",
+        "Settings_size_insert", "Settings_size_update", "Settings_size_delete",
+    }
+)  # fmt: skip
+_COLUMNS: Final = "rowid, tag, size, mode, filename, length(value), store_time"
+_AT: Final = f"SELECT {_COLUMNS} FROM Cache WHERE rowid = ?"  # noqa: S608 (constants)
+_FIND_LENGTH: Final = f"SELECT {_COLUMNS} FROM Cache WHERE key = ? AND raw = 1"  # noqa: S608
+_FIND_WHOLE: Final = _FIND_LENGTH.replace("length(value)", "value")
+_PAGE: Final = (
+    "SELECT key, size, store_time, access_time FROM Cache"
+    " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?"
+)
+_WHOLE_ROWS: Final = f"SELECT key, raw, {_COLUMNS} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608
+_EVICTABLE: Final = "rowid != ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
+_WATCH_STEPS: Final = 1_000_000
+_CLOCK_SLACK: Final = 60.0
+"""Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""
+_MOST_STEPS: Final = 200
+"""A statement of more than this many million steps is in an endless loop in a damaged index."""
+
+
+def nothing_first(key: str) -> Iterable[str]:  # noqa: ARG001
+    """No entry is of no use because of another one."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """How the index of a store is kept.
+
+    Attributes:
+        max_size: bytes of all entries, -1 for no limit.
+        evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
+        observer: called with the name of each step of a write, for tests that interrupt it there.
+    """
+
+    max_size: int = -1
+    evict_before: Callable[[str], Iterable[str]] = nothing_first
+    observer: Callable[[str], object] = bool
+
+
+_DEFAULTS: Final = IndexOptions()
+
+
+class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
+    """Stores keys that are text and values that are bytes (`PendingValue`); nothing that would have to be unpickled."""
+
+    values: ValueFiles
+
+    def put(self, key: str) -> tuple[str, bool]:
+        if type(key) is not str:
+            raise TypeError(f"a key is text, not {type(key).__name__}")
+        return key, True
+
+    def get(self, key: Any, raw: Any) -> str:
+        if type(key) is not str or not raw:
+            raise sqlite3.DatabaseError("a key in the index is not text")
+        return key
+
+    def store(self, value: PendingValue, read: bool, key: Any = None) -> tuple[int, int, str | None, bytes | None]:  # noqa: ARG002, FBT001
+        if type(value) is not PendingValue:
+            raise TypeError(f"a value is a PendingValue, not {type(value).__name__}")
+        return value
+
+    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:  # noqa: ARG002, FBT001
+        raise sqlite3.DatabaseError("values are read by EntryIndex.find and ValueFiles.read only")
+
+    def remove(self, file_path: str) -> None:
+        self.values.delete(file_path)
+
+
+class _Connection(sqlite3.Connection):
+    """Closes itself when a store is collected without `close`; Python 3.13 warns of open connections."""
+
+    def __del__(self) -> None:
+        # ProgrammingError: the database could not be opened, so the connection was never made.
+        with contextlib.suppress(sqlite3.ProgrammingError):
+            self.close()
+
+
+class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
+    """One connection to the index of one generation, for one thread at a time.
+
+    Args:
+        directory: the generation.
+        token: of this process, in the names of files that it writes.
+        mode: "rw"; or "ro"; or "immutable", to read a database without taking part in its locking.
+        options: see `IndexOptions`.
+
+    Attributes:
+        values: the value files.
+        uses: when entries were used that this index does not know of yet.
+        deadline: monotonic seconds until which writes wait for other writers.
+    """
+
+    def __init__(
+        self, directory: Path, *, token: str = "", mode: str = "rw", options: IndexOptions = _DEFAULTS
+    ) -> None:
+        self._directory = str(directory)
+        self._timeout = 0
+        self._txn_id = None
+        self.eviction_policy = _SETTINGS["eviction_policy"]
+        self.statistics = 0
+        self.values = ValueFiles(directory, token, options.observer)
+        self._disk = BytesDisk(self._directory, min_file_size=INLINE_BYTES)
+        self._disk.values = self.values
+        self._options = options
+        self._observer = options.observer
+        self.deadline = 0.0
+        self._pending_deletes: list[str] = []
+        self.uses = PendingUses()
+        self._wal = directory / (INDEX + "-wal")
+        self._written: int | None = None
+        how = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
+        # isolation_level None: transactions are begun and ended explicitly. timeout 0: `_transact` waits.
+        self.connection = sqlite3.connect(
+            f"file:{quote(str(directory / INDEX))}?{how}",
+            uri=True,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
+        )
+        try:
+            self._set_up(read_only=mode != "rw")
+        except BaseException:
+            self.connection.close()
+            raise
+
+    @staticmethod
+    def create(directory: Path, *, counters: Mapping[str, float], pins: Sequence[str]) -> None:
+        """Create an index without entries in `directory`, which no other process knows of yet."""
+        cache = Cache.__new__(Cache)
+        try:
+            # Not `Cache(…)`: if the disk is full this raises with a connection open, which must be closed.
+            cache.__init__(str(directory), timeout=0, **_SETTINGS)
+            with cache.transact():
+                for statement in _OUR_SCHEMA:
+                    cache._sql(statement)  # noqa: SLF001 (its base class)
+                for counter in counters.items():
+                    cache._sql("INSERT OR IGNORE INTO EjcacheCounters VALUES (?, ?)", counter)  # noqa: SLF001
+                for pin in pins:
+                    cache._sql("INSERT OR IGNORE INTO EjcachePins VALUES (?)", (pin,))  # noqa: SLF001
+        finally:
+            if hasattr(cache, "_local"):
+                cache.close()
+
+    def _set_up(self, *, read_only: bool) -> None:
+        self.connection.text_factory = lambda text: text.decode(errors="surrogateescape")
+        self._steps = _MOST_STEPS
+        self.connection.set_progress_handler(self._watch, _WATCH_STEPS)
+        for pragma in (
+            "mmap_size = 0",
+            "synchronous = NORMAL",
+            "trusted_schema = OFF",
+            f"journal_size_limit = {WAL_BYTES // 2}",
+            f"wal_autocheckpoint = {WAL_BYTES // 2 // 4096}",
+            f"query_only = {int(read_only)}",
+        ):
+            self._sql(f"PRAGMA {pragma}")
+        names = {name for (name,) in self._sql("SELECT name FROM sqlite_master").fetchall()}
+        if not names >= _REQUIRED:
+            # If a table is missing, the error of this statement says so with SQLite's own code.
+            self._sql("SELECT 1 FROM Cache, Settings, EjcacheCounters, EjcachePins LIMIT 1")
+            raise damage(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
+        self.total()
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        return self.connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def _watch(self) -> int:
+        self._steps -= 1
+        return int(self._steps < 0)
+
+    def _rows(self, statement: str, parameters: tuple[Any, ...] = (), *, steps: int = _MOST_STEPS) -> list[Any]:
+        self._steps = steps
+        rows: list[Any] = self._sql(statement, parameters).fetchall()
+        return rows
+
+    @contextlib.contextmanager
+    def _transact(self, retry: bool = False, filename: str | None = None) -> Iterator[Any]:  # noqa: ARG002, FBT001, FBT002
+        sql = self._sql
+        self._steps = _MOST_STEPS
+        removed: list[str] = []
+        self._begin()
+        try:
+            yield sql, removed.append
+            self._observer("before-commit")
+            sql("COMMIT")
+        except BaseException:
+            self.uses.rolled_back()
+            # If this fails (closed or damaged connection), the next sweep deletes the files.
+            with contextlib.suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    sql("ROLLBACK")
+                if filename is not None and not self._committed(filename):
+                    self.values.discard(filename)
+                    self.values.delete(filename)
+            raise
+        self.uses.committed()
+        self._pending_deletes.extend(filter(None, removed))
+        self._observer("committed")
+
+    def _committed(self, filename: str) -> bool:
+        """Whether the row that was written last is committed: Ctrl-C during a COMMIT is raised after it."""
+        named = "SELECT 1 FROM Cache WHERE rowid = ? AND filename = ?"
+        return self._sql(named, (self._written, filename)).fetchone() is not None
+
+    def _begin(self) -> None:
+        while True:
+            try:
+                self._sql("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as exc:
+                if classify(exc) is not SqliteFailure.BUSY:
+                    raise
+                if not pause(self.deadline):
+                    raise StoreBusyError(f"another process kept the index of {self._directory} busy too long") from exc
+
+    def _row_insert(self, key: str, raw: int, now: float, columns: tuple[Any, ...]) -> None:
+        self._commit_value(columns)
+        super()._row_insert(key, raw, now, columns)
+        ((self._written,),) = self._sql("SELECT last_insert_rowid()").fetchall()
+
+    def _row_update(self, rowid: int, now: float, columns: tuple[Any, ...]) -> None:
+        self._commit_value(columns)
+        super()._row_update(rowid, now, columns)
+        self._written = rowid
+
+    def _commit_value(self, columns: tuple[Any, ...]) -> None:
+        filename = columns[4]
+        if filename is not None:
+            self.values.commit(filename)
+
+    def _cull(self, now: float, sql: Any, cleanup: Any, _limit: int | None = None) -> None:
+        self._observer("row-written")
+        limit = self._options.max_size
+        if limit < 0:
+            return
+        self.uses.mark(sql)
+        excess = self.total() - limit
+        ((written,),) = sql("SELECT size FROM Cache WHERE rowid = ?", (self._written,)).fetchall()
+        if excess > written:
+            # The sum was within the limit before, unless another process has a larger limit or the sum is damaged.
+            # A damaged sum would evict everything.
+            excess = self.recount() - limit
+        if excess > 0:
+            # Used while the clock was ahead. They would stay the most recent until the clock gets there, and every new
+            # entry would be evicted first.
+            sql("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
+        number = 1
+        gone: set[int] = set()
+        while excess > 0:
+            number = min(4 * number, 256)
+            rows = sql(
+                f"SELECT rowid, size, filename, key FROM Cache WHERE {_EVICTABLE}"  # noqa: S608 (constants)
+                " ORDER BY access_time, rowid LIMIT ?",
+                (self._written, number),
+            ).fetchall()
+            if not rows:
+                excess = self.recount() - limit
+                if excess > 0:
+                    raise StoreTooSmallError(
+                        f"an entry of {written} bytes does not fit beside the pinned entries of {self._directory}"
+                    )
+            for rowid, size, filename in self._eviction_order(rows, sql):
+                if rowid in gone:
+                    continue
+                sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
+                cleanup(filename)
+                gone.add(rowid)
+                excess -= size if type(size) is int else 0
+                if excess <= 0:
+                    break
+
+    def _eviction_order(self, rows: Sequence[tuple[Any, ...]], sql: Any) -> Iterator[tuple[Any, ...]]:
+        """The rows, and before each the rows that `evict_before` names."""
+        for *row, key in rows:
+            for sibling in self._options.evict_before(key) if type(key) is str else ():
+                yield from sql(
+                    f"SELECT rowid, size, filename FROM Cache WHERE {_EVICTABLE} AND key = ? AND raw = 1",  # noqa: S608
+                    (self._written, sibling),
+                ).fetchall()
+            yield tuple(row)
+
+    def delete_pending(self) -> bool:
+        """Delete the files of deleted rows; False if some could not be deleted."""
+        good = True
+        while self._pending_deletes:
+            good = self.values.delete(self._pending_deletes[-1]) and good
+            self._pending_deletes.pop()
+        return good
+
+    def checkpoint_if_large(self) -> None:
+        """Move a write-ahead log that has grown long, because readers kept it from being reused, into the database."""
+        with contextlib.suppress(OSError):
+            if os.stat(self._wal).st_size <= WAL_BYTES:  # noqa: PTH116 (at every put)
+                return
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the database, unless another process is using it for a tenth of a second."""
+        self._sql("PRAGMA busy_timeout = 100")
+        try:
+            self._sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.OperationalError as exc:
+            if classify(exc) is not SqliteFailure.BUSY:
+                raise
+        finally:
+            self._sql("PRAGMA busy_timeout = 0")
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def find(self, key: str, *, whole: bool) -> IndexRow | None:
+        """The row of `key`, with its value or only the value's length."""
+        rows = self._rows(_FIND_WHOLE if whole else _FIND_LENGTH, (key,))
+        return IndexRow(*rows[0]) if rows else None
+
+    def write(self, key: str, pending: PendingValue, *, replace: bool) -> bool:
+        """Write the row of `key`, commit its file and evict; False if there is a row and `replace` is not set."""
+        done: bool = (self.set if replace else self.add)(key, pending, tag=digest_of(key))
+        return done
+
+    def write_uses(self) -> None:
+        """Write when entries were used; if that fails, the next write does it.
+
+        Raises:
+            StoreBusyError: another process kept the index busy until the deadline.
+        """
+        if self.uses:
+            with self._transact() as (sql, _):
+                self.uses.mark(sql)
+
+    def remove(self, row: IndexRow) -> bool:
+        """Delete exactly this row and its file; False if it was deleted or replaced."""
+        with self._transact() as (sql, cleanup):
+            now = sql(_AT, (row.rowid,)).fetchone()
+            # Compared here and not by SQLite, because a value of a damaged row may not be usable as a parameter.
+            if now is None or IndexRow(*now)._replace(value=None) != row._replace(value=None):
+                return False
+            sql("DELETE FROM Cache WHERE rowid = ?", (row.rowid,))
+            cleanup(row.filename)
+            return True
+
+    def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
+        """The next `number` rows in the order of keys: key, size, store_time, access_time."""
+        return self._rows(_PAGE, (after, number))
+
+    def whole_rows(self, after: int, number: int) -> list[tuple[Any, ...]]:
+        """The next `number` rows in the order of rowids: key, raw, and an `IndexRow` with the length of its value."""
+        return [(key, raw, IndexRow(*row)) for key, raw, *row in self._rows(_WHOLE_ROWS, (after, number))]
+
+    def filenames(self) -> set[str]:
+        """The value files that rows name."""
+        return {name for (name,) in self._rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
+
+    def delete_orphans(self) -> int:
+        """Delete the value files that no row names; returns how many that was.
+
+        The candidates are collected without a lock, and confirmed under the write lock.
+        """
+        found = set(self.values.committed())
+        if not found - self.filenames():
+            return 0
+        with self._transact():
+            orphans = found - self.filenames()
+            return sum(self.values.delete(name) for name in orphans)
+
+    # -- sums and counters -----------------------------------------------------------------------------------------
+
+    def total(self) -> int:
+        """The bytes of all entries."""
+        kept = self._rows("SELECT value FROM Settings WHERE key = 'size'")
+        return kept[0][0] if kept and type(kept[0][0]) is int and kept[0][0] >= 0 else self._sum()
+
+    def recount(self) -> int:
+        """Correct the stored sum of sizes and number of rows; returns the sum. Inside a transaction."""
+        total = self._sum()
+        for key, value in (("size", total), ("count", self._sql("SELECT COUNT(*) FROM Cache").fetchone()[0])):
+            self._sql("INSERT OR REPLACE INTO Settings VALUES (?, ?)", (key, value))
+        return total
+
+    def drift(self) -> int:
+        """By how many bytes the stored sum of sizes differs from the sum over the rows."""
+        return self.total() - self._sum()
+
+    def _sum(self) -> int:
+        return int(self._rows("SELECT COALESCE(SUM(size), 0) FROM Cache WHERE typeof(size) = 'integer'")[0][0])
+
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
+        """Add to the counters."""
+        with self._transact() as (sql, _):
+            self.uses.mark(sql)
+            for name, amount in amounts.items():
+                sql(
+                    "INSERT INTO EjcacheCounters VALUES (?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount",
+                    (name, amount),
+                )
+
+    def counters(self) -> dict[str, float]:
+        """The counters."""
+        rows = self._rows("SELECT name, amount FROM EjcacheCounters")
+        return {name: amount for name, amount in rows if isinstance(name, str) and isinstance(amount, int | float)}
+
+    def reset_counters(self) -> None:
+        """Forget the counters."""
+        with self._transact() as (sql, _):
+            sql("DELETE FROM EjcacheCounters")
+
+    def pin(self, key: str, *, pinned: bool) -> bool:
+        """Keep `key` from being evicted, or stop doing so; False if nothing changed."""
+        statement = (
+            "INSERT OR IGNORE INTO EjcachePins VALUES (?)" if pinned else "DELETE FROM EjcachePins WHERE key = ?"
+        )
+        with self._transact() as (sql, _):
+            return bool(sql(statement, (key,)).rowcount)
+
+    def pins(self) -> list[str]:
+        """The keys that are never evicted."""
+        return [key for (key,) in self._rows("SELECT key FROM EjcachePins ORDER BY key") if isinstance(key, str)]
+
+    def integrity_problems(self) -> list[str]:
+        """What SQLite finds wrong with the file, in at most ten messages."""
+        lines = [str(line) for (line,) in self._rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
+        return [] if lines == ["ok"] else lines

@@ -1,0 +1,382 @@
+"""The directory of a local store: its layout, whether it can be trusted, and what is quarantined in it.
+
+    <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
+      CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
+      v1/                          mode 0700; `entries/` and others in it belong to the shared layout
+        local/
+          format                   the number of this layout
+          limit                    bytes that this cache may hold where nobody sets a limit; -1 for no limit
+          lock                     held while a store is opened, rebuilt or swept
+          present/<token>          one per process that has the store open for writing, locked while it lives
+          g-<random>/              one generation: an index and its values
+            cache.db               diskcache's, with -wal and -shm while it is open
+            <hex>/<digest>-<random>.val
+            tmp/<token>_<name>     a value that the process of that token is writing
+          new-<random>/            a generation that is being created
+          dead-<random>/           a damaged generation that is being deleted
+        quarantine/                a bounded number of damaged entries and one damaged index, for inspection
+
+The name of a generation is never used twice. SQLite finds a write-ahead log by the name of its database. If a new
+database took the name of a quarantined or deleted one, a process that still has the old one open would delete the log
+of the new one when it closes.
+
+The root may be a symbolic link. Nothing below it may be one: following it would read, or delete, files that are none
+of the store's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
+from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular
+from ejcache.util.trust import why_replaceable, why_untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+__all__ = ["FORMAT", "INDEX", "Layout", "declared_overhead", "explain_failure", "quarantine_bytes"]
+
+FORMAT: Final = 1
+"""The layout that this version reads and writes. A store with a higher number in `format` is not used."""
+INDEX: Final = "cache.db"
+
+WAL_BYTES: Final = 4 * 2**20
+"""A `put` that finds the write-ahead log longer than this moves it into the database."""
+ENTRY_BYTES: Final = 8 * 2**10
+"""An entry's share of the index, its directory entry, and the rounding of its file to blocks."""
+QUARANTINED_INDEX_BYTES: Final = 2 * 2**20
+"""A damaged index larger than this is deleted, not quarantined."""
+FIXED_BYTES: Final = 2**19
+"""Directories, markers, and an index without entries."""
+QUARANTINED_ENTRIES: Final = 8
+QUARANTINED_BYTES: Final = 64 * 2**20
+
+_TAG: Final = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# This file is a cache directory tag created by ejcache.\n"
+    "# For information about cache directory tags see https://bford.info/cachedir/\n"
+)
+_NUMBER_BYTES: Final = 64
+_LARGEST_LIMIT: Final = 20 * 10**9
+_SHARE_OF_DISK: Final = 10
+"""The limit of a cache is at most a tenth of its disk."""
+_NUMBER: Final = re.compile(r"-1|[0-9]{1,18}")
+_GENERATION: Final = re.compile(r"g-[0-9a-f]{16}")
+_LEFTOVER: Final = re.compile(r"(new|dead)-[0-9a-f]{16}")
+_QUARANTINED_ENTRY: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}\.entry")
+_QUARANTINED_INDEX: Final = re.compile(r"index-[0-9a-f]{16}")
+_INDEX_FILES: Final = frozenset({INDEX, f"{INDEX}-wal", f"{INDEX}-shm"})
+_PLAIN_JAX: Final = re.compile(r".*-(cache|atime)|\.lockfile|xla_gpu_.*")
+
+
+def quarantine_bytes(max_size: int) -> int:
+    """How many bytes of damaged entries a store with this limit quarantines."""
+    return QUARANTINED_BYTES if max_size < 0 else min(QUARANTINED_BYTES, max_size // 16)
+
+
+def declared_overhead(entries: int, *, max_size: int = -1) -> int:
+    """By how many bytes, at most, `du` of a store of `entries` entries exceeds the sum of their sizes.
+
+    It holds after any crash as soon as the next process has opened the store. While processes write, each adds the
+    value that it is writing; what a killed process was writing stays until the next one opens the store.
+    """
+    return FIXED_BYTES + WAL_BYTES + QUARANTINED_INDEX_BYTES + quarantine_bytes(max_size) + entries * ENTRY_BYTES
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of one store.
+
+    Attributes:
+        root: the directory.
+        trusted: use it even if other users could have put code there.
+    """
+
+    root: Path
+    trusted: bool = False
+
+    @property
+    def version(self) -> Path:
+        return self.root / "v1"
+
+    @property
+    def local(self) -> Path:
+        return self.version / "local"
+
+    @property
+    def lock(self) -> Path:
+        return self.local / "lock"
+
+    @property
+    def present(self) -> Path:
+        return self.local / "present"
+
+    def check(self) -> bool:
+        """Whether the directories of a store exist.
+
+        Raises:
+            NotAStoreError: there is something else, a link to a directory for example.
+            UntrustedDirectoryError: another user owns them, or can write to them.
+            StoreUnavailableError: this user may not look at them.
+        """
+        self._refuse("" if self.trusted else why_replaceable(self.root))
+        for path in (self.root, self.version, self.local, self.present):
+            try:
+                about = path.stat() if path == self.root else path.lstat()
+            except FileNotFoundError:
+                if path == self.present:
+                    break
+                return False
+            except NotADirectoryError as exc:
+                raise NotAStoreError(f"{path} cannot be a cache directory: a part of its path is a file") from exc
+            except OSError as exc:
+                raise explain_failure(path, exc) from exc
+            if not stat.S_ISDIR(about.st_mode):
+                kind = "a symbolic link, and" if stat.S_ISLNK(about.st_mode) else "not a directory, so"
+                raise NotAStoreError(f"{path} is {kind} {self.root} cannot be used as a cache directory")
+            if path != self.root and not self.trusted:
+                self._refuse(why_untrusted(path, about))
+        found = self._format()
+        if found is not None and found > FORMAT:
+            raise NotAStoreError(
+                f"{self.local} was made by a newer ejcache (format {found}, and this version reads {FORMAT})"
+            )
+        return True
+
+    def prepare(self) -> None:
+        """Create what is missing; nothing that exists is changed.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        tag = not self.local.is_dir() and (not self.root.is_dir() or self._holds_caches_only())
+        if not self.root.is_dir():
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (self.version, self.local, self.present):
+            path.mkdir(mode=0o700, exist_ok=True)
+        if tag:
+            _write_once(self.root / "CACHEDIR.TAG", _TAG)
+        if not os.path.lexists(self.local / "format"):
+            # Written before `format`, so that a cache with a format and no limit is one of an earlier version.
+            _write_once(self.local / "limit", f"{self._default_limit()}\n")
+        if self._format() is None:
+            (self.local / "format").unlink(missing_ok=True)
+            _write_once(self.local / "format", f"{FORMAT}\n")
+
+    def limit(self) -> int | None:
+        """The bytes that this cache may hold where nobody sets a limit, -1 for no limit.
+
+        A cache that does not exist yet gets a tenth of its disk, at most 20 GB. None: an earlier version made it, and
+        it has no limit.
+        """
+        try:
+            number = self._number("limit")
+        except OSError:  # opening the store says what is wrong
+            return None
+        if number is None and not os.path.lexists(self.local / "format"):
+            return self._default_limit()
+        return number
+
+    def note_unlimited(self) -> bool:
+        """Write down that this cache has no limit; False if another process has, or this user may not write there."""
+        try:
+            _write_once(self.local / "limit", "-1\n", exist_ok=False)
+        except OSError:
+            return False
+        return True
+
+    def _default_limit(self) -> int:
+        for path in (self.root, *self.root.parents):
+            with contextlib.suppress(OSError):
+                return min(_LARGEST_LIMIT, shutil.disk_usage(path).total // _SHARE_OF_DISK)
+        return _LARGEST_LIMIT
+
+    def generations(self) -> list[Path]:
+        """The generations, the newest first; there is more than one only after a crash."""
+        return sorted(self._directories(_GENERATION), key=_modified, reverse=True)
+
+    def leftovers(self) -> list[Path]:
+        """Generations that were being created or deleted when their process died."""
+        return list(self._directories(_LEFTOVER))
+
+    def _directories(self, form: re.Pattern[str]) -> Iterator[Path]:
+        try:
+            with os.scandir(self.local) as entries:
+                for entry in entries:
+                    if form.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                        yield self.local / entry.name
+        except FileNotFoundError:
+            return
+
+    def fresh(self, kind: str) -> Path:
+        """A name that was never used."""
+        return self.local / f"{kind}-{secrets.token_hex(8)}"
+
+    def unexpected(self, generation: Path) -> str:
+        """Why SQLite must not open the index of `generation`, as a sentence; "" if it may.
+
+        SQLite opens files by their names. At a pipe it would wait for good, and a rollback journal can name any file
+        to be deleted ("super-journal"); ejcache's databases have none, because they are in WAL mode from the beginning.
+        """
+        try:
+            with os.scandir(generation) as entries:
+                for entry in entries:
+                    if entry.name.startswith(INDEX):
+                        good = entry.name in _INDEX_FILES and entry.is_file(follow_symlinks=False)
+                    else:
+                        good = entry.is_dir(follow_symlinks=False) or not _is_value_directory(entry.name)
+                    if not good:
+                        return f"{entry.path} is not a file or directory that ejcache makes"
+            if not self.trusted and (why := why_untrusted(generation, generation.lstat())):
+                return why
+        except FileNotFoundError:
+            return f"{generation} does not exist"
+        return ""
+
+    def quarantine_index(self, dead: Path) -> None:
+        """Move the files of a damaged index into quarantine, if they are small enough, and delete the one before."""
+        with contextlib.suppress(OSError), self._quarantine() as folder:
+            for name in os.listdir(folder):  # noqa: PTH208 (of a descriptor)
+                if _QUARANTINED_INDEX.fullmatch(name):
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+            with directory_below(dead, "") as source:
+                sizes = {name: _regular_size(name, source) for name in (INDEX, f"{INDEX}-wal")}
+                names = [name for name, size in sizes.items() if size is not None]
+                if not names or sum(filter(None, sizes.values())) > QUARANTINED_INDEX_BYTES:
+                    return
+                kept = f"index-{dead.name.partition('-')[2]}"
+                os.mkdir(kept, 0o700, dir_fd=folder)
+                for name in names:
+                    os.rename(name, f"{kept}/{name}", src_dir_fd=source, dst_dir_fd=folder)
+
+    def quarantine_entry(self, digest: str, data: bytes, *, max_size: int) -> None:
+        """Keep a copy of a damaged entry, if there is room for it, and delete the oldest ones for it.
+
+        Args:
+            digest: of the key.
+            data: the entry.
+            max_size: the limit of the store.
+        """
+        allowed = quarantine_bytes(max_size)
+        if len(data) > allowed:
+            return
+        with contextlib.suppress(OSError), self._quarantine() as folder:
+            found = []
+            for name in os.listdir(folder):  # noqa: PTH208
+                if _QUARANTINED_ENTRY.fullmatch(name):
+                    about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    found.append((about.st_mtime, name, about.st_size))
+            found.sort()
+            total = sum(size for *_, size in found)
+            while found and (len(found) >= QUARANTINED_ENTRIES or total + len(data) > allowed):
+                _, name, size = found.pop(0)
+                total -= size
+                os.unlink(name, dir_fd=folder)
+            path = f"{digest}-{secrets.token_hex(4)}.entry"
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    file.write(data)
+            except OSError:
+                os.unlink(path, dir_fd=folder)
+                raise
+
+    @contextlib.contextmanager
+    def _quarantine(self) -> Iterator[int]:
+        (self.version / "quarantine").mkdir(mode=0o700, parents=True, exist_ok=True)
+        with directory_below(self.root, "v1/quarantine") as folder:
+            yield folder
+
+    def _refuse(self, why: str) -> None:
+        if why:
+            raise UntrustedDirectoryError(
+                f"{why}; it is not used. Delete it, choose another directory, or set EJCACHE_TRUST_DIR=1 if you trust"
+                " them"
+            )
+
+    def why_untrusted(self) -> str:
+        """Why code is not loaded from here, as sentences that say what to do; "" if it is."""
+        try:
+            self.check()
+            generations = [] if self.trusted else self.generations()
+            self._refuse(next(filter(None, (why_untrusted(path, path.lstat()) for path in generations)), ""))
+        except UntrustedDirectoryError as exc:
+            return str(exc)
+        except (StoreError, OSError):
+            pass  # opening it says what is wrong
+        return ""
+
+    def _format(self) -> int | None:
+        number = self._number("format")
+        # Anything but a small number is damage; it does not say that a newer version wrote it.
+        return number if number is not None and 0 <= number < 10**9 else None
+
+    def _number(self, name: str) -> int | None:
+        try:
+            data = read_regular(self.local / name, max_size=_NUMBER_BYTES)
+        except (FileNotFoundError, UnsafeFileError):
+            return None
+        text = data.decode(errors="replace").strip()
+        return int(text) if _NUMBER.fullmatch(text) else None
+
+    def _holds_caches_only(self) -> bool:
+        with contextlib.suppress(OSError):
+            return all(_is_cache(path.name) for path in self.root.iterdir())
+        return False
+
+
+def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
+    """The error, of one sentence, that says why `path` cannot be used."""
+    reason = exc.strerror or str(exc)
+    for part in (path, *path.parents):
+        try:
+            about = part.stat()
+        except OSError:
+            continue
+        owner = "" if about.st_uid == os.geteuid() else f"; it belongs to the user with id {about.st_uid}"
+        where = "" if part == path else f" ({part} has mode {stat.S_IMODE(about.st_mode):04o}{owner})"
+        if part == path:
+            where = f" (mode {stat.S_IMODE(about.st_mode):04o}{owner})"
+        return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}{where}")
+    return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}")
+
+
+def _is_cache(name: str) -> bool:
+    return name in {"v1", "CACHEDIR.TAG"} or _PLAIN_JAX.fullmatch(name) is not None
+
+
+def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
+    with contextlib.suppress(*(FileExistsError,) if exist_ok else ()), path.open("x") as file:
+        file.write(text)
+
+
+def _modified(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _regular_size(name: str, directory: int) -> int | None:
+    with contextlib.suppress(OSError):
+        about = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return about.st_size if stat.S_ISREG(about.st_mode) else None
+    return None
+
+
+def _is_value_directory(name: str) -> bool:
+    return name == "tmp" or (len(name) == 1 and name in "0123456789abcdef")
+
+
+def remove_trees(paths: Iterable[Path]) -> None:
+    """Delete directories that no process uses any more; what cannot be deleted stays."""
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)

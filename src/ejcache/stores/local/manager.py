@@ -1,0 +1,334 @@
+"""The connection of a local store to its index: opened, repaired, replaced and reopened when that is necessary."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.local.connection import IndexConnection, open_for_reading, open_for_writing, quarantine_index
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, normalise_decode_errors, translate
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.locks import ThreadLock, pause
+from ejcache.util.log import log, warn_once
+from ejcache.util.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ejcache.stores.local.index import IndexOptions
+    from ejcache.stores.local.layout import Layout
+
+__all__ = ["ConnectionManager"]
+
+T = TypeVar("T")
+
+_USES_PATIENCE: Final = 0.02
+"""How long the write of uses waits for other processes."""
+
+if TYPE_CHECKING:
+    _Action = Callable[[IndexConnection], T]
+
+
+class ConnectionManager:
+    """The one connection of a store, for all its threads, and across forks and deleted directories.
+
+    Attributes:
+        read_only: nothing can be written, because the caller wanted that or because this user may not.
+        asked_read_only: the caller wanted that.
+    """
+
+    def __init__(self, layout: Layout, *, options: IndexOptions, read_only: bool, timeout: float) -> None:
+        self.read_only = read_only
+        self.asked_read_only = read_only
+        self._layout = layout
+        self._options = options
+        self._timeout = timeout
+        self._lock = ThreadLock(self._root)
+        self._connection: IndexConnection | None = None
+        self._generation: Path | None = None
+        self._suspect: Path | None = None
+        self._holders = 0
+        self._locked_for_fork = False
+        self._forked = False
+        _all.add(self)
+        track_forks(self)
+
+    def run(
+        self,
+        action: _Action[T],
+        *,
+        make: bool = False,
+        write: bool = False,
+        patience: float | None = None,
+    ) -> T | None:
+        """What `action` returns for the current connection, or None if there is no store.
+
+        While the index is busy, this waits. A connection to an index that was moved or deleted is replaced. A damaged
+        index is quarantined if a new connection finds it damaged too.
+
+        Args:
+            action: called by one thread at a time, perhaps several times.
+            make: create the store if it does not exist.
+            write: `action` writes, so a connection that only reads because the disk is full is replaced.
+            patience: seconds to wait for other processes, if not the store's timeout.
+
+        Raises:
+            StoreError: the storage failed, and another attempt would fail too.
+        """
+        deadline = time.monotonic() + (self._timeout if patience is None else patience)
+        damaged = failed = 0
+        while True:
+            try:
+                with self._exclusive(deadline):
+                    connection = self._current(make=make, write=write, deadline=deadline)
+                    return None if connection is None else self._once(connection, action, deadline)
+            except sqlite3.Error as exc:
+                kind = classify(exc)
+                if kind is SqliteFailure.BUSY:
+                    if not pause(deadline):
+                        raise StoreBusyError(f"another process kept the index of {self._root} busy too long") from exc
+                    continue
+                if kind is SqliteFailure.FULL:
+                    raise translate(exc, self._layout.root) from exc
+                self.close()
+                if self.read_only and damaged:
+                    warn_once(
+                        ("unreadable", self._root), "ejcache: the index of %s cannot be read: %s", self._root, exc
+                    )
+                    return None
+                if self.read_only or kind is SqliteFailure.DAMAGED:
+                    damaged += 1
+                    if damaged > 2:
+                        raise translate(exc, self._layout.root) from exc
+                    if not self.read_only and self._is_damage_confirmed():
+                        self.rebuild(str(exc))
+                else:
+                    failed += 1
+                    if failed > 1 or kind is SqliteFailure.READ_ONLY:
+                        raise translate(exc, self._layout.root) from exc
+            except StoreError:
+                raise
+            except OSError as exc:
+                failed += 1
+                if failed > 1 or not self._ended():
+                    raise translate(exc, self._layout.root) from exc
+
+    def change(self, action: _Action[T], *, make: bool = False) -> T | None:
+        """`run` for an action that writes; then the files of deleted rows are deleted.
+
+        Raises:
+            StoreReadOnlyError: the store is read-only.
+        """
+
+        def change(connection: IndexConnection) -> T:
+            if connection.read_only:
+                raise StoreReadOnlyError(f"{self._root} cannot be written by this user")
+            done = action(connection)
+            connection.finish_write()
+            return done
+
+        return self.run(change, make=make, write=True)
+
+    def note_use(self, connection: IndexConnection, key: str, when: float) -> None:
+        """Have the time of a use written to the index, at once or a moment later together with that of others."""
+        delay = connection.index.uses.note(key, when)
+        if delay == 0.0 or (delay and not _scheduler.later(delay, partial(_write_uses, weakref.ref(self)))):
+            self.write_uses()
+
+    def write_uses(self) -> None:
+        """Write the uses that were noted. Best effort: it neither repairs nor fails; the next write does it, too."""
+        connection = self._connection
+        if connection is not None and connection.index.uses:
+            connection.index.uses.trying()
+            self.note(connection, lambda connection: connection.index.write_uses(), patience=_USES_PATIENCE)
+
+    def note(self, connection: IndexConnection, action: _Action[object], *, patience: float) -> None:
+        """Run `action` if `connection` is still the current one, without repairs, for at most `patience` seconds."""
+        with contextlib.suppress(StoreError, sqlite3.Error, UnicodeError, OSError):
+            deadline = time.monotonic() + patience
+            with self._exclusive(deadline):
+                if connection is self._connection and not connection.read_only:
+                    self._once(connection, action, deadline)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[IndexConnection | None]:
+        """The current connection, opened if necessary. At exit it is not closed before the `with` block ends."""
+        self._holders += 1
+        connection = None
+        try:
+            connection = self.run(lambda connection: connection, make=True, write=True)
+            yield connection
+        except StoreError:
+            raise
+        except BaseException:
+            if connection is not None:
+                connection.mark_unclean()
+            raise
+        finally:
+            self._holders -= 1
+            if _exiting:
+                self.close()
+
+    def rebuild(self, why: str) -> None:
+        """Quarantine the index as damaged and create a new one.
+
+        Raises:
+            StoreError: that failed.
+        """
+        deadline = time.monotonic() + self._timeout
+        try:
+            with self._exclusive(deadline):
+                connection = self._current(deadline=deadline)
+                if connection is None or connection.read_only:
+                    return
+                log.warning("ejcache: the index of %s is damaged, and a new one is created: %s", self._root, why)
+                self._release()
+                quarantine_index(self._layout, connection.generation, options=self._options, deadline=deadline)
+                self._current(make=True, deadline=deadline)
+        except StoreError:
+            raise
+        except (sqlite3.Error, OSError) as exc:
+            raise translate(exc, self._layout.root) from exc
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        with self._exclusive(time.monotonic() + self._timeout):
+            self._release()
+
+    @property
+    def _root(self) -> str:
+        return str(self._layout.root)
+
+    def _once(self, connection: IndexConnection, action: _Action[T], deadline: float) -> T:
+        self._generation = connection.generation
+        try:
+            connection.index.deadline = deadline
+            with normalise_decode_errors():
+                return action(connection)
+        except StoreError:
+            raise
+        except BaseException:
+            # After an interrupt, only a sweep finds what was left behind.
+            connection.mark_unclean()
+            raise
+        finally:
+            if connection.index.connection.in_transaction or (_exiting and not self._holders):
+                self._release()
+
+    def _current(self, *, make: bool = False, write: bool = False, deadline: float) -> IndexConnection | None:
+        connection = self._connection
+        if connection is not None:
+            if connection.carried_over():
+                self._connection = None
+                self._abandon(connection)
+            elif not connection.stale() and not (write and connection.read_only and not self.read_only):
+                return connection
+            else:
+                self._release()
+        if self._forked:
+            raise StoreUnavailableError(f"{self._root} was in use in the parent when this process was forked off")
+        if self.asked_read_only:
+            self._connection = open_for_reading(self._layout)
+            return self._connection
+        if not make and not self._layout.local.is_dir():
+            self._layout.check()
+            return None
+        try:
+            opened = open_for_writing(self._layout, options=self._options, deadline=deadline)
+            self.read_only = opened is None
+        except StoreError as exc:
+            if write or not is_full(exc):
+                raise
+            # The disk is full: read what is there. A call that writes tries to open it again.
+            opened = open_for_reading(self._layout)
+            if opened is None:
+                raise
+        self._connection = open_for_reading(self._layout) if opened is None else opened
+        return self._connection
+
+    def _is_damage_confirmed(self) -> bool:
+        """Whether an earlier connection has found this generation damaged too."""
+        suspected, self._suspect = self._suspect, self._generation
+        return suspected == self._generation
+
+    def _ended(self) -> bool:
+        with self._exclusive(time.monotonic() + self._timeout):
+            if self._connection is None or not self._connection.stale():
+                return False
+            self._release()
+            return True
+
+    def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _exclusive(self, deadline: float) -> ThreadLock:
+        return self._lock.until(deadline)
+
+    def __del__(self) -> None:
+        # No other thread refers to the store, so no lock is needed. The attribute is missing if the constructor raised.
+        connection = self.__dict__.get("_connection")
+        if connection is not None:
+            connection.close()
+
+    # SQLite keeps per process which locks it holds. A child that has even an idle connection of its parent's believes
+    # that it holds locks which are the parent's, and a busy one looks locked for ever
+    # (https://sqlite.org/howtocorrupt.html, 2.6). So no connection is open while the process forks.
+
+    def before_fork(self) -> None:
+        if self._lock.owned():
+            return  # a fork inside a call of this thread, which goes on with its connection
+        try:
+            self._lock.acquire(timeout=self._timeout)
+        finally:
+            self._locked_for_fork = self._locked_for_fork or self._lock.owned()
+        if self._lock.owned():
+            self._release()
+
+    def after_fork_in_parent(self) -> None:
+        # Not if another thread holds it, because it is forking too.
+        if self._locked_for_fork and self._lock.owned():
+            self._locked_for_fork = False
+            self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._lock = ThreadLock(self._root)
+        self._locked_for_fork = False
+        self._holders = 0
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._abandon(connection)
+
+    def _abandon(self, connection: IndexConnection) -> None:
+        connection.abandon()
+        self._forked = True
+
+
+def _write_uses(reference: weakref.ref[ConnectionManager]) -> None:
+    manager = reference()
+    if manager is not None:
+        manager.write_uses()
+
+
+_scheduler: Final = Scheduler(threads=1, name="ejcache-uses")
+_all: weakref.WeakSet[ConnectionManager] = weakref.WeakSet()
+_exiting = False
+
+
+def _close_all() -> None:
+    # From now on, each operation opens the store and closes it again: nothing would close it later.
+    global _exiting
+    _exiting = True
+    for manager in list(_all):
+        with contextlib.suppress(StoreError):
+            manager.close()
+
+
+at_exit(ExitPhase.CLOSE, _close_all)

@@ -1,0 +1,355 @@
+"""The embedded default: entries in a directory of a local file system, shared by the processes of one host.
+
+The index is diskcache's (SQLite); values are files beside it, see `layout`. Guarantees:
+
+* `put` is one transaction: the row, the file's name and the evictions all happen, or none of them does;
+* no call waits longer than `timeout`, neither for another process nor for a damaged index;
+* a damaged index is quarantined and a new one is created; processes that have the old one open notice it and follow.
+
+Entries are code, so a directory that another user owns or can write to is refused (`util.trust`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
+from ejcache.stores.base import UNLIMITED, EntryInfo, Store
+from ejcache.stores.local import audit as local_audit
+from ejcache.stores.local.connection import REBUILDS
+from ejcache.stores.local.index import IndexOptions, nothing_first
+from ejcache.stores.local.layout import Layout
+from ejcache.stores.local.manager import ConnectionManager
+from ejcache.stores.local.sqlite_errors import translate
+from ejcache.stores.local.values import digest_of
+from ejcache.util.key_text import check_key
+from ejcache.util.log import warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from ejcache.stores.local.connection import IndexConnection
+    from ejcache.stores.local.values import IndexRow
+
+__all__ = ["DAMAGED_ROWS", "REBUILDS", "LocalStore"]
+
+TIMEOUT: Final = 5.0
+"""Seconds to wait for other processes."""
+DAMAGED_ROWS: Final = "local_damaged_rows"
+"""Counter: rows that ejcache did not write, or whose file is not what the row says; deleted when found."""
+
+_PAGE: Final = 1_000
+_TRIES: Final = 5
+_LOOKS: Final = 100
+"""How often an entry may be replaced while it is read before that counts as a miss."""
+
+
+class LocalStore(Store):
+    """Entries in a local directory, shared by threads and processes, and across forks.
+
+    Opening creates the directory if necessary, deletes what killed processes left, and repairs a damaged index. Where
+    this user may not write, the store is `read_only` and its entries can be read.
+
+    Args:
+        path: the directory; `~` is not expanded.
+        max_size: bytes of all entries, -1 for no limit, None for the limit that is written down in the store. Each
+            process keeps its own limit when it writes.
+        read_only: leave no trace; a directory that does not exist is an empty store and is not created.
+        timeout: seconds that a call waits for other processes.
+        trusted: use the directory even if other users could have put code there.
+        evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
+        observer: called with the name of each step of a write, for tests that interrupt it there.
+
+    Raises:
+        NotAStoreError: there is something else, or a newer format; nothing was changed.
+        UntrustedDirectoryError: another user owns the directory of the store, or can write to it.
+        StoreUnavailableError: it can neither be created nor read.
+        StoreBusyError: another process was opening it for all of `timeout`.
+        StoreError: the storage failed, for example because the disk is full.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_size: int | None = UNLIMITED,
+        read_only: bool = False,
+        timeout: float = TIMEOUT,
+        trusted: bool = False,
+        evict_before: Callable[[str], Iterable[str]] | None = None,
+        observer: Callable[[str], object] | None = None,
+    ) -> None:
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 (Path.absolute keeps "..")
+        self.url = str(self.path)
+        self._layout = Layout(self.path, trusted=trusted)
+        own = self._layout.limit() if max_size is None else max_size
+        self.max_size = UNLIMITED if own is None else own
+        options = IndexOptions(self.max_size, evict_before or nothing_first, observer or bool)
+        self._manager = ConnectionManager(self._layout, options=options, read_only=read_only, timeout=timeout)
+        self._manager.run(lambda _: None, make=True)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
+
+    @property
+    def read_only(self) -> bool:  # type: ignore[override]  # what the directory allows may change while it is open
+        """Whether writes raise `StoreReadOnlyError`: the caller wanted that, or this user may not write there."""
+        return self._manager.read_only
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes under `key`, or None; the entry becomes the most recently used.
+
+        A damaged row, or a row whose file is damaged, is deleted, counted, and None. Whether bytes of the right length
+        are the right ones is checked by `ejcache.entry`.
+
+        Raises:
+            StoreError: the storage failed.
+        """
+        now = time.time()
+        connection, data = self._read(key, None)
+        if connection is not None and data is not None and not connection.read_only:
+            self._manager.note_use(connection, key, now)
+        return data
+
+    def peek(self, key: str, *, length: int | None = None) -> bytes | None:
+        """The bytes under `key`, or their first `length`, or None; recency is left alone."""
+        return self._read(key, length)[1]
+
+    def contains(self, key: str) -> bool:
+        """Whether `get` would find an entry, by its row and the length of its file."""
+        check_key(key)
+
+        def look(connection: IndexConnection) -> bool:
+            row = connection.index.find(key, whole=False)
+            if row is None:
+                return False
+            if row.trustworthy(key) and connection.index.values.present(row):
+                return True
+            self._drop(connection, key=key, row=row)
+            return False
+
+        return self._manager.run(look) or False
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, in the order of keys, read in pages; no lock is held between them."""
+        after = ""
+        self._manager.write_uses()
+        while True:
+            page = self._page(after)
+            for key, size, stored, used in page:
+                if type(size) is int and isinstance(stored, float) and isinstance(used, float):
+                    yield EntryInfo(key, size, stored, max(stored, used))
+            if len(page) < _PAGE:
+                return
+            after = page[-1][0]
+
+    def _page(self, after: str) -> list[tuple[Any, ...]]:
+        return self._manager.run(lambda connection: connection.index.page(after, _PAGE)) or []
+
+    def size(self) -> int:
+        """Bytes of all entries, from the sum that the index keeps."""
+        return self._manager.run(lambda connection: connection.index.total()) or 0
+
+    def counters(self) -> dict[str, float]:
+        """The counters kept with the store. A damaged index may lose them."""
+        return self._manager.run(lambda connection: connection.index.counters()) or {}
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Create the entry and evict others until the limit holds; False if there is one already.
+
+        Raises:
+            StoreTooSmallError: `data` is larger than `max_size`, or than what pinned entries leave of it; nothing was
+                evicted.
+            StoreReadOnlyError: the store is read-only.
+            StoreBusyError: another process kept the index busy.
+            StoreError: the storage failed; the entry is absent.
+        """
+        if self.contains(check_key(key)):
+            self._check_writable()
+            return False
+        return self._write(key, data, replace=False)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Store `data` under `key`, in place of any entry there; raises as `put` does, and changes nothing then."""
+        self._write(check_key(key), data, replace=True)
+
+    def delete(self, key: str) -> bool:
+        """Remove the entry; False if there was none."""
+        check_key(key)
+        self._check_writable()
+
+        def delete(connection: IndexConnection) -> bool:
+            row = connection.index.find(key, whole=False)
+            if row is None:
+                return False
+            good = row.trustworthy(key) and connection.index.values.present(row)
+            return connection.index.remove(row) and good
+
+        return self._manager.change(delete) or False
+
+    def quarantine(self, key: str, data: bytes) -> bool:
+        """Take the entry out of use if it still is exactly `data`, and keep a copy if there is room for it."""
+        check_key(key)
+        self._check_writable()
+
+        def take_out(connection: IndexConnection) -> bool:
+            row = connection.index.find(key, whole=True)
+            if row is None or not row.trustworthy(key):
+                return False
+            try:
+                found = connection.index.values.read(row)
+            except OSError:
+                return False
+            return found == data and connection.index.remove(row)
+
+        taken = self._manager.change(take_out) or False
+        if taken:
+            self._layout.quarantine_entry(digest_of(key), data, max_size=self.max_size)
+        return taken
+
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
+        """Add to the counters kept with the store, in one transaction.
+
+        They are lost in a read-only store, and in one whose directory was removed: counters alone do not make it again.
+        """
+        if amounts and not self.read_only:
+            with contextlib.suppress(StoreReadOnlyError):
+                self._manager.change(lambda connection: connection.index.add_counters(amounts))
+
+    def reset_counters(self) -> None:
+        """Start counting from zero."""
+        self._check_writable()
+        self._manager.change(lambda connection: connection.index.reset_counters())
+
+    def pin(self, key: str) -> bool:
+        """Never evict the entry under `key`, which may be stored later; False if it was pinned already."""
+        check_key(key)
+        self._check_writable()
+        return self._manager.change(lambda connection: connection.index.pin(key, pinned=True), make=True) or False
+
+    def unpin(self, key: str) -> bool:
+        """Let the entry under `key` be evicted again; False if it was not pinned."""
+        check_key(key)
+        self._check_writable()
+        return self._manager.change(lambda connection: connection.index.pin(key, pinned=False)) or False
+
+    def pinned(self) -> list[str]:
+        """The keys that are pinned."""
+        return self._manager.run(lambda connection: connection.index.pins()) or []
+
+    def check(self, *, fix: bool = False) -> list[str]:
+        """The problems of the store's structures, one sentence each; the content of entries is not examined.
+
+        Args:
+            fix: delete damaged rows and files without rows, correct sums, and replace a damaged index. The problems
+                that were found are returned.
+
+        Raises:
+            StoreReadOnlyError: something is to be fixed in a store that is read-only.
+        """
+        if fix:
+            self._check_writable()
+        found = self._manager.run(partial(local_audit.check, layout=self._layout, fix=fix), patience=60.0)
+        if found is None and self._layout.generations():
+            return [local_audit.UNREADABLE]
+        if fix and found and any(local_audit.is_fatal(problem) for problem in found):
+            self._manager.rebuild("its integrity check failed")
+        return found or []
+
+    def close(self) -> None:
+        """Close the connection. The store can still be used: it opens another one."""
+        self._manager.close()
+
+    # -- inside: one operation -------------------------------------------------------------------------------------
+
+    def _read(self, key: str, length: int | None) -> tuple[IndexConnection | None, bytes | None]:
+        check_key(key)
+
+        def find(connection: IndexConnection) -> tuple[IndexConnection, IndexRow] | None:
+            row = connection.index.find(key, whole=True)
+            if row is not None and not row.trustworthy(key):
+                self._drop(connection, key=key, row=row)
+                return None
+            return None if row is None else (connection, row)
+
+        seen: IndexRow | None = None
+        for _ in range(_LOOKS):
+            found = self._manager.run(find)
+            if found is None:
+                break
+            connection, row = found
+            try:
+                data = connection.index.values.read(row, length)
+            except FileNotFoundError:
+                # Evicted or replaced since the row was read.
+                data = None
+            except OSError as exc:
+                raise translate(exc, self.path) from exc
+            if data is not None:
+                return connection, data
+            if seen is not None and (seen.rowid, seen.filename) == (row.rowid, row.filename):
+                # The row is still there, so the file is missing or damaged.
+                self._manager.note(connection, partial(self._drop, key=key, row=row), patience=1.0)
+                return None, None
+            seen = row
+        return None, None
+
+    def _drop(self, connection: IndexConnection, *, key: str, row: IndexRow) -> None:
+        """Delete a row that is damaged or whose file is, and count it, if that is possible."""
+        if connection.read_only:
+            return
+        with contextlib.suppress(StoreBusyError):
+            if connection.index.remove(row):
+                connection.index.delete_pending()
+                connection.index.add_counters({DAMAGED_ROWS: 1})
+                warn_once(("damaged row", self.url), "ejcache: a damaged entry of %s was deleted: %s", self.url, key)
+
+    def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
+        self._check_writable()
+        if not isinstance(data, bytes):
+            raise TypeError(f"an entry is bytes, not {type(data).__name__}")
+        if 0 <= self.max_size < len(data):
+            raise StoreTooSmallError(
+                f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
+            )
+        for _ in range(_TRIES):
+            with self._manager.held() as connection:
+                if connection is None or connection.read_only:
+                    raise StoreReadOnlyError(f"{self.url} cannot be written by this user")
+                written = self._write_in(connection, key, data, replace=replace)
+                if written is not None:
+                    return written
+        raise StoreUnavailableError(f"{self.url} is being removed or replaced again and again")
+
+    def _write_in(self, connection: IndexConnection, key: str, data: bytes, *, replace: bool) -> bool | None:
+        """Write with this connection; None if the index was moved or deleted meanwhile."""
+        values = connection.index.values
+        try:
+            # Not inside `change`: other threads can use the store while a large value is written.
+            pending = values.prepare(key, data)
+        except OSError as exc:
+            if connection.stale():
+                return None
+            raise translate(exc, self.path) from exc
+
+        def write(now: IndexConnection) -> bool | None:
+            return now.index.write(key, pending, replace=replace) if now is connection else None
+
+        try:
+            return self._manager.change(write, make=True)
+        finally:
+            values.discard(pending.filename)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            why = "is open for reading only" if self._manager.asked_read_only else "cannot be written by this user"
+            raise StoreReadOnlyError(f"{self.url} {why}")

@@ -1,0 +1,66 @@
+"""When entries were last used. A use is written at once, unless another was within a second: then many are together."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["USES_SECONDS", "PendingUses"]
+
+USES_SECONDS: Final = 1.0
+"""How long a use may be known to this process only. A killed process loses it."""
+_MOST: Final = 1_000
+
+
+class PendingUses:
+    """The uses of one connection that are not in its index yet.
+
+    `note` may be called by any thread. A use that one thread notes while another writes the same entry's is kept.
+    """
+
+    def __init__(self) -> None:
+        self._uses: dict[str, float] = {}
+        self._marked: dict[str, float] = {}
+        self._tried_at = float("-inf")
+        self._is_scheduled = False
+
+    def __bool__(self) -> bool:
+        return bool(self._uses)
+
+    def note(self, key: str, when: float) -> float | None:
+        """Note that `key` was used at `when`; in how many seconds to write, or None if that is arranged already."""
+        self._uses[key] = when
+        since = time.monotonic() - self._tried_at
+        if since >= USES_SECONDS or len(self._uses) >= _MOST:
+            return 0.0
+        if self._is_scheduled:
+            return None
+        self._is_scheduled = True
+        return USES_SECONDS - since
+
+    def trying(self) -> None:
+        """The uses are about to be written, whatever becomes of it."""
+        self._tried_at = time.monotonic()
+        self._is_scheduled = False
+
+    def mark(self, sql: Callable[..., Any]) -> None:
+        """Write the uses, inside a transaction. `committed` or `rolled_back` says what became of it."""
+        self._marked = dict(self._uses)
+        for key, when in self._marked.items():
+            sql("UPDATE Cache SET access_time = ? WHERE key = ? AND raw = 1 AND access_time < ?", (when, key, when))
+
+    def committed(self) -> None:
+        """Forget what `mark` has written."""
+        for key, when in self._marked.items():
+            if self._uses.get(key) == when:
+                del self._uses[key]
+        self._marked = {}
+
+    def rolled_back(self) -> None:
+        """Keep what `mark` has written, for the next transaction."""
+        self._marked = {}
+        while len(self._uses) > _MOST:
+            del self._uses[next(iter(self._uses))]

@@ -1,0 +1,159 @@
+"""Where a store is: one parsed `Location` for every spelling of a directory or a URL. Pure: nothing is looked at."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from ejcache.errors import UsageError
+
+__all__ = ["ACCEPTED_URL", "Location", "LocationKind", "display_url"]
+
+ACCEPTED_URL: Final = (
+    "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
+    "a URL of another file system that fsspec can write to, such as abfs:// or sftp://, or memory://name"
+)
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+_PASSWORD: Final = re.compile(r"[^/@?]*:(?!\d*(?:/|$))")
+"""The beginning of `user:password@host`: a colon in the host part that no port number follows."""
+
+
+class LocationKind(StrEnum):
+    """Which kind of storage a location names."""
+
+    MEMORY = "memory"
+    DIRECTORY = "directory"
+    GCS = "gcs"
+    S3 = "s3"
+    FSSPEC = "fsspec"
+
+
+_BUCKETS: Final = {"gs": ("gs", LocationKind.GCS), "gcs": ("gs", LocationKind.GCS)} | {
+    "s3": ("s3", LocationKind.S3),
+    "s3a": ("s3", LocationKind.S3),
+}
+"""For each spelling of a scheme: the one that is used in messages and digests, and its kind."""
+_NAMES_ACCOUNT: Final = frozenset({"abfs", "abfss", "adl", "az", "ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
+"""Protocols whose URLs name a container or a user before an `@`; for the others that part can only be a credential."""
+_OTHERS: Final = _NAMES_ACCOUNT | {
+    "arrow_hdfs", "dbfs", "gdrive", "hf", "lakefs", "oci", "ocilake", "oss", "tos", "webdav",
+}  # fmt: skip
+"""Protocols of fsspec's known implementations that can be written to. Asking fsspec would cost its import."""
+_CREDENTIALS: Final = {
+    "gs": "a file that EASYDEL_GCS_CLIENT or GOOGLE_APPLICATION_CREDENTIALS names",
+    "s3": "the AWS_* variables, ~/.aws/credentials or an instance role",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a store is. Equal for all spellings of one place; never holds a password or a token.
+
+    Attributes:
+        url: the one spelling used for messages and digests; for a directory its absolute path.
+        kind: which storage it is.
+        path: of a directory: the absolute path.
+        bucket: of a bucket: its name; of a memory store: its name; of another URL: the host part.
+        prefix: of a bucket or another URL: what follows, without slashes at its ends.
+    """
+
+    url: str
+    kind: LocationKind
+    path: str = ""
+    bucket: str = ""
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return self.url
+
+    @classmethod
+    def parse(cls, url: object) -> Location:
+        """The location that `url` names; `~` is expanded, and a relative path starts at the working directory.
+
+        Raises:
+            UsageError: it names no store, or carries a credential. The message says what is accepted, and it never
+                repeats the credential.
+        """
+        if isinstance(url, cls):
+            return url
+        text = _checked_text(url)
+        scheme = _SCHEME.match(text)
+        if scheme is None:
+            return _directory(text, text)
+        name = scheme[1].lower()
+        if name == "file":
+            parts = urlsplit(text)
+            if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query or parts.fragment:
+                raise _refused(text, "a file URL is file:// and an absolute path")
+            return _directory(unquote(parts.path), text)
+        if scheme[2] is None:
+            raise _refused(text, f"a URL cannot begin with {scheme[1]}: without //")
+        rest = text[scheme.end() :]
+        if name == "memory":
+            return cls(f"memory://{rest}", LocationKind.MEMORY, bucket=rest)
+        return _remote(name, rest, text)
+
+
+def display_url(text: str | os.PathLike[str]) -> str:
+    """`text` without a password, a token or a query, for messages, logs and reports.
+
+    `Location.parse` refuses URLs that carry one; this is for the messages that refuse them, and for values of settings
+    that nobody has parsed.
+    """
+    shown = os.fspath(text)
+    scheme = _SCHEME.match(shown)
+    if scheme is None or scheme[2] is None:
+        return shown
+    rest, query, _ = shown[scheme.end() :].partition("?")
+    name = scheme[1].lower()
+    if _PASSWORD.match(rest):
+        rest = "***@" + rest.rpartition("@")[2] if "@" in rest else "***"
+    elif "@" in rest.partition("/")[0] and name not in _NAMES_ACCOUNT:
+        rest = "***@" + rest.partition("@")[2]
+    return f"{shown[: scheme.end()]}{rest}{'?***' if query else ''}"
+
+
+def _remote(scheme: str, rest: str, text: str) -> Location:
+    if scheme not in _BUCKETS and scheme not in _OTHERS:
+        raise _refused(text, "this version does not support that kind of storage")
+    meant, kind = _BUCKETS.get(scheme, (scheme, LocationKind.FSSPEC))
+    host = rest.partition("/")[0]
+    if _PASSWORD.match(rest) or "?" in rest or ("@" in host and scheme not in _NAMES_ACCOUNT):
+        where = _CREDENTIALS.get(meant, "the configuration that fsspec or the protocol's own tools read")
+        raise UsageError(
+            f"{display_url(text)} carries a credential (a password, a token or a query), which would show up in logs: "
+            f"remove it from the URL and put credentials in {where}"
+        )
+    bucket, _, prefix = rest.partition("/")
+    if not bucket or any(character in " #" for character in bucket):
+        raise _refused(text, "it names no bucket" if kind is not LocationKind.FSSPEC else "it names no host")
+    return Location(f"{meant}://{rest.rstrip('/')}", kind, bucket=bucket, prefix=prefix.strip("/"))
+
+
+def _directory(path: str, text: str) -> Location:
+    expanded = os.path.expanduser(path)  # noqa: PTH111 (pathlib raises RuntimeError)
+    if expanded.startswith("~"):
+        raise _refused(text, "there is no such home directory")
+    absolute = os.path.abspath(expanded)  # noqa: PTH100 (pathlib keeps "..")
+    return Location(absolute, LocationKind.DIRECTORY, path=absolute)
+
+
+def _checked_text(url: object) -> str:
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise _refused(url, "it is not text")
+    if not text.strip():
+        raise _refused(url, "it is empty")
+    if any(ord(character) < 32 for character in text):
+        raise _refused(text, "it has control characters")
+    return text
+
+
+def _refused(url: object, why: str) -> UsageError:
+    shown = repr(display_url(url)) if isinstance(url, str) else repr(url)
+    return UsageError(f"{shown} cannot be opened as a store: {why}; accepted is {ACCEPTED_URL}")

@@ -1,0 +1,246 @@
+"""A store that hosts share: entries as objects of a bucket, or as files of a network file system.
+
+`get` is one request. A `put` is one, or two if the answer to the first was lost. Neither lists anything. Eviction is a
+task of maintenance, which one process runs for all. A bucket keeps no access times, so maintenance reads journals of
+use, which each process writes from `drain_used`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from ejcache import entry
+from ejcache.bucket.layout import (
+    ENTRIES,
+    PINS,
+    QUARANTINE,
+    entry_name,
+    escape_key,
+    key_of_name,
+    unescape_key,
+)
+from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
+from ejcache.stores.base import UNLIMITED, EntryInfo, Store
+from ejcache.stores.shared.counters import SharedCounters
+from ejcache.util.key_text import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.stores.shared.backlog import UsageBacklog
+
+__all__ = ["SharedStore"]
+
+_QUARANTINED_COPIES: Final = 8
+_QUARANTINED_BYTES: Final = 64 << 20
+_QUARANTINED: Final = re.compile(re.escape(QUARANTINE) + "[0-9a-f]{16}")
+
+
+class SharedStore(Store):
+    """Entries that hosts share. Safe for threads, processes and forks.
+
+    Args:
+        bucket: where the entries are; the store owns it.
+        max_size: limit for the bytes of all entries. Maintenance keeps it; a `put` only refuses a larger entry.
+        read_only: writes raise `StoreReadOnlyError`, and a `get` is not remembered as a use.
+        counter_interval: seconds between two writes of this process's counters; 0 writes each change at once.
+        backlog: where a process that has made no request leaves its uses and counters when it ends; None if it makes
+            requests for them.
+        remembered_uses: of how many entries the last use is remembered; by default more than a process has programs.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        max_size: int = UNLIMITED,
+        read_only: bool = False,
+        counter_interval: float = 1.0,
+        backlog: UsageBacklog | None = None,
+        remembered_uses: int = 100_000,
+    ) -> None:
+        self.bucket = bucket
+        self.url = bucket.url
+        self.max_size = max_size
+        self.read_only = read_only
+        self._counters = SharedCounters(bucket, interval=counter_interval)
+        self._backlog = backlog
+        if backlog is not None:
+            self._counters.leave = backlog.leave
+        # Only single operations on these two, which the interpreter makes atomic, so that no lock must survive forks.
+        self._most_uses = remembered_uses
+        self._used: dict[str, float] = {}
+        self._drained: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes under `key`, or None; one request. The use is remembered for `drain_used`."""
+        blob = self.bucket.read(entry_name(check_key(key)))
+        if blob is None:
+            return None
+        self.note_used(key)
+        return blob.data
+
+    def peek(self, key: str, *, length: int | None = None) -> bytes | None:
+        """The bytes under `key`, or their first `length`, or None; recency is left alone."""
+        blob = self.bucket.read(entry_name(check_key(key)), length=length)
+        return None if blob is None else blob.data
+
+    def tries_failed(self) -> int:
+        """How often this process was asked to slow down, or got a failure or no answer."""
+        return self.bucket.tries_failed
+
+    def contains(self, key: str) -> bool:
+        """Whether `get` would find an entry; one request."""
+        return self.bucket.stat(entry_name(check_key(key))) is not None
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Create the entry; False if there is one already. One request, or two if an answer was lost.
+
+        Raises:
+            StoreTooSmallError: `data` is larger than `max_size`.
+            StoreReadOnlyError: the store is read-only, or the credentials are.
+            StoreBusyError, StoreUnavailableError: the storage failed until the deadline. The entry is absent, or, if
+                only the last answer was lost, complete.
+        """
+        check_key(key)
+        self._check_write(data)
+        return self.bucket.create(entry_name(key), data)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Put `data` under `key` whether or not there is an entry; raises as `put` does."""
+        check_key(key)
+        self._check_write(data)
+        self.bucket.write(entry_name(key), data)
+
+    def delete(self, key: str) -> bool:
+        """Remove the entry; False if there was none."""
+        check_key(key)
+        self._check_writable()
+        return self.bucket.delete(entry_name(key))
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, page by page. `last_used` includes the uses of this process only; maintenance knows all."""
+        for info in self.bucket.walk(ENTRIES):
+            key = key_of_name(info.name)
+            if key is not None:
+                used = max(self._used.get(key, 0.0), self._drained.get(key, 0.0))
+                yield EntryInfo(key, info.size, info.created, max(info.created, used))
+
+    def size(self) -> int:
+        """Bytes of all entries, by a listing."""
+        return sum(info.size for info in self.bucket.walk(ENTRIES) if key_of_name(info.name) is not None)
+
+    def quarantine(self, key: str, data: bytes) -> bool:
+        """Quarantine the entry if it still is exactly `data`: delete it, and keep copies of the last few."""
+        check_key(key)
+        self._check_writable()
+        name = entry_name(key)
+        blob = self.bucket.read(name)
+        if blob is None or blob.data != data or not self.bucket.delete(name, version=blob.version):
+            return False
+        if entry.begins_like_one(data):
+            self._keep_copy(key, data)
+        return True
+
+    def _keep_copy(self, key: str, data: bytes) -> None:
+        if len(data) > _QUARANTINED_BYTES // _QUARANTINED_COPIES:
+            data = data[: _QUARANTINED_BYTES // _QUARANTINED_COPIES]
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+        self.bucket.write(f"{QUARANTINE}{digest}", data)
+        ours = (info for info in self.bucket.walk(QUARANTINE) if _QUARANTINED.fullmatch(info.name))
+        kept = sorted(ours, key=lambda info: info.created)
+        for info in kept[:-_QUARANTINED_COPIES]:
+            self.bucket.delete(info.name)
+
+    def note_used(self, key: str) -> None:
+        """Remember a use for `drain_used`: by `get`, or by the store nearer to the program that had the entry."""
+        if not self.read_only and (len(self._used) < self._most_uses or key in self._used):
+            self._used[key] = time.time()
+
+    def drain_used(self) -> dict[str, float]:
+        """The keys that were used since the last call, and when, in seconds since the epoch, for a journal of use."""
+        drained: dict[str, float] = {}
+        while True:
+            try:
+                key, used = self._used.popitem()
+            except KeyError:
+                break
+            drained[key] = used
+        if len(self._drained) + len(drained) > self._most_uses:
+            self._drained = {}
+        self._drained.update(drained)
+        return drained
+
+    def is_backlog_due(self) -> bool:
+        """Whether a process of this host should make requests only to send what earlier ones have left."""
+        return self._backlog is not None and not self.read_only and self._backlog.is_due()
+
+    def take_backlog(self) -> None:
+        """Count what earlier processes of this host have left as used and counted by this one."""
+        if self._backlog is None or self.read_only:
+            return
+        used, sums = self._backlog.take()
+        for key, when in used.items():
+            self._used[key] = max(when, self._used.get(key, 0.0))
+        self._counters.add(sums)
+
+    def leave_usage(self) -> bool:
+        """Leave uses and counters to the next process if this one has made no request; whether that was done."""
+        if self._backlog is None or self.read_only or self.bucket.is_prepared:
+            return False
+        self._backlog.leave(self.drain_used(), {})
+        self._counters.flush_or_leave()
+        return True
+
+    def pin(self, key: str) -> bool:
+        """Never evict the entry under `key`, whether it exists now or is written later; False if it was pinned."""
+        self._check_writable()
+        return self.bucket.create(PINS + escape_key(check_key(key)), b"")
+
+    def unpin(self, key: str) -> bool:
+        """Allow the entry under `key` to be evicted again; False if it was not pinned."""
+        self._check_writable()
+        return self.bucket.delete(PINS + escape_key(check_key(key)))
+
+    def pinned(self) -> list[str]:
+        """The keys that are pinned, by a listing."""
+        keys = (unescape_key(info.name.removeprefix(PINS)) for info in self.bucket.walk(PINS))
+        return [key for key in keys if key is not None]
+
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
+        """Add to the counters; kept in memory and written from time to time. Lost in a read-only store."""
+        if not self.read_only:
+            self._counters.add(amounts)
+
+    def counters(self) -> dict[str, float]:
+        """The counters of all processes, as far as they have written them."""
+        return self._counters.total(flush=not self.read_only)
+
+    def reset_counters(self) -> None:
+        """Start counting from zero."""
+        self._check_writable()
+        self._counters.reset()
+
+    def close(self) -> None:
+        """Write the counters and release the connections; the next use opens them again."""
+        if not self.read_only:
+            self._counters.flush_or_leave()
+        self.bucket.close()
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StoreReadOnlyError(f"{self.url} is open for reading only")
+
+    def _check_write(self, data: bytes) -> None:
+        self._check_writable()
+        if 0 <= self.max_size < len(data):
+            raise StoreTooSmallError(
+                f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
+            )

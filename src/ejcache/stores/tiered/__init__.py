@@ -1,0 +1,1 @@
+"""A node-local store over a shared one."""

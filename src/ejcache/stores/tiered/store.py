@@ -1,0 +1,480 @@
+"""A store on this host over a shared one: read through, written to the local one at once and to the shared one later.
+
+* A hit of the local tier asks nobody else. A hit of the shared tier is verified and copied into the local one.
+* The processes of a host share the local tier; if several miss at once, one asks the shared tier for all.
+* A `put` returns when the local tier has the entry. Failures of the shared tier never reach its caller.
+* A shared tier that failed is not asked for a while (`CircuitBreaker`), and is probed in the background.
+* Damaged bytes never get from one tier to the other. Who finds them calls `quarantine`, which handles both tiers.
+
+`uploads` and `pending` describe what is uploaded when, and by which process if this one is killed; `quick` describes
+what nobody is asked for.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401  # cannot be imported any more when uploads are awaited at exit
+import contextlib
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from ejcache.bucket.base import Bucket
+from ejcache.bucket.breaker import breaker_for
+from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
+from ejcache.stores.base import EntryInfo, Store, UseNoting
+from ejcache.stores.tiered.ahead import fetch_ahead
+from ejcache.stores.tiered.fetching import HostFetches
+from ejcache.stores.tiered.pending import PUT, REPLACE, PendingUploads
+from ejcache.stores.tiered.quick import QuickNotes
+from ejcache.stores.tiered.tier import Tier
+from ejcache.stores.tiered.uploads import HELD_BYTES, Uploads
+from ejcache.util.key_text import check_key
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.log import log
+from ejcache.util.scheduler import Scheduler
+from ejcache.util.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["DRAIN_SECONDS", "TieredStore"]
+
+DRAIN_SECONDS: Final = 5.0
+"""At the end of a program, seconds to wait for the next pending upload to finish."""
+_DRAIN_LIMIT: Final = 60.0
+_RETRY_SECONDS: Final = 15.0
+_SETTLE_SECONDS: Final = 5.0
+"""Seconds that a quarantine waits for an upload of the entry that is running."""
+
+
+def _accept(key: str, data: bytes) -> None:
+    """Take any bytes for intact."""
+
+
+class TieredStore(Store):
+    """Entries of `shared`, with copies in `local`. Safe for threads, processes and forks. It owns both stores.
+
+    Args:
+        local: of this host, with its own limit.
+        shared: of all hosts.
+        scratch: a directory on a local file system for locks and pending uploads, one for each pair of tiers; without
+            it, processes fetch independently and what a killed process had to upload is lost.
+        verify: `verify(key, data)` raises an `EntryError` for bytes that must not be copied to the other tier.
+        read_only: writes raise `StoreReadOnlyError`; what is read is still copied into a writable local tier.
+        drain_seconds: how long closing waits for the next pending upload to finish.
+        held_bytes: limit of the memory for uploads that the local tier refused.
+        worker: its threads upload; one of its own by default.
+    """
+
+    def __init__(
+        self,
+        local: Store,
+        shared: Store,
+        *,
+        scratch: Path | None = None,
+        verify: Callable[[str, bytes], object] = _accept,
+        read_only: bool = False,
+        drain_seconds: float = DRAIN_SECONDS,
+        held_bytes: int = HELD_BYTES,
+        worker: Scheduler | None = None,
+    ) -> None:
+        self.local = local
+        self.shared = shared
+        self.url = shared.url
+        self.max_size = shared.max_size
+        self.read_only = read_only
+        self.worker = worker or Scheduler()
+        self._verify = verify
+        self._drain_seconds = drain_seconds
+        self._tally = Tally()
+        self._local = Tier("local", local, breaker=breaker_for(local.url), tally=self._tally)
+        self._shared = Tier("shared", shared, breaker=breaker_for(shared.url), tally=self._tally)
+        self._fetches = HostFetches(None if scratch is None else scratch / "fetch")
+        self._note_used = shared.note_used if isinstance(shared, UseNoting) and not read_only else None
+        self._quick = QuickNotes(None if scratch is None else scratch / "quick.notes")
+        pending = None if scratch is None or read_only else PendingUploads(scratch / "spool")
+        self._uploads = Uploads(
+            self._local,
+            self._shared,
+            lock=self._fetches.uploading,
+            pending=pending,
+            worker=self.worker,
+            verify=verify,
+            held_bytes=held_bytes,
+        )
+        self._before_close: list[Callable[[], None]] = []
+        self._when_closing: list[Callable[[], object]] = []
+        self._awake = False
+        if not read_only:
+            self.worker.every(_RETRY_SECONDS, self._retry)
+        _open.add(self)
+        track_forks(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.local!r}, {self.shared!r}, read_only={self.read_only})"
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes under `key`, or None; the entry becomes the most recently used in both tiers.
+
+        Bytes of the shared tier that `verify` refuses are returned and not copied: the caller quarantines them.
+
+        Raises:
+            StoreError: the local tier has no entry and the shared one cannot be asked.
+        """
+        return self.get_verified(key)[0]
+
+    def get_verified(self, key: str, *, here_only: bool = False) -> tuple[bytes | None, object]:
+        """As `get`, with what `verify` returned for these bytes if they came from the shared tier; None otherwise.
+
+        With `here_only`, the shared tier is neither asked for the entry nor told of the use.
+        """
+        self._wake()
+        data = self._get_local(check_key(key))
+        if data is None:
+            self._local.count("misses")
+            if here_only:
+                return None, None
+            verified: list[object] = []
+            data = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified))
+            return data, verified[0] if verified else None
+        self._local.count("hits")
+        if self._note_used is not None and not here_only:
+            self._note_used(key)
+        return data, None
+
+    def _get_local(self, key: str) -> bytes | None:
+        with contextlib.suppress(StoreError):
+            data = self._local.call(lambda store: store.get(key))
+            if data is not None:
+                self._local.count("reads")
+            return data
+        return None
+
+    def _fetch(self, key: str, verified: list[object]) -> bytes | None:
+        self._shared.count("reads")
+        data = self._shared.call(lambda store: store.get(key))
+        self._shared.count("misses" if data is None else "hits")
+        if data is None:
+            return None
+        # An entry of a later version is not copied either: this version could not tell whether the copy is intact.
+        with contextlib.suppress(EntryError, StoreError):
+            verified.append(self._verify(key, data))
+            if not self.local.read_only and self._local.call(lambda store: store.put(key, data)):
+                self._local.count("backfills")
+        return data
+
+    def fetch_ahead(
+        self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
+    ) -> Iterator[tuple[str, bool]]:
+        """Copy entries that will be asked for into the local tier, by concurrent requests (`ahead.fetch_ahead`).
+
+        Args:
+            keys: of entries.
+            requests: how many are made at once.
+            wanted: whether an entry is still to be fetched; asked before each request.
+
+        Yields:
+            Each key, in the order in which it becomes known, and whether its entry is in the local tier.
+        """
+
+        def fetch(key: str) -> bool:
+            data = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, []))
+            return data is not None
+
+        if self.local.read_only:
+            return iter(())
+        return fetch_ahead(
+            keys, self._local, self._shared, self._fetches, requests=requests, fetch=fetch, wanted=wanted
+        )
+
+    def peek(self, key: str, *, length: int | None = None) -> bytes | None:
+        """The bytes under `key`, or their first `length`, or None; recency is left alone and nothing is copied."""
+        check_key(key)
+        with contextlib.suppress(StoreError):
+            data = self._local.call(lambda store: store.peek(key, length=length))
+            if data is not None:
+                return data
+        return self._shared.call(lambda store: store.peek(key, length=length))
+
+    def contains(self, key: str) -> bool:
+        """Whether `get` would find an entry; one request if the local tier has none."""
+        check_key(key)
+        with contextlib.suppress(StoreError):
+            if self._local.call(lambda store: store.contains(key)):
+                return True
+        return self._shared.call(lambda store: store.contains(key))
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry of either tier; of one that both have, as the local tier knows it."""
+        seen = set()
+        with contextlib.suppress(StoreError):
+            for info in self._local.call(lambda store: list(store.entries())):
+                seen.add(info.key)
+                yield info
+        for info in self._shared.call(lambda store: store.entries()):
+            if info.key not in seen:
+                yield info
+
+    def size(self) -> int:
+        """Bytes of all entries of either tier, by a listing."""
+        return sum(info.size for info in self.entries())
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Create the entry in the local tier now and in the shared one later; False if the local tier has one.
+
+        Raises:
+            StoreTooSmallError: `data` is larger than the shared tier's limit.
+            StoreReadOnlyError: the store is read-only.
+            StoreError: the local tier failed, and there is no memory left to keep the entry for the shared one.
+        """
+        return self._write(key, data, PUT)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Put `data` under `key` in the local tier now and in the shared one later; raises as `put` does."""
+        self._write(key, data, REPLACE)
+
+    def keep(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
+        """Create or replace the entry in the local tier, and never upload it; False if it was there.
+
+        Args:
+            key: of the entry.
+            data: the entry.
+            seconds: for `note_quick`.
+            replacing: whether or not there is an entry.
+
+        Raises:
+            StoreReadOnlyError: the store is read-only.
+            StoreError: the local tier failed.
+        """
+        self._check_write(key, data)
+        created = self._write_local(key, data, REPLACE if replacing else PUT)
+        self.note_quick(key, seconds)
+        return created
+
+    def note_quick(self, key: str, seconds: float) -> None:
+        """Remember on this host that the program under `key` compiled in so many seconds, and is not published."""
+        if not self.local.read_only:
+            self._quick.add(check_key(key), seconds)
+
+    def is_quick(self, key: str, below: float) -> bool:
+        """Whether the program under `key` is known to compile in less than `below` seconds, and not published."""
+        seconds = self._quick.seconds(key) if below > 0 else None
+        return seconds is not None and seconds < below
+
+    def _check_write(self, key: str, data: bytes) -> None:
+        check_key(key)
+        self._check_writable()
+        self._wake()
+        if not isinstance(data, bytes):
+            raise TypeError(f"an entry is bytes, not {type(data).__name__}")
+
+    def _write(self, key: str, data: bytes, how: str) -> bool:
+        self._check_write(key, data)
+        if 0 <= self.max_size < len(data):
+            raise StoreTooSmallError(
+                f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
+            )
+        if self.shared.read_only:
+            return self._write_local(key, data, how)
+        self._prepare_shared()
+        self._quick.withdraw(key)
+        self._uploads.announce(key, how)
+        try:
+            created = self._write_local(key, data, how)
+        except StoreError as exc:
+            log.debug("%s goes to the shared tier only: %s", key, exc)
+            if not self._uploads.add(key, how, data):
+                raise
+            return True
+        except BaseException:
+            self._uploads.withdraw(key)
+            raise
+        if created:
+            self._uploads.add(key, how)
+        else:
+            self._uploads.withdraw(key)
+        return created
+
+    def _write_local(self, key: str, data: bytes, how: str) -> bool:
+        if how == PUT:
+            created = self._local.call(lambda store: store.put(key, data))
+        else:
+            try:
+                self._local.call(lambda store: store.replace(key, data))
+            except StoreError:
+                with contextlib.suppress(StoreError):
+                    self._local.call(lambda store: store.delete(key))  # a miss is better than the replaced bytes
+                raise
+            created = True
+        if created:
+            self._local.count("writes")
+        return created
+
+    def delete(self, key: str) -> bool:
+        """Remove the entry from both tiers; False if neither had one.
+
+        Raises:
+            StoreError: a tier failed, and may still have the entry.
+        """
+        check_key(key)
+        self._check_writable()
+        with self._fetches.exclusive(key):
+            self._uploads.cancel(key)
+            here = self._local.call(lambda store: store.delete(key))
+            return self._shared.call(lambda store: store.delete(key)) or here
+
+    def quarantine(self, key: str, data: bytes) -> bool:
+        """Quarantine the entry in each tier in which it still is exactly `data`; False if it is in neither.
+
+        Raises:
+            StoreError: the shared tier failed, and the local one had another entry or none.
+        """
+        check_key(key)
+        self._check_writable()
+        # Wait for a pending upload first: it would otherwise bring the same bytes into the shared tier a moment later.
+        settled = threading.Event()
+        self._uploads.when_tried(key, settled.set)
+        settled.wait(_SETTLE_SECONDS)
+        # Without the lock, two processes of this host that found the same damage could each find it in one tier only,
+        # and another one that had read the entry to upload it would write it to the shared tier afterwards.
+        with self._fetches.exclusive(key):
+            return self._quarantine(key, data)
+
+    def _quarantine(self, key: str, data: bytes) -> bool:
+        here = False
+        with contextlib.suppress(StoreError):
+            here = self._local.quarantine(key, data)
+            if not here and self._local.call(lambda store: store.contains(key)):
+                return False  # readers already get another entry
+        replaced = here and self._uploads.cancel(key) == REPLACE
+        try:
+            if replaced:
+                # The damaged bytes were to replace an entry of the shared tier, which must not come back.
+                self._shared.call(lambda store: store.delete(key))
+            elif self._shared.quarantine(key, data):
+                return True
+        except StoreError:
+            if not here:
+                raise
+        return here
+
+    # -- counters --------------------------------------------------------------------------------------------------
+
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
+        """Add to the counters kept with each tier; a tier that cannot be reached is left out."""
+        if self.read_only:
+            return
+        for tier in (self._local, self._shared):
+            with contextlib.suppress(StoreError):
+                tier.call(lambda store: store.add_counters(amounts))
+
+    def counters(self) -> dict[str, float]:
+        """The counters kept with the shared tier; with the local one while the shared one cannot be asked."""
+        try:
+            return self._shared.call(lambda store: store.counters())
+        except StoreError:
+            return self._local.call(lambda store: store.counters())
+
+    def reset_counters(self) -> None:
+        """Start counting from zero, in both tiers."""
+        self._check_writable()
+        self._local.call(lambda store: store.reset_counters())
+        self._shared.call(lambda store: store.reset_counters())
+
+    def tier_counters(self) -> dict[str, float]:
+        """What this process did with each tier, by names that begin with `local_` and `shared_`."""
+        return self._tally.totals()
+
+    def take_tier_counters(self) -> dict[str, float]:
+        """What `tier_counters` has counted since the last call, to be kept with `add_counters`."""
+        return self._tally.take_pending()
+
+    # -- uploads and the end ---------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is left to upload; False if something is.
+
+        Args:
+            timeout: seconds in all; without it, as long as uploads go on finishing.
+        """
+        if timeout is None:
+            return self._uploads.flush(patience=self._drain_seconds, limit=_DRAIN_LIMIT)
+        return self._uploads.flush(patience=timeout, limit=timeout)
+
+    def when_uploaded(self, key: str, callback: Callable[[], None]) -> bool:
+        """Call `callback`, from any thread, once the upload of `key` was tried; at once if none is pending.
+
+        Returns:
+            Whether the key has an upload, or had one a moment ago: whether others will find an entry.
+        """
+        return self._uploads.when_tried(key, callback)
+
+    def before_close(self, task: Callable[[], None]) -> None:
+        """Run `task` among the uploads that are awaited each time the store is closed, and when the program ends."""
+        self._before_close.append(task)
+
+    def when_closing(self, callback: Callable[[], object]) -> None:
+        """Call `callback` whenever the store is closed, when uploads are done and before the tiers are closed."""
+        self._when_closing.append(callback)
+
+    def close(self) -> None:
+        """Upload for a bounded time, leave what is still pending to the next process, and close both tiers.
+
+        May take a minute, and holds no lock meanwhile: other threads go on using the store, which reopens itself.
+        """
+        for task in self._before_close:
+            self.worker.submit(task)
+        if not self.flush():
+            if self.worker.waiting:
+                # A task that has not finished until now would keep the program waiting once more.
+                self._shared.breaker.fail(seconds=float("inf"))
+            log.info("ejcache: %d uploads are left to the next process on this host", len(self._uploads))
+        self.worker.stop()
+        self._awake = False
+        self._uploads.leave()
+        for callback in self._when_closing:
+            callback()
+        self.local.close()
+        with contextlib.suppress(StoreError):
+            self._shared.call(lambda store: store.close())
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StoreReadOnlyError(f"{self.url} is open for reading only")
+
+    def _wake(self) -> None:
+        if not self._awake and not self.read_only:
+            self._awake = True
+            self.worker.submit(self._uploads.resume)
+
+    def _prepare_shared(self) -> None:
+        """Begin to make the client that the upload needs: otherwise the end of a short program would wait for it."""
+        bucket = getattr(self.shared, "bucket", None)
+        if isinstance(bucket, Bucket):
+            bucket.prepare()
+
+    def _retry(self) -> None:
+        self._uploads.resume()
+        self._uploads.retry()
+
+    def after_fork_in_child(self) -> None:
+        """Leave uploads to the parent."""
+        self._awake = False
+
+
+_open: Final[weakref.WeakSet[TieredStore]] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for store in list(_open):
+        store.close()
+
+
+at_exit(ExitPhase.UPLOAD, _close_all)

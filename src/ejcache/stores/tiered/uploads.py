@@ -1,0 +1,322 @@
+"""Uploads in the background: entries of the local tier go to the shared one, now, later, or by another process.
+
+The queue holds keys. The bytes stay in the local tier, unless it refused them. An upload that fails is tried again when
+the shared tier has recovered, and its marker on disk (`pending`) outlives this process.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
+from ejcache.stores.tiered.pending import PUT, REPLACE
+from ejcache.util.lifecycle import track_forks
+from ejcache.util.log import log, warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from ejcache.stores.tiered.pending import PendingUploads
+    from ejcache.stores.tiered.tier import Tier
+    from ejcache.util.scheduler import Scheduler
+
+__all__ = ["HELD_BYTES", "Uploads"]
+
+HELD_BYTES: Final = 256 << 20
+_CANCEL_SECONDS: Final = 15.0
+_REMEMBERED: Final = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Upload:
+    """One pending upload.
+
+    Attributes:
+        how: `PUT` or `REPLACE`.
+        data: the bytes, if the local tier does not have them.
+        queued: the local tier has the entry, or `data` is set; before that it is only announced.
+        running: a thread is uploading it.
+        again: it was written again while it was running, and has to be uploaded once more.
+        tried: a thread has tried it.
+        callbacks: to be called after the next try.
+    """
+
+    how: str
+    data: bytes | None = None
+    queued: bool = False
+    running: bool = False
+    again: bool = False
+    tried: bool = False
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Uploads:
+    """Entries on their way from the local tier to the shared one. Safe for threads; a forked child starts with none.
+
+    Args:
+        local: where the bytes are.
+        shared: where they go.
+        pending: markers on disk, or None.
+        worker: its threads upload.
+        verify: `verify(key, data)` raises an `EntryError` for bytes that must not be uploaded.
+        held_bytes: limit of the memory for entries that the local tier refused.
+        lock: `lock(key)` is held around each upload; a process that deletes the key holds the same lock.
+    """
+
+    def __init__(
+        self,
+        local: Tier,
+        shared: Tier,
+        *,
+        lock: Callable[[str], AbstractContextManager[None]],
+        pending: PendingUploads | None,
+        worker: Scheduler,
+        verify: Callable[[str, bytes], object],
+        held_bytes: int = HELD_BYTES,
+    ) -> None:
+        self._local = local
+        self._shared = shared
+        self._markers = pending
+        self._worker = worker
+        self._verify = verify
+        self._held_bytes = held_bytes
+        self._exclusively = lock
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Leave the uploads to the parent."""
+        self._lock = threading.Lock()
+        self._pending: dict[str, _Upload] = {}
+        self._lately: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        self._held = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def announce(self, key: str, how: str) -> None:
+        """Note on disk that `key` is about to be written to the local tier; `add` or `withdraw` follows."""
+        with self._lock:
+            if key in self._pending:
+                return
+            self._pending[key] = _Upload(how)
+        if self._markers is not None:
+            self._markers.add(key, how)
+
+    def withdraw(self, key: str) -> None:
+        """Forget what `announce` noted: the local tier had the entry already."""
+        with self._lock:
+            upload = self._pending.get(key)
+            if upload is None or upload.queued:
+                return
+        self._finish(key, upload)
+
+    def add(self, key: str, how: str, data: bytes | None = None) -> bool:
+        """Upload `key` soon; False if no memory is left for `data`, which is given if the local tier has no entry."""
+        with self._lock:
+            upload = self._pending.get(key)
+            new = upload is None
+            if upload is None:
+                upload = self._pending[key] = _Upload(how)
+            if data is not None:
+                if self._held + len(data) > self._held_bytes:
+                    if not upload.queued:
+                        del self._pending[key]
+                    return False
+                self._held += len(data) - len(upload.data or b"")
+            elif upload.data is not None:
+                self._held -= len(upload.data)
+            upload.data = data
+            upload.how = REPLACE if REPLACE in (how, upload.how) else PUT
+            upload.again = upload.running
+            upload.queued = True
+        if new and self._markers is not None:
+            self._markers.add(key, how)
+        if not upload.running:
+            self._submit(key)
+        return True
+
+    def cancel(self, key: str) -> str | None:
+        """Forget the upload of `key` and return `PUT`, `REPLACE` or None; waits for a running one, to its deadline."""
+        # If an upload is running, report the write that is queued behind it: that the running one finishes does not
+        # mean that the queued one was uploaded.
+        dropped: str | None = None
+        while True:
+            with self._lock:
+                upload = self._pending.get(key)
+                if upload is None:
+                    return dropped
+                if not upload.running:
+                    del self._pending[key]
+                    self._held -= len(upload.data or b"")
+                    break
+                done = threading.Event()
+                upload.callbacks.append(done.set)
+                if upload.again or upload.how == REPLACE:
+                    # A running replacement may find that the local tier lost the entry, and leave the old one.
+                    dropped, upload.again = upload.how, False
+            if not done.wait(_CANCEL_SECONDS):
+                return upload.how
+        self._finish(key, upload)
+        return upload.how
+
+    def when_tried(self, key: str, callback: Callable[[], None]) -> bool:
+        """Call `callback` once the upload of `key` was tried, with whatever result; at once if there is none to try.
+
+        Returns:
+            Whether there is such an upload, or was one a moment ago.
+        """
+        with self._lock:
+            upload = self._pending.get(key)
+            waits = upload is not None and upload.queued and (upload.running or not upload.tried)
+            if upload is not None and waits:
+                upload.callbacks.append(callback)
+            known = upload is not None or key in self._lately
+        if not waits:
+            callback()
+        return known
+
+    def resume(self) -> None:
+        """Take over the uploads that killed processes of this host have left."""
+        count = 0
+        for key, how in self._markers.adopt() if self._markers is not None else ():
+            count += 1
+            self.add(key, how)
+        if count:
+            self._shared.count("resumed", count)
+            log.info("ejcache: %d uploads that other processes had left are resumed", count)
+
+    def retry(self) -> None:
+        """Try failed uploads again if the shared tier has recovered. May wait for its deadline."""
+        with self._lock:
+            keys = [key for key, upload in self._pending.items() if upload.tried and not upload.running]
+        if keys and self._shared.probe():
+            for key in keys:
+                self._submit(key)
+
+    def flush(self, *, patience: float, limit: float) -> bool:
+        """Wait for the uploads; True if none is left.
+
+        Args:
+            patience: seconds to wait for the next one to finish.
+            limit: seconds to wait in all.
+        """
+        if not self._shared.breaker.is_open:
+            self.retry()
+        if not self._shared.breaker.is_open:
+            self._worker.drain(patience=patience, limit=limit)
+        return not self._pending
+
+    def leave(self) -> None:
+        """Forget all uploads; those that have a marker on disk are left to the next process."""
+        with self._lock:
+            pending, self._pending, self._held = self._pending, {}, 0
+        for upload in pending.values():
+            for callback in upload.callbacks:
+                callback()
+        left = self._markers.leave() if self._markers is not None else 0
+        if left:
+            self._shared.count("spooled", left)
+        if len(pending) > left:
+            self._shared.count("uploads_lost", len(pending) - left)
+
+    # -- one upload, in a thread of the worker ---------------------------------------------------------------------
+
+    def _submit(self, key: str) -> None:
+        if not self._worker.submit(partial(self._upload, key)):
+            with self._lock:
+                upload = self._pending.get(key)
+                if upload is not None:
+                    upload.tried = True  # `retry` submits it again
+
+    def _upload(self, key: str) -> None:
+        # Taken before the upload counts as running: a thread that holds the lock may wait for running uploads.
+        with self._exclusively(key):
+            self._upload_alone(key)
+
+    def _upload_alone(self, key: str) -> None:
+        with self._lock:
+            upload = self._pending.get(key)
+            if upload is None or upload.running or not upload.queued:
+                return
+            upload.running, upload.again = True, False
+        settled = False
+        try:
+            settled = self._carry(key, upload)
+        finally:
+            with self._lock:
+                upload.running, upload.tried = False, True
+                again = upload.again
+            if again:
+                self._submit(key)
+            elif settled:
+                self._finish(key, upload)
+            else:
+                self._call_back(upload)
+
+    def _carry(self, key: str, upload: _Upload) -> bool:
+        """Upload one entry; False if it has to be tried again."""
+        try:
+            data = upload.data if upload.data is not None else self._local.call(lambda store: store.peek(key))
+        except StoreError:
+            return False
+        if data is None:
+            self._shared.count("uploads_lost")  # evicted before its turn came
+            return True
+        try:
+            self._verify(key, data)
+        except EntryError as exc:
+            log.warning("ejcache: a damaged entry was not uploaded: %s: %s", key, exc)
+            with contextlib.suppress(StoreError):
+                if not self._local.quarantine(key, data):
+                    self._local.count("corrupt")
+            return True
+        return self._write(key, data, upload.how)
+
+    def _write(self, key: str, data: bytes, how: str) -> bool:
+        try:
+            if how == REPLACE:
+                self._shared.call(lambda store: store.replace(key, data))
+                created = True
+            else:
+                created = self._shared.call(lambda store: store.put(key, data))
+        except StoreReadOnlyError as exc:
+            url = self._shared.store.url
+            warn_once(("refused", url), "ejcache: %s refuses entries, so this job shares none: %s", url, exc)
+            self._shared.count("refused")
+            return True
+        except StoreTooSmallError as exc:
+            log.debug("%s is not uploaded: %s", key, exc)
+            self._shared.count("refused")
+            return True
+        except StoreError as exc:
+            log.debug("the upload of %s is tried again later: %s", key, exc)
+            return False
+        self._shared.count("uploads" if created else "duplicates")
+        if created:
+            self._shared.count("writes")
+            self._shared.count("bytes_written", len(data))
+        return True
+
+    def _finish(self, key: str, upload: _Upload) -> None:
+        with self._lock:
+            if self._pending.get(key) is upload:
+                del self._pending[key]
+                self._held -= len(upload.data or b"")
+            if upload.tried:
+                self._lately.append(key)
+        if self._markers is not None:
+            self._markers.remove(key)
+        self._call_back(upload)
+
+    def _call_back(self, upload: _Upload) -> None:
+        with self._lock:
+            callbacks, upload.callbacks = upload.callbacks, []
+        for callback in callbacks:
+            callback()

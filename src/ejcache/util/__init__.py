@@ -1,0 +1,1 @@
+"""What every other subpackage uses: threads, locks, files, units."""

@@ -1,0 +1,81 @@
+"""Replacing a local file atomically, and appending to one that other processes append to."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Final
+
+__all__ = ["append_at_once", "is_temporary", "write_atomically"]
+
+_TEMPORARY: Final = re.compile(r"\.ejcache-\d+-[0-9a-f]{16}\.tmp")
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+    """Create or replace the file at `path`: a reader sees all of the old content or all of `data`.
+
+    The data is written under a temporary name in the same directory (`is_temporary` recognises it) and renamed. If this
+    process is killed in between, the temporary file remains. Of several writers, the last one wins.
+
+    Args:
+        path: the file; its directory must exist. A link is replaced, not followed.
+        data: the content.
+        mode: permissions of the file, further restricted by the umask.
+        durable: wait until the data is on the disk, so that it survives a loss of power.
+
+    Raises:
+        OSError: the file could not be written; the old one is unchanged.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".ejcache-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            if durable:
+                os.fsync(descriptor)
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        _sync_directory(target.parent)
+
+
+def append_at_once(path: str | os.PathLike[str], data: bytes) -> None:
+    """Append `data` to an existing file by one `write`, so that what several processes append does not mix.
+
+    Args:
+        path: the file, on a local disk; a link is not followed.
+        data: a few kilobytes at most.
+
+    Raises:
+        OSError: the file does not exist, or not all of `data` was written.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags)
+    try:
+        if os.write(descriptor, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+    finally:
+        os.close(descriptor)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name was being written by `write_atomically`."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

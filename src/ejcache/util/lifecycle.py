@@ -1,0 +1,125 @@
+"""What ejcache does when the program exits, and when it forks. The only `atexit` and `register_at_fork` of the package.
+
+At exit, the phases run one after the other:
+
+    WRITE      put what the process has still to write into its stores, which then upload it
+    UPLOAD     wait, for a bounded time, until pending entries, tuned records and XLA's files are written
+    LEASES     release leases; a lease is held until the upload of its entry has finished
+    COUNTERS   write counters, the uploads' included
+    CLOSE      close connections, to buckets and to local indexes
+    REPORT     write the report of this process (`EJCACHE_REPORT`)
+
+Within a phase, the callback that was registered last runs first, as `atexit` does: a module registers after the modules
+that it uses. Since Python 3.12 no thread can be started during exit; `Scheduler.drain` and `threads.submit` then run
+the work in the calling thread. `atexit` callbacks that the program registers after importing ejcache run before all
+phases; earlier ones run after all phases, and a store that they use opens for one operation at a time.
+
+At a fork, `before_fork` runs for the tracked objects in reverse order of tracking, then `after_fork_in_parent` or
+`after_fork_in_child` in order of tracking. Locks that a fork must not interrupt are `locks.ForkLock`; other objects
+replace their locks in the child, because the thread that held one does not exist there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["ExitPhase", "at_exit", "track_forks"]
+
+
+class ExitPhase(IntEnum):
+    """When, during exit, a callback runs; the module's docstring describes the phases."""
+
+    WRITE = 0
+    UPLOAD = 1
+    LEASES = 2
+    COUNTERS = 3
+    CLOSE = 4
+    REPORT = 5
+
+
+class ForkAware(Protocol):
+    """An object that must act when the process forks.
+
+    It may also have `before_fork()`, called in the parent, and `after_fork_in_parent()`. Both `after_` methods are also
+    called on objects that another thread created between the two, so they must not rely on `before_fork`.
+    """
+
+    def after_fork_in_child(self) -> None:
+        """Replace locks and drop threads: in the child, only the forking thread exists."""
+
+
+T = TypeVar("T", bound=ForkAware)
+
+_callbacks: Final[list[tuple[ExitPhase, Callable[[], object]]]] = []
+_tracked: Final[dict[int, weakref.ref[ForkAware]]] = {}
+"""By identity, in order of tracking."""
+
+
+def at_exit(phase: ExitPhase, callback: Callable[[], object]) -> None:
+    """Call `callback` once, in this phase of the program's exit.
+
+    What it raises is logged, and the remaining callbacks run. A callback that is registered during exit runs as well.
+    """
+    _callbacks.append((phase, callback))
+
+
+def track_forks(thing: T) -> T:
+    """Call the fork methods of `thing` (see `ForkAware`) as long as it exists; returns `thing`."""
+    key = id(thing)
+    _tracked[key] = weakref.ref(thing, lambda _: _tracked.pop(key, None))
+    return thing
+
+
+# All finalizers run at the place that the first one of the process has in `atexit`'s order. If it came after `_exit`,
+# those of fsspec's file systems would close their connections before our last uploads.
+weakref.finalize(ExitPhase, int)
+
+
+@atexit.register
+def _exit() -> None:
+    interrupt: BaseException | None = None
+    while _callbacks:
+        phase = min(phase for phase, _ in _callbacks)
+        position = max(index for index, callback in enumerate(_callbacks) if callback[0] is phase)
+        _, callback = _callbacks.pop(position)
+        try:
+            callback()
+        except Exception:
+            log.warning("ejcache: an exit callback (phase %s) failed", phase.name, exc_info=True)
+        except BaseException as exc:
+            # Ctrl-C ends one callback, which may be a long upload, and not the short ones after it.
+            interrupt = exc
+    if interrupt is not None:
+        raise interrupt
+
+
+def _call(things: Iterable[ForkAware | None], method: str) -> None:
+    for thing in things:
+        try:
+            getattr(thing, method, _nothing)()
+        except Exception:
+            log.warning("ejcache: %s of %r failed", method, thing, exc_info=True)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _alive() -> list[ForkAware | None]:
+    return [reference() for reference in list(_tracked.values())]
+
+
+os.register_at_fork(
+    before=lambda: _call(reversed(_alive()), "before_fork"),
+    after_in_parent=lambda: _call(_alive(), "after_fork_in_parent"),
+    after_in_child=lambda: _call(_alive(), "after_fork_in_child"),
+)

@@ -1,0 +1,263 @@
+"""Locks between the processes of one host (`exclusive`), between threads (`ThreadLock`), across forks (`ForkLock`).
+
+The file locks are `flock` locks: the kernel releases them when their holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import re
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from ejcache.errors import StoreBusyError
+from ejcache.util.lifecycle import track_forks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    class _ReentrantLock:
+        def acquire(self, *, timeout: float = -1) -> bool: ...
+        def release(self) -> None: ...
+        def _is_owned(self) -> bool: ...
+        def __enter__(self) -> object: ...
+        def __exit__(self, *about: object) -> None: ...
+
+else:
+    # The interpreter's type, which it does not export by name.
+    _ReentrantLock = type(threading.RLock())
+
+__all__ = [
+    "ForkLock",
+    "Presence",
+    "ThreadLock",
+    "dead_presences",
+    "exclusive",
+    "is_token",
+    "living",
+    "locked_descriptors",
+    "pause",
+    "try_lock",
+]
+
+
+_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A lock file is neither reached through a link that another program may have made, nor waited for if it is a pipe."""
+_TOKEN: Final = re.compile(r"\d+-[0-9a-f]{12}")
+
+
+class _LockedDescriptors:
+    """Descriptors that a forked child closes, because a `flock` lock lives as long as any copy of its descriptor."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+
+    def add(self, fd: int) -> None:
+        """Have forked children close `fd`."""
+        self._held.add(fd)
+
+    def close(self, fd: int) -> None:
+        """Close `fd`, unless this is a forked child, in which it is closed already."""
+        if fd in self._held:
+            self._held.discard(fd)
+            os.close(fd)
+
+    def unlock(self, fd: int) -> None:
+        """Release the lock and close `fd`. Closing alone is not enough while a forked child still has a copy."""
+        if fd in self._held:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            self.close(fd)
+
+    def after_fork_in_child(self) -> None:
+        for fd in self._held:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._held.clear()
+
+
+locked_descriptors: Final = track_forks(_LockedDescriptors())
+
+
+def pause(deadline: float, *, poll: float = 0.0005) -> bool:
+    """Sleep for at most `poll` seconds; False, without sleeping, once `deadline` (monotonic seconds) has passed."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return False
+    time.sleep(min(left, random.uniform(poll / 5, poll)))  # noqa: S311 (not for security)
+    return True
+
+
+class ForkLock(_ReentrantLock):
+    """A reentrant lock between threads that is held across each fork.
+
+    Without it, a child that is forked while another thread holds the lock inherits a lock that no thread will ever
+    release, and data that is half changed. For short sections only: a fork waits for the lock.
+    """
+
+    def __init__(self) -> None:
+        track_forks(self)
+
+    def before_fork(self) -> None:
+        self.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        if self._is_owned():  # not if it was created between `before_fork` and the fork
+            self.release()
+
+    after_fork_in_child = after_fork_in_parent
+
+
+class ThreadLock(_ReentrantLock):
+    """A lock between threads with a deadline, and not reentrant: `with lock.until(deadline): …`.
+
+    A signal handler that uses the lock while its own thread holds it gets an error. It must not enter a transaction
+    that the code which it interrupted has half done.
+
+    Args:
+        what: what the lock protects, for the error.
+    """
+
+    # An exception from a signal handler (Ctrl-C) is raised between two instructions of Python. If it came between
+    # acquiring and the `try` that releases, or inside a release that is written in Python, the lock would stay taken
+    # for the rest of the process. So the release is the C method `__exit__`, and `acquire` is inside a `try`.
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._deadline = threading.local()
+
+    def until(self, deadline: float) -> Self:
+        """This lock, for a `with` statement of this thread that waits until `deadline` (monotonic seconds)."""
+        self._deadline.at = deadline
+        return self
+
+    def owned(self) -> bool:
+        """Whether this thread holds the lock."""
+        return self._is_owned()  # private, but what threading.Condition calls
+
+    def __enter__(self) -> Self:
+        """Take the lock.
+
+        Raises:
+            StoreBusyError: another thread held it until the deadline, or this thread holds it already.
+        """
+        if self.owned():
+            raise StoreBusyError(f"{self._what} was used by a signal handler inside one of this thread's own calls")
+        try:
+            taken = self.acquire(timeout=max(0.0, self._deadline.at - time.monotonic()))
+        except BaseException:
+            if self.owned():
+                self.release()
+            raise
+        if not taken:
+            raise StoreBusyError(f"another thread kept {self._what} busy too long")
+        return self
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, deadline: float, mode: int = 0o600, poll: float = 0.0005) -> Iterator[None]:
+    """Hold the lock on the file `path`, which is created if it does not exist and is used for nothing else.
+
+    Args:
+        path: the lock file; its directory must exist.
+        deadline: monotonic seconds.
+        mode: of the file, if it is created.
+        poll: seconds at most between two attempts.
+
+    Raises:
+        StoreBusyError: another process held the lock until `deadline`.
+        OSError: the file cannot be created or opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, mode)
+    except PermissionError:
+        # Another user created it. On a local file system, a file that is open for reading can be locked too.
+        fd = os.open(path, os.O_RDONLY | _FLAGS)
+    locked_descriptors.add(fd)
+    try:
+        while not try_lock(fd):
+            if not pause(deadline, poll=poll):
+                raise StoreBusyError(f"another process kept {path} locked for too long")
+        yield
+    finally:
+        locked_descriptors.unlock(fd)
+
+
+def try_lock(fd: int) -> bool:
+    """Take the exclusive lock of an open file; False if another descriptor has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Presence:
+    """A file that is locked as long as this process has a store open, and that remains if the process is killed.
+
+    A process that closes the store removes its file. A file that exists and is not locked belongs to a process that
+    died; the next process that opens the store looks for what it left behind.
+
+    Attributes:
+        token: the name of the file, unique among all processes and times.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._path = directory / self.token
+        self._fd: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
+        locked_descriptors.add(self._fd)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def leave(self, *, clean: bool) -> None:
+        """Release the lock; remove the file if `clean`, otherwise leave it for the next process to find."""
+        if self._fd is None:
+            return
+        if clean:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        fd, self._fd = self._fd, None
+        locked_descriptors.close(fd)
+
+    def forget(self) -> None:
+        """In a forked child: the presence belongs to the parent."""
+        self._fd = None
+
+
+def is_token(name: str) -> bool:
+    """Whether `name` has the form of a presence's token."""
+    return _TOKEN.fullmatch(name) is not None
+
+
+def dead_presences(directory: Path) -> list[Path]:
+    """The presence files in `directory` whose processes have died."""
+    return [path for path in _presences(directory) if not _locked(path)]
+
+
+def living(directory: Path) -> frozenset[str]:
+    """The tokens of the presence files in `directory` whose processes are alive."""
+    return frozenset(path.name for path in _presences(directory) if _locked(path))
+
+
+def _presences(directory: Path) -> list[Path]:
+    try:
+        return [path for path in directory.iterdir() if is_token(path.name)]
+    except FileNotFoundError:
+        return []
+
+
+def _locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | _FLAGS)
+    except OSError:
+        return False
+    try:
+        return not try_lock(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,47 @@
+"""The logger of the package, and warnings that are logged once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = ["forget_warnings", "log", "warn_once"]
+
+log: Final = logging.getLogger("ejcache")
+
+_MOST_KEYS: Final = 1_000
+
+_seen: Final[dict[Hashable, object]] = {}
+
+
+def warn_once(
+    key: Hashable, message: str, *args: object, logger: logging.Logger = log, exc_info: BaseException | None = None
+) -> bool:
+    """Log a warning the first time that this process passes `key`, and at DEBUG after that.
+
+    The 1,000 most recent keys are remembered. Safe for threads.
+
+    Args:
+        key: what must not be repeated, such as `("corrupt", url)`.
+        message: a format.
+        args: its arguments.
+        logger: where to log.
+        exc_info: an exception whose traceback is logged too.
+
+    Returns:
+        Whether this was the first time.
+    """
+    mark = object()
+    first = _seen.setdefault(key, mark) is mark
+    if len(_seen) > _MOST_KEYS:
+        _seen.pop(next(iter(list(_seen))), None)
+    logger.log(logging.WARNING if first else logging.DEBUG, message, *args, exc_info=exc_info)
+    return first
+
+
+def forget_warnings() -> None:
+    """Let every warning be logged once more."""
+    _seen.clear()

@@ -1,0 +1,223 @@
+"""Tasks in the background: queued, delayed and recurring ones, in threads that never keep a program from ending.
+
+The threads are daemons and start with the first task. A forked child has none of the threads, queued and delayed tasks
+of its parent; it keeps the recurring ones and starts its own threads. Tasks are lost when the process dies, so work
+that must not be lost is also kept on disk by the caller.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ejcache.util.lifecycle import track_forks
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Task = Callable[[], object]
+
+__all__ = ["Scheduler"]
+
+_JITTER: Final = 0.1
+_LONGEST_WAIT: Final = 5.0
+"""Seconds after which a waiting thread checks whether its scheduler is still referred to."""
+
+
+@dataclass(slots=True, eq=False)
+class _Timed:
+    task: Task
+    due: float
+    interval: float | None = None
+    running: bool = False
+
+
+class Scheduler:
+    """Runs tasks in the order of submission, and timed ones when they are due. Safe for threads and forks.
+
+    An exception of a task is logged; the thread goes on.
+
+    Args:
+        threads: how many tasks may run at once; with several, one task that hangs does not stop the others. With 0,
+            tasks run in `run_due` and `drain` only.
+        max_tasks: how many tasks may wait.
+        clock: monotonic seconds.
+        name: of the threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 2,
+        max_tasks: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+        name: str = "ejcache-background",
+    ) -> None:
+        self._max_threads = threads
+        self._max_tasks = max_tasks
+        self._clock = clock
+        self._name = name
+        self._timed: list[_Timed] = []
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's threads and tasks; recurring tasks stay."""
+        self._changed = threading.Condition(threading.Lock())
+        self._tasks: collections.deque[Task] = collections.deque()
+        self._running = 0
+        self._done = 0
+        self._threads = 0
+        self._stopping = False
+        self._timed = [timed for timed in self._timed if timed.interval is not None]
+        for timed in self._timed:
+            timed.running = False
+
+    @property
+    def waiting(self) -> int:
+        """How many submitted tasks are running or wait for a thread; timed ones do not count."""
+        return len(self._tasks) + self._running
+
+    def submit(self, task: Task) -> bool:
+        """Run `task` as soon as a thread is free; False if too many tasks are waiting."""
+        with self._changed:
+            if len(self._tasks) >= self._max_tasks:
+                return False
+            self._tasks.append(task)
+            self._start(len(self._tasks) + self._running)
+            self._changed.notify()
+        return True
+
+    def later(self, seconds: float, task: Task) -> bool:
+        """Run `task` once, `seconds` from now; False, and it never runs, if no thread can be started (during exit)."""
+        with self._changed:
+            if not self._start(self._running + 1):
+                return False
+            self._timed.append(_Timed(task, self._clock() + seconds))
+            self._changed.notify()
+        return True
+
+    def every(self, seconds: float, task: Task) -> None:
+        """Run `task` about every `seconds`, never twice at once, while there are threads: from the next `submit` on."""
+        with self._changed:
+            self._timed.append(_Timed(task, self._clock() + seconds * _jitter(), seconds))
+
+    def drain(self, *, patience: float, limit: float) -> bool:
+        """Wait until no submitted task waits or runs; returns whether that was reached. Timed tasks do not count.
+
+        If no thread can be started (during exit), the tasks run in this thread.
+
+        Args:
+            patience: seconds to wait for the next task to finish.
+            limit: seconds to wait in all.
+        """
+        end = self._clock() + limit
+        with self._changed:
+            self._start(1)
+            alone = not self._threads
+        while alone and self._tasks and self._clock() < end:
+            self._run_submitted()
+        with self._changed:
+            while self.waiting:
+                left = min(patience, end - self._clock())
+                if left <= 0 or not self._wait_for_next(left):
+                    break
+            return not self.waiting
+
+    def stop(self) -> None:
+        """Drop tasks that have not begun, and end each thread after its current one; the next `submit` starts anew."""
+        with self._changed:
+            self._stopping = True
+            self._tasks.clear()
+            self._timed = [timed for timed in self._timed if timed.interval is not None]
+            self._changed.notify_all()
+
+    def run_due(self) -> bool:
+        """Run, in this thread, the next timed task that is due, or else the next submitted one; False if none is."""
+        with self._changed:
+            now = self._clock()
+            timed = next((timed for timed in self._timed if timed.due <= now and not timed.running), None)
+            if timed is not None:
+                timed.running = True
+                if timed.interval is None:
+                    self._timed.remove(timed)
+                else:
+                    timed.due = now + timed.interval * _jitter()
+        if timed is None:
+            return self._run_submitted()
+        try:
+            _run(timed.task)
+        finally:
+            timed.running = False
+        return True
+
+    def _run_submitted(self) -> bool:
+        changed = self._changed
+        with changed:
+            if not self._tasks:
+                return False
+            task = self._tasks.popleft()
+            self._running += 1
+        try:
+            _run(task)
+        finally:
+            with changed:
+                self._running -= 1
+                self._done += 1
+                changed.notify_all()
+        return True
+
+    def _start(self, wanted: int) -> bool:
+        """Have another thread if fewer than `wanted` run; False if there is none. With the lock held."""
+        self._stopping = False
+        if self._threads < min(self._max_threads, max(1, wanted)):
+            self._threads += 1
+            thread = threading.Thread(target=_serve, args=(weakref.ref(self),), name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # during exit
+                self._threads -= 1
+        return self._threads > 0 or not self._max_threads
+
+    def _ended(self) -> bool:
+        with self._changed:
+            self._threads -= self._stopping
+            return self._stopping
+
+    def _wait(self) -> None:
+        with self._changed:
+            if not self._tasks and not self._stopping:
+                due = min((timed.due for timed in self._timed if not timed.running), default=float("inf"))
+                self._changed.wait(min(max(0.0, due - self._clock()), _LONGEST_WAIT))
+
+    def _wait_for_next(self, seconds: float) -> bool:
+        done = self._done
+        return self._changed.wait_for(lambda: self._done != done, seconds)
+
+
+def _serve(reference: weakref.ref[Scheduler]) -> None:
+    while True:
+        scheduler = reference()
+        if scheduler is None or scheduler._ended():  # noqa: SLF001 (the other half of the class)
+            return
+        if not scheduler.run_due():
+            scheduler._wait()  # noqa: SLF001
+        # Between two steps nothing here refers to the scheduler, so that one without users is collected.
+        del scheduler
+
+
+def _run(task: Task) -> None:
+    try:
+        task()
+    except Exception:
+        log.warning("ejcache: a background task failed; the program goes on without it", exc_info=True)
+
+
+def _jitter() -> float:
+    return random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 (not for security)

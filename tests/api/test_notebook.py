@@ -1,0 +1,50 @@
+"""`%load_ext ejcache`, and what statistics look like in a notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+from ejcache.cache.counters import CacheTally, Miss, Skip
+
+BOOK = """
+import nbclient, nbformat, sys
+cells = ["%load_ext ejcache", "import jax; f = jax.jit(lambda x: x * 3 + 1)", "print(f(2.0))", "1 + 1",
+         "import ejcache; ejcache.active().stats()", "print(ejcache.current_settings()['progress'])",
+         "%unload_ext ejcache", "print(f(2))"]
+book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+done = nbclient.NotebookClient(book, kernel_name="python3", timeout=240).execute()
+for cell in done.cells:
+    for output in cell.outputs:
+        print(repr(output.get("text") or output.get("data", {}).get("text/html")))
+    print("--")
+"""
+
+
+def test_cells_in_a_kernel(run_python, monkeypatch):
+    """A cell that compiles or loads is followed by a line that says so; others are not; unloaded, none is."""
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    for what in ("ejcache: compiled 1 in ", "ejcache: loaded 1, saved "):
+        cells = run_python(BOOK).stdout.split("--\n")
+        assert cells[0] == cells[1] == ""
+        assert cells[2].startswith(f"'7.0\\n{what}")
+        assert "2" not in cells[3]
+        assert "<table><tr><th>saved</th>" in cells[4]
+        assert "value=True" in cells[5]
+        assert cells[6] == ""
+        assert cells[7] == "'7\\n'\n"
+
+
+def test_statistics_as_text_and_as_a_table():
+    """Statistics lead with the seconds, as text and as HTML, in which a counter's name cannot be a tag."""
+    tally = CacheTally()
+    tally.add(hits=3, seconds_saved=1.25, compile_seconds=0.5, stores=1, **{"miss_<b>": 1})
+    tally.miss(Miss.ABSENT)
+    tally.skip(Skip.QUICK)
+    stats = tally.stats()
+    assert str(stats) == "saved 1.2 of 1.8 s of compiling: 3 hits, 1 miss, 1 stored"
+    html = stats._repr_html_()
+    assert html.startswith("<table><tr><th>saved</th><td>1.2 of 1.8 s</td></tr>")
+    assert "1 absent" in html
+    assert "<b>" not in html

@@ -1,0 +1,86 @@
+"""The names of `import ejcache`: they exist, are typed, and are not shadowed by modules."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import sys
+
+import jax
+import pytest
+from helpers import ROOT, run_program
+
+import ejcache
+import ejcache.errors
+from ejcache.jax_integration.decorator import JitOptions
+from ejcache.settings.table import SETTINGS
+
+
+@pytest.mark.parametrize("name", ejcache.__all__)
+def test_every_name_exists(name):
+    """Each name of `__all__` can be imported, and `dir` lists it."""
+    assert getattr(ejcache, name) is not None
+    assert name in dir(ejcache)
+
+
+def test_unknown_name():
+    """A name that does not exist is an AttributeError that says so."""
+    with pytest.raises(AttributeError, match="has no attribute 'enabled'"):
+        _ = ejcache.enabled
+
+
+@pytest.mark.parametrize("text", ["autotune.AutotuneStore", "autotune.ejkernel", "testing.StoreTests"])
+def test_submodules_are_reachable(run_python, text):
+    """`import ejcache` is enough to use the two submodules that the documentation names."""
+    run_python(f"import ejcache\nassert ejcache.{text} is not None")
+
+
+def test_testing_is_imported_only_when_used(run_python):
+    """`ejcache.testing` needs pytest; nothing else of ejcache does."""
+    done = run_python("import sys, ejcache\nejcache.stats()\nprint('pytest' in sys.modules)")
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", ejcache.errors.__all__)
+def test_errors_are_public(name):
+    """Every error is a name of the package, and a traceback shows it as such."""
+    error = getattr(ejcache, name)
+    assert error is getattr(ejcache.errors, name)
+    assert error.__module__ == "ejcache"
+
+
+def test_no_module_has_the_name_of_a_public_function():
+    """Importing a submodule must not replace a function: `import ejcache.stats` would."""
+    functions = {name for name in ejcache.__all__ if inspect.isroutine(getattr(ejcache, name))}
+    assert {"enable", "ejit", "stats"} <= functions
+    modules = {info.name for info in pkgutil.iter_modules(ejcache.__path__)}
+    assert functions & modules == set()
+
+
+@pytest.mark.parametrize("tool", ["settings_reference.py", "api_reference.py"])
+def test_generated_files_are_up_to_date(tool):
+    """docs/settings.md, docs/api.md and the typed settings are what the settings table and the docstrings say."""
+    done = run_program([sys.executable, ROOT / "tools" / tool, "--check"], check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_enable_names_every_setting():
+    """`help(ejcache.enable)` and editors that inspect it show a keyword for each setting."""
+    parameters = inspect.signature(ejcache.enable).parameters
+    assert set(parameters) == {"url"} | {setting.name for setting in SETTINGS} - {"cache_dir"}
+    assert all(p.annotation is not inspect.Parameter.empty for p in parameters.values())
+
+
+def test_ejit_has_the_options_of_jit():
+    """The typed keywords are those of the installed `jax.jit`, and `help` shows them."""
+    parameters = set(inspect.signature(jax.jit).parameters) - {"fun"}
+    assert set(JitOptions.__annotations__) == parameters
+    assert inspect.signature(ejcache.ejit) == inspect.signature(jax.jit)
+
+
+def test_a_variable_that_jax_refuses(run_python):
+    """A name that imports JAX says which values the variable can have; JAX's own error does not."""
+    done = run_python("import ejcache\nejcache.enable()", env={"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ejcache.JaxImportError: JAX_COMPILATION_CACHE_MAX_SIZE cannot be '10GB'")
+    assert "(write 10000000000)" in last

@@ -1,0 +1,516 @@
+"""`ejcache autotune`: what people and machines see of tuned configurations, and what moves them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+
+import pytest
+from autotune_helpers import ENVIRONMENT, candidate, key, record
+from buckets import GcsServerProcess
+from cli_helpers import ejcache
+
+from ejcache.autotune.records.record import Candidate, Source, Status, encode_record, pinned
+from ejcache.autotune.records.store import AutotuneStore
+from ejcache.stores.documents import open_documents
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A store with three records of two operations."""
+    store = AutotuneStore(str(tmp_path / "place"))
+    tried = (candidate(16, 0.001), candidate(8, 0.004), candidate(64, error="RuntimeError: out of memory"))
+    store.publish(record(candidates=tried, created=1_795_000_000.0))
+    store.publish(record(key(x="float32[16,16]"), block=32, created=1_795_000_001.0))
+    store.publish(record(key("softmax", device="NVIDIA H200"), block=4, source=Source.IMPORTED, candidates=()))
+    return tmp_path / "place"
+
+
+def run(*arguments):
+    return ejcache("autotune", *arguments)
+
+
+def test_ls(place):
+    """Records are listed with what tells them apart, filtered by operation and device, and as JSON."""
+    listed = run("ls", "--dir", place).lines
+    assert listed[0].split() == [
+        "key", "operation", "device", "configuration", "source", "ms", "gain", "tried", "call",
+    ]  # fmt: skip
+    assert len(listed) == 5
+    assert listed[4] == f"3 records in {place}"
+    assert '{"block":16}' in listed[2]
+    assert "x=float32[8,8] mode=forward" in listed[2]
+    fields = run("ls", "--dir", place, "--name", "mat*", "--json").json
+    assert (fields["total_records"], fields["url"]) == (2, str(place))
+    assert {r["configuration"]["block"] for r in fields["records"]} == {16, 32}
+    assert run("ls", "--dir", place, "--device", "NVIDIA*", "--json").json["records"][0]["source"] == "imported"
+    assert len(run("ls", "--dir", place, "--limit", "1", "--json").json["records"]) == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["ls"], ["show", "x"], ["stats"], ["why", "x"], ["prune", "--name", "x"], ["clear"], ["push", "other"]]
+)
+def test_a_directory_that_does_not_exist(tmp_path, command):
+    """As with `ejcache`, a store that does not exist is one sentence and exit status 1, and nothing is created."""
+    said = run(*command, "--dir", tmp_path / "none")
+    assert (said.status, len(said.err.splitlines())) == (1, 1)
+    assert "there is no autotune store at" in said.err
+    assert not (tmp_path / "none").exists()
+
+
+def test_run_of_calls_in_a_directory_that_does_not_exist(tmp_path):
+    """A misspelt place of recorded calls is an error, not a store without calls."""
+    said = run("run", tmp_path / "misspelt", "--dir", tmp_path / "store")
+    assert (said.status, said.out, len(said.err.splitlines())) == (1, "", 1)
+    assert "misspelt: the directory does not exist" in said.err
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_narrow_terminal(place, columns):
+    """No row of a table is broken, and the configuration is always shown."""
+    for command in (["ls"], ["show", key().digest], ["why", key().digest], ["stats"]):
+        said = ejcache("autotune", *command, "--dir", place, columns=columns)
+        too_long = [line for line in said.lines if len(line) > columns and len(line.split()[-1]) < 40]
+        assert too_long == [], command
+    heading = ejcache("autotune", "ls", "--dir", place, columns=columns).lines[0]
+    assert {"key", "operation", "configuration"} <= set(heading.split())
+
+
+def test_show_draws_the_candidates(place):
+    """One record, with every candidate's timing as a bar, the chosen one and the default marked, errors beside."""
+    said = run("show", key().digest[:10], "--dir", place)
+    lines = {line.split()[1]: line for line in said.lines if line[:1] in "*= " and '{"block"' in line}
+    assert lines['{"block":16}'].startswith("*")
+    assert lines['{"block":8}'].startswith("=")
+    assert lines['{"block":8}'].count("█") == 4 * lines['{"block":16}'].count("█") == 32
+    failed = next(line for line in said.lines if '"block":64' in line and "failed" in line)
+    assert "out of memory" in failed
+    fields = run("show", key().digest, "--dir", place, "--json").json
+    assert [c["status"] for c in fields["candidates"]] == ["ok", "ok", "failed"]
+    assert fields["provenance"] == {"host": "tuner"}
+
+
+def test_keys_that_mean_none_or_several(place):
+    """A key that names no record, or several, is not found; the message names the keys."""
+    none, several = run("show", "feed", "--dir", place), run("show", "matmul", "--dir", place)
+    assert (none.status, several.status) == (1, 1)
+    assert "'feed'" in none.err
+    assert "2 keys" in several.err
+    assert key().digest in several.err
+    assert run("ls", "--dir", " ").status == 2
+
+
+def test_why(place):
+    """For a record: which one counts and why the others do not; for another environment, what differs."""
+    store = AutotuneStore(str(place))
+    store.publish(record(key(environment={**ENVIRONMENT, "jaxlib": "0.9"}), block=2))
+    said = run("why", key().digest, "--dir", place)
+    assert said.status == 0
+    assert "runs with {'block': 16} (tuned, user)" in said.out
+    assert "in another environment: {'block': 2}" in said.out
+    assert "environment.jaxlib: 0.10 here, 0.9 there" in said.out
+    assert run("why", key().digest, "--dir", place, "--json").json["elsewhere"][0]["differences"] == {
+        "environment.jaxlib": ["0.10", "0.9"]
+    }
+
+
+def test_why_of_a_recorded_call(place):
+    """For a recorded call without a record, the most similar record and the differences are shown; exit status 1."""
+    from ejcache.autotune.recording import note
+
+    wanted = key(x="float32[8,16]")
+    note(wanted, lambda: {"how": {"kind": "x"}, "args": [], "kwargs": {}}, AutotuneStore(str(place)))
+    said = run("why", wanted.digest, "--dir", place)
+    assert said.status == 1
+    assert "has no record" in said.out
+    assert "call.arguments.x: float32[8,16] here, float32[8,8] there" in said.out
+
+
+def test_diff(place, tmp_path):
+    """Two records, or two stores, compared name by name; 1 if they differ."""
+    one, other = key().digest, key(x="float32[16,16]").digest
+    fields = run("diff", one, other, "--dir", place, "--json").json
+    assert fields == {
+        "key": {"call.arguments.x": ["float32[8,8]", "float32[16,16]"]},
+        "configuration": {"": [{"block": 16}, {"block": 32}]},
+    }
+    assert run("diff", one, other, "--dir", place).status == 1
+    assert run("diff", one, one, "--dir", place).status == 0
+    copy = tmp_path / "copy"
+    assert run("push", copy, "--dir", place).status == 0
+    assert run("diff", place, copy).status == 0
+    AutotuneStore(str(copy)).delete(key())
+    assert run("diff", place, copy).status == 1
+    assert list(run("diff", place, copy, "--json").json["record"].values()) == [[{"block": 16}, None]]
+
+
+def test_stats(place):
+    """Records are counted by layer, operation, device and source; damaged ones are counted too."""
+    (place / key().path).write_bytes(b"{")
+    fields = run("stats", "--dir", place, "--json").json
+    assert fields["total_records"] == 2
+    assert fields["operations"] == {"matmul": 1, "softmax": 1}
+    assert fields["sources"] == {"imported": 1, "tuned": 1}
+    assert fields["corrupt"] == 1
+    assert "corrupt" in run("stats", "--dir", place).out
+
+
+def test_pin_and_unpin(place):
+    """A pinned configuration counts until it is let go; then the fastest measured one does."""
+    digest = key().digest
+    assert run("pin", digest, '{"block": 8}', "--dir", place).status == 0
+    fields = run("show", digest, "--dir", place, "--json").json
+    assert (fields["configuration"], fields["source"]) == ({"block": 8}, "pinned")
+    AutotuneStore(str(place)).publish(record(block=64))
+    assert run("show", digest, "--dir", place, "--json").json["configuration"] == {"block": 8}
+    assert run("unpin", digest, "--dir", place, "--json").json["configuration"] == {"block": 16}
+    assert run("unpin", digest, "--dir", place).status == 0
+    softmax = key("softmax", device="NVIDIA H200").digest
+    assert run("pin", softmax, "--dir", place).status == 0
+    assert run("unpin", softmax, "--dir", place).status == 1
+    assert run("pin", digest, "{", "--dir", place).status == 2
+
+
+def test_pin_of_a_misspelt_name_says_so(place):
+    """A name that no candidate has is most likely a typing error, which the program would only pass over."""
+    said = run("pin", key().digest, '{"blok": 8}', "--dir", place)
+    assert "blok" in said.err
+    # A candidate that was measured needs no warning.
+    assert run("pin", key().digest, '{"block": 16}', "--dir", place).err == ""
+
+
+def test_pin_of_no_candidate_says_so(place):
+    """A configuration that was not measured, or failed, is pinned with a warning."""
+    assert "not among the candidates" in run("pin", key().digest, '{"block": 9}', "--dir", place).err
+    failing = Candidate({"block": 3}, Status.FAILED, error="out of shared memory")
+    AutotuneStore(str(place)).publish(dataclasses.replace(record(), candidates=(failing,)))
+    assert "out of shared memory" in run("pin", key().digest, '{"block": 3}', "--dir", place).err
+
+
+def test_clear(place):
+    """Named records are gone and others stay; all are removed only after a yes."""
+    assert run("clear", key().digest, "softmax", "--dir", place).status == 0
+    assert [f.record.configuration for f in AutotuneStore(str(place)).records()] == [{"block": 32}]
+    assert run("clear", "feed", "--dir", place).status == 1
+    assert run("clear", "--dir", place).status == 2
+    assert run("clear", "--dir", place, "--yes", "--json").json["removed_records"] == 1
+    assert list(AutotuneStore(str(place)).records()) == []
+
+
+def test_prune(place):
+    """Records go by age or by being of an older environment; a dry run removes nothing; pinned ones stay."""
+    assert run("prune", "--dir", place).status == 2
+    assert run("prune", "--dir", place, "--older-than", "36500d", "--json").json["removed_documents"] == 0
+    store = AutotuneStore(str(place))
+    store.publish(record(key(environment={**ENVIRONMENT, "jaxlib": "0.9"}), block=2, created=1.0))
+    store.publish(record(key("pinned"), source=Source.PINNED, created=1.0))
+    (place / ".tmp-host-1-x").write_bytes(b"left")
+    dry = run("prune", "--dir", place, "--old-versions", "-n", "--json").json
+    assert (dry["dry_run"], dry["planned_documents"], dry["removed_documents"], len(dry["planned"])) == (True, 1, 0, 1)
+    assert run("prune", "--dir", place, "--old-versions").status == 0
+    blocks = sorted(f.record.configuration["block"] for f in AutotuneStore(str(place)).records())
+    assert blocks == [4, 16, 16, 32]
+    assert run("prune", "--dir", place, "--name", "soft*", "--json").json["removed_documents"] == 1
+    assert run("prune", "--dir", place, "--name", "mat*", "--older-than", "36500d").status == 0
+    blocks = sorted(f.record.configuration["block"] for f in AutotuneStore(str(place)).records())
+    assert blocks == [16, 16, 32]
+
+
+@pytest.fixture
+def pod(tmp_path, monkeypatch):
+    """A bucket that the settings name, with a tuned record; the same is in this user's directory. (bucket, user)"""
+    with GcsServerProcess() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", "gs://bucket/tuned")
+        store = AutotuneStore(seeds=())
+        assert [layer.name for layer in store.layers][:2] == ["user", "shared"]
+        assert store.publish(record(created=1_795_000_000.0))
+        yield AutotuneStore(store.layers[1].documents, seeds=()), AutotuneStore(store.layers[0].documents, seeds=())
+
+
+def held(store, of=None):
+    """(configuration, source) in one place."""
+    found = next((item.record for item in store.records() if item.record.key == (of or key())), None)
+    return None if found is None else (found.configuration["block"], found.source)
+
+
+def test_a_pin_reaches_the_place_that_the_settings_name(pod):
+    """With a bucket in the settings, pin and unpin change the bucket, and nothing older of this user's hides it."""
+    bucket, user = pod
+    user.layers[0].documents.replace(key().path, encode_record(pinned(record(), {"block": 3}, now=1.0)))
+    said = run("pin", key().digest, '{"block": 8}', "--json").json
+    assert (said["layer"], held(bucket)) == ("shared", (8, Source.PINNED))
+    assert AutotuneStore(seeds=()).find(key()).record.configuration == {"block": 8}
+    user.layers[0].documents.replace(key().path, encode_record(pinned(record(), {"block": 3}, now=1.0)))
+    assert run("unpin", key().digest).status == 0
+    assert (held(bucket), held(user)) == ((16, Source.TUNED), (16, Source.TUNED))
+
+
+def test_pull_writes_the_place_that_the_settings_name(pod, tmp_path):
+    """With a bucket in the settings, pull writes the bucket, and says so; a dry run writes nothing."""
+    bucket, user = pod
+    AutotuneStore(str(tmp_path / "other"), seeds=()).publish(record(key("pull")))
+    dry = run("pull", tmp_path / "other", "--dry-run", "--json").json
+    assert (dry["dry_run"], dry["planned_records"], dry["new"]) == (True, 1, 1)
+    assert held(bucket, key("pull")) is None
+    said = run("pull", tmp_path / "other", "--json").json
+    assert (said["to"], said["new"]) == ("gs://bucket/tuned", 1)
+    assert held(bucket, key("pull")) == (16, Source.TUNED)
+    assert held(user, key("pull")) is None
+
+
+def test_prune_removes_from_the_bucket_and_from_this_users_directory(pod):
+    """Pruned records are removed wherever this user's programs would find them."""
+    bucket, user = pod
+    dry = run("prune", "--older-than", "0d", "-n", "--json").json
+    assert (dry["planned_documents"], dry["url"]) == (2, "gs://bucket/tuned")
+    assert [item["path"] for item in dry["planned"]] == [key().path]
+    assert held(bucket) == held(user) == (16, Source.TUNED)
+    assert run("prune", "--older-than", "0d", "--json").json["removed_documents"] == 2
+    assert held(bucket) is held(user) is None
+
+
+def test_pull_keeps_the_stronger(place, tmp_path):
+    """Copied records are counted as new, changed and the same, and never replace a stronger choice."""
+    other = AutotuneStore(str(tmp_path / "other"))
+    other.publish(record(block=99, source=Source.IMPORTED, candidates=()))
+    other.publish(record(key("new")))
+    fields = run("pull", tmp_path / "other", "--dir", place, "--json").json
+    assert (fields["new"], fields["changed"] + fields["same"], fields["failed"]) == (1, 1, 0)
+    assert run("show", key().digest, "--dir", place, "--json").json["configuration"] == {"block": 16}
+    assert run("pull", tmp_path / "other", "--dir", place, "--json").json["same"] == 2
+
+
+def test_ejkernels_files_in_and_out(tmp_path):
+    """Files of ejkernel's become records, and records become files that are the same."""
+    files, place, out = tmp_path / "files", tmp_path / "place", tmp_path / "out"
+    files.mkdir()
+    entries = {"cpu|cpu|matmul@v1|76c3833ef674ac9b": {"block_m": 128, "platform": "auto"}}
+    (files / "mat-mul.json").write_text(json.dumps(entries))
+    assert run("import", files, "--dir", place, "--json").json["new"] == 1
+    assert run("import", files / "mat-mul.json", "--dir", place, "--json").json["same"] == 1
+    assert run("ls", "--dir", place, "--json").json["records"][0]["source"] == "imported"
+    fields = run("export", out, "--dir", place, "--json").json
+    assert (fields["files"], fields["left_out"]) == ({"mat-mul.json": 1}, 0)
+    assert json.loads((out / "mat-mul.json").read_text()) == entries
+
+
+def test_an_import_reaches_the_place_that_the_settings_name(pod, tmp_path):
+    """With a bucket in the settings, what is imported goes into the bucket, where the other hosts find it."""
+    bucket, user = pod
+    (tmp_path / "op.json").write_text(json.dumps({"cpu|cpu|op@v1|12": {"a": 1}}))
+    said = run("import", tmp_path / "op.json", "--json").json
+    assert (said["new"], said["to"]) == (1, "gs://bucket/tuned")
+    (imported,) = [item.record for item in bucket.records() if item.record.source is Source.IMPORTED]
+    assert imported.configuration == {"a": 1}
+    assert not [item for item in user.records() if item.record.source is Source.IMPORTED]
+
+
+def test_an_import_from_a_bucket(pod, tmp_path):
+    """ejkernel's files are also taken from a bucket: all of a prefix, or one by its name."""
+    documents = open_documents("gs://bucket/files")
+    for name in ("one", "other"):
+        documents.create(f"{name}.json", json.dumps({f"cpu|cpu|{name}@v1|12": {"a": 1}}).encode())
+    documents.create("deeper/third.json", json.dumps({"cpu|cpu|third@v1|12": {"a": 1}}).encode())
+    assert run("import", "gs://bucket/files/one.json", "--dir", tmp_path / "place", "--json").json["new"] == 1
+    said = run("import", "gs://bucket/files", "--dir", tmp_path / "place", "--json").json
+    assert (said["new"], said["same"]) == (1, 1)
+
+
+def test_import_says_what_it_left_out(tmp_path):
+    """Files that are no JSON, and entries under other keys, are named, and the rest is taken."""
+    (tmp_path / "bad.json").write_text("[")
+    (tmp_path / "odd.json").write_text(json.dumps({"_reserved": 1, "cpu|cpu|op@v1|12": {"a": 1}}))
+    said = run("import", tmp_path, "--dir", tmp_path / "place", "--json")
+    assert (said.status, said.json["new"], len(said.json["problems"])) == (1, 1, 2)
+
+
+def test_a_directory_of_both_kinds(place, tmp_path):
+    """From a store beside ejkernel's files, `pull` takes the records and `import` the files' entries."""
+    (place / "op.json").write_text(json.dumps({"cpu|cpu|op@v1|12": {"a": 1}}))
+    assert run("import", place, "--dir", tmp_path / "one", "--json").json["new"] == 1
+    assert run("pull", place, "--dir", tmp_path / "other", "--json").json["new"] == 3
+    assert run("pull", place, "--dir", tmp_path / "some", "--name", "soft*", "--json").json["new"] == 1
+    odd = tmp_path / "operation.txt"
+    odd.write_text(json.dumps({"cpu|cpu|op@v1|12": {"a": 1}}))
+    assert run("import", odd, "--dir", tmp_path / "odd", "--json").json["new"] == 1
+
+
+@pytest.mark.parametrize("command", ["pull", "import"])
+def test_sources_that_do_not_exist_are_not_found(command, place, tmp_path):
+    """A directory or file that does not exist is exit status 1 and one sentence; an empty directory is fine."""
+    for source in ("none", "none.json"):
+        said = run(command, tmp_path / source, "--dir", place)
+        assert (said.status, len(said.err.splitlines())) == (1, 1)
+        assert source in said.err
+    assert run("diff", place, tmp_path / "none").status == 1
+    (tmp_path / "empty").mkdir()
+    assert run(command, tmp_path / "empty", "--dir", place).status == 0
+
+
+def test_a_store_is_not_copied_to_itself(place):
+    """The same store as source and target is bad usage."""
+    assert run("push", place, "--dir", place).status == 2
+    assert run("pull", place, "--dir", place).status == 2
+
+
+def test_sources_that_cannot_be_read_are_failures(place, monkeypatch):
+    """A store that does not answer does not count as empty."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
+    said = run("pull", "gs://bucket/tuned", "--dir", place)
+    assert said.status == 1
+    assert "gs://bucket/tuned" in said.err
+
+
+def test_export_to_where_ejkernels_files_cannot_be_written(tmp_path, monkeypatch):
+    """A bucket, which ejkernel does not read, is bad usage; a place that cannot be written is a failure."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
+    entries = {"cpu|cpu|matmul@v1|76c3833ef674ac9b": {"block_m": 128}}
+    (tmp_path / "mat-mul.json").write_text(json.dumps(entries))
+    place = tmp_path / "place"
+    assert run("import", tmp_path / "mat-mul.json", "--dir", place).status == 0
+    bucket = run("export", "gs://bucket/files", "--dir", place)
+    assert (bucket.status, "gs://bucket/files" in bucket.err) == (2, True)
+    (tmp_path / "file").write_text("in the way")
+    said = run("export", tmp_path / "file" / "out", "--dir", place, "--json")
+    assert (said.status, said.json["files"], said.json["failed"]) == (1, {}, 1)
+
+
+def test_push_makes_seeds(place, tmp_path, monkeypatch):
+    """A directory that records were pushed to serves as seeds; a dry run writes nothing."""
+    seeds = tmp_path / "seeds"
+    assert run("push", seeds, "--dir", place, "--name", "matmul", "-n", "--json").json["planned_records"] == 2
+    assert not seeds.exists()
+    assert run("push", seeds, "--dir", place, "--name", "matmul", "--json").json["new"] == 2
+    monkeypatch.setenv("EJCACHE_AUTOTUNE_SEEDS", str(seeds))
+    assert AutotuneStore(str(tmp_path / "user")).find(key()).source is Source.SEED
+
+
+PROGRAM = """
+import jax.numpy as jnp
+from ejcache.autotune import Tuner, autotuned, record
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="recorded", tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+def op(x, scale=1.0, *, n):
+    return x * n * scale
+
+def local():
+    return autotuned(configs=[{"n": 1}], name="local", heuristic={"n": 1})(lambda x, *, n: x)
+
+if __name__ == "__main__":
+    op(jnp.ones(4)), op(jnp.ones(4)), op(jnp.ones(8), 2.0), local()(jnp.ones(4))
+"""
+
+
+def test_run_tunes_what_was_recorded(run_python, tmp_path, monkeypatch):
+    """Each kind of call is recorded once and without data, tuned later in another process, and passed over after."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    recorded, place = tmp_path / "recorded", tmp_path / "place"
+    run_python(
+        program,
+        env={
+            "EJCACHE_AUTOTUNE_RECORD": "1",
+            "EJKERNEL_AUTOTUNE_POLICY": "heuristics",
+            "EJKERNEL_PERSISTENT_CACHE_DIR": str(recorded),
+        },
+    )
+    documents = list(recorded.rglob("*.json"))
+    assert len(documents) == 2
+    assert all('"data"' not in document.read_text() for document in documents)
+    try:
+        limited = run("run", recorded, "--module", program, "--dir", place, "--limit", "1", "--json").json
+        fields = run("run", recorded, "--module", program, "--dir", place, "--json").json
+        again = run("run", recorded, "--module", program, "--dir", place)
+    finally:
+        sys.modules.pop("__ejcache_main__", None)
+    assert (limited["tuned"], limited["already"]) == (1, 0)
+    assert (fields["tuned"], fields["already"], fields["failed"]) == (1, 1, 0)
+    assert "2 already" in again.out
+    assert len(list(AutotuneStore(str(place)).records(operation="recorded"))) == 2
+
+
+RUN = ["autotune", "run", "--json", "--module"]
+
+UNNAMED = """
+import dataclasses, sys
+import jax.numpy as jnp
+from ejcache.autotune import Tuner, autotuned
+
+class Mode: ...
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005), gradient=True)
+def op(x, mode=Mode, *, n):
+    return x * n
+
+if __name__ == "__main__":
+    from ejcache.autotune import forward_only
+    with forward_only():
+        print(op.choose(jnp.ones(4)).source)
+"""
+
+
+def test_operations_of_the_program_itself_are_tuned_under_their_own_name(run_python, tmp_path):
+    """An unnamed operation of a program that was recorded is filed where that program looks for it, in its mode."""
+    program, place = tmp_path / "unnamed.py", tmp_path / "place"
+    program.write_text(UNNAMED)
+    env = {"EJKERNEL_AUTOTUNE_POLICY": "heuristics", "EJKERNEL_PERSISTENT_CACHE_DIR": str(place)}
+    run_python(program, env=env | {"EJKERNEL_OPS_RECORD": "1"})
+    done = run_python(f"from ejcache.cli.main import main; main({[*RUN, str(program)]})", env=env)
+    assert json.loads(done.stdout)["calls"][0]["operation"] == "__main__.op"
+    assert run_python(program, env=env).stdout.strip() == "tuned"
+
+
+def recorded_op(monkeypatch, tmp_path, **changes):
+    """A recording of `op` in a module of the test's own, with changes to its document; (its place, the document)."""
+    (tmp_path / "recorded_module.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "recorded_module", raising=False)
+    import jax.numpy as jnp
+
+    import ejcache.autotune
+    from ejcache.autotune import policy_override
+
+    op = importlib.import_module("recorded_module").op
+    with ejcache.autotune.record(str(tmp_path / "recorded")), policy_override(on_miss="heuristics"):
+        op(jnp.ones(4))
+    (document,) = (tmp_path / "recorded").rglob("*.json")
+    document.write_text(json.dumps(json.loads(document.read_text()) | changes))
+    return tmp_path / "recorded"
+
+
+@pytest.mark.parametrize("changes", [{"operation": "another"}, {"call": {"arguments": {"x": "int8[3]"}}}])
+def test_run_tunes_nothing_else_than_what_was_recorded(monkeypatch, tmp_path, changes):
+    """Where the program has changed so that its call is filed elsewhere, that is a failure and no success."""
+    recorded = recorded_op(monkeypatch, tmp_path, **changes)
+    said = run("run", recorded, "--dir", tmp_path / "place", "--json")
+    assert (said.status, said.json["failed"]) == (1, 1)
+    assert "is now" in said.json["calls"][0]["problem"]
+
+
+def test_run_says_what_could_not_be_stored(monkeypatch, tmp_path):
+    """A measurement that could not be stored anywhere counts as failed."""
+    recorded = recorded_op(monkeypatch, tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    said = run("run", recorded, "--dir", tmp_path / "file" / "place", "--json")
+    assert (said.status, said.json["tuned"], said.json["failed"]) == (1, 0, 1)
+    assert "could not be stored" in said.json["calls"][0]["problem"]
+
+
+def test_run_says_what_could_not_be_tuned(tmp_path):
+    """A damaged recording, and one whose program is gone, are named and the exit status is 1."""
+    calls = tmp_path / "autotune-recorded" / "op"
+    calls.mkdir(parents=True)
+    (calls / "a.json").write_text("{")
+    body = {"ejcache": "autotune call", "schema": 1, "operation": "op", "args": [], "kwargs": {}}
+    (calls / "b.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "no_such_module:op"}}))
+    (calls / "c.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "json:loads"}}))
+    said = run("run", tmp_path, "--dir", tmp_path / "place", "--json")
+    assert (said.status, said.json["failed"]) == (1, 3)
+    problems = " ".join(call["problem"] for call in said.json["calls"])
+    assert "not JSON" in problems
+    assert "--module no_such_module" in problems
+    assert "not autotuned" in problems
+    assert run("run", tmp_path / "none", "--dir", tmp_path / "place").status == 1

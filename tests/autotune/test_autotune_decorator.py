@@ -1,0 +1,867 @@
+"""`@autotuned`: the whole loop for a user's own function, eagerly and under JAX's transformations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from autotune_calls import other_calls, recordable_calls
+from helpers import ROOT
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from memory_bucket import MemoryBucket
+
+import ejcache
+from ejcache.autotune import (
+    AutotuneStore,
+    ConfigurationMissingError,
+    Policy,
+    Source,
+    Tuner,
+    autotuned,
+    forward_only,
+    overlay,
+    policy_override,
+    require,
+)
+from ejcache.autotune.call_documents import (
+    RecordedNames,
+    UnrecordableError,
+    arguments_of,
+    decode_call,
+    encode_arguments,
+    encode_call,
+)
+from ejcache.autotune.chooser import chooser_for
+from ejcache.autotune.recording import note
+from ejcache.bucket.breaker import CircuitBreaker
+from ejcache.errors import StoreUnavailableError, UsageError
+from ejcache.stores.documents import Documents
+from ejcache.util.log import forget_warnings
+
+QUICK = Tuner(sample_seconds=0.0005, confirm=False)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store of the test's own."""
+    return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
+
+
+def slow_or_quick(store, **options):
+    """An operation whose default takes some fifty times as long as its other configuration."""
+
+    @autotuned(configs=[{"steps": 1000}, {"steps": 4}], name="walk", store=store, tuner=QUICK, **options)
+    def walk(x, *, steps):
+        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+
+    return walk
+
+
+X = np.eye(64, dtype=np.float32)
+XS = np.stack([X, 2 * X])
+
+
+def sources(store):
+    return [event.source.value for event in chooser_for(store).events if event.name == "chosen"]
+
+
+def test_first_call_tunes_and_the_next_process_finds(store, tmp_path):
+    """The fastest configuration is chosen, published, and found by another process without measuring."""
+    walk = slow_or_quick(store)
+    walk(X)
+    assert walk.choose(X).configuration == {"steps": 4}
+    record = store.find(walk.key(X)).record
+    assert record.default == {"steps": 1000}
+    assert record.measurement["gain"] > 0.5
+    assert [c.configuration["steps"] for c in record.candidates] == [4, 1000]
+
+    other = AutotuneStore(str(tmp_path / "store"))
+    again = slow_or_quick(other)
+    assert again.choose(X).source is Source.TUNED
+    assert chooser_for(other).counters["tuning"] == 0
+
+
+def test_the_callers_program_gets_nothing_added(store):
+    """Tuning inside a trace measures execution, and the traced program is the chosen configuration's alone."""
+    walk = slow_or_quick(store)
+    traced = jax.make_jaxpr(walk)(X)
+    assert store.find(walk.key(X)).record.configuration == {"steps": 4}
+    alone = jax.make_jaxpr(lambda x: walk.function(x, steps=4))(X)
+    assert str(traced) == str(alone)
+
+
+@pytest.mark.parametrize(
+    ("transform", "x"),
+    [
+        (jax.jit, X),
+        (lambda f: jax.grad(lambda x: f(x).sum()), X),
+        (lambda f: jax.jit(jax.grad(lambda x: f(x).sum())), X),
+        (jax.vmap, XS),
+        (lambda f: jax.jit(jax.vmap(f)), XS),
+        (jax.checkpoint, X),
+    ],
+    ids=["jit", "grad", "jit grad", "vmap", "jit vmap", "checkpoint"],
+)
+def test_under_transformations(store, transform, x):
+    """Under every transformation the configuration is measured, chosen, and the values are right."""
+    walk = slow_or_quick(store)
+    got = transform(walk)(x)
+    expected = transform(functools.partial(walk.function, steps=4))(x)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert sources(store) == ["tuned"]
+
+
+def test_under_shard_map(store):
+    """In a mapped function the configuration is the one for a shard."""
+    walk = slow_or_quick(store)
+    mesh = jax.make_mesh((1,), ("d",))
+    spec = jax.sharding.PartitionSpec()
+    mapped = jax.jit(jax.shard_map(walk, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+    np.testing.assert_allclose(mapped(X), walk.function(X, steps=4), rtol=1e-6)
+    assert sources(store) == ["tuned"]
+
+
+def test_pallas_kernel(store):
+    """A Pallas kernel with block sizes as its configurations, in interpret mode."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Blocks:
+        rows: int
+
+    @autotuned(configs=[Blocks(8), Blocks(64)], name="double", store=store, tuner=QUICK)
+    def double(x, *, config):
+        spec = pl.BlockSpec((config.rows, x.shape[1]), lambda i: (i, 0))
+
+        def kernel(source, target):
+            target[...] = source[...] * 2
+
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+            grid=(x.shape[0] // config.rows,),
+            in_specs=[spec],
+            out_specs=spec,
+            interpret=True,
+        )(x)
+
+    x = jnp.arange(64.0 * 128).reshape(64, 128)
+    np.testing.assert_array_equal(jax.jit(double)(x), x * 2)
+    choice = double.choose(x)
+    assert choice.source is Source.TUNED
+    assert isinstance(choice.configuration, Blocks)
+
+
+def test_keys_name_what_matters(store):
+    """Shapes, data types and values are in the key; the spelling of the call is not."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store)
+    def op(x, scale=1.0, *, mode="a", n):
+        return x
+
+    base = op.key(X)
+    assert op.key(x=X, scale=1.0, mode="a") == base
+    assert op.key(jax.ShapeDtypeStruct(X.shape, X.dtype)) == base
+    others = [op.key(X[:8]), op.key(X.astype(np.float16)), op.key(X, 2.0), op.key(X, mode="b")]
+    assert len({k.digest for k in [base, *others]}) == 5
+    assert base.call["arguments"] == {"x": "float32[64,64]", "scale": 1.0, "mode": "a"}
+
+
+def test_functions_and_data_types_are_told_apart(store):
+    """Closures by what they close over, data types by name, and neither by file or line."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store)
+    def op(x, f, dtype=None, *, n):
+        return x
+
+    def window(size):
+        return lambda i, j: abs(i - j) < size
+
+    assert op.key(X, window(2)) == op.key(X, window(2))
+    assert op.key(X, window(2)) != op.key(X, window(3))
+    assert op.key(X, jax.jit(window(2))) != op.key(X, jax.jit(window(3)))
+    assert op.key(X, None, jnp.float32) != op.key(X, None, jnp.bfloat16)
+    source = "def f(i):\n    return i + 1\n"
+    one, two = {}, {}
+    exec(compile(source, "/a.py", "exec"), one)
+    exec(compile("\n\n" + source, "/b.py", "exec"), two)
+    assert op.key(X, one["f"]) == op.key(X, two["f"])
+
+
+def test_what_cannot_be_described_is_neither_measured_nor_remembered(store):
+    """Of two values with no description, neither call gets the other's configuration: each has its own guess."""
+
+    class Opaque:
+        __slots__ = ("most",)
+
+        def __init__(self, most):
+            self.most = most
+
+    @autotuned(configs=lambda x, o, config=None: [{"n": n} for n in (64, 32) if n <= o.most], name="op", store=store)
+    def op(x, o, *, config=None):
+        assert config["n"] <= o.most
+        return x * config["n"]
+
+    for most in (64, 32, 64):
+        np.testing.assert_array_equal(op(X, Opaque(most)), X * most)
+    assert list(store.records()) == []
+    counters = chooser_for(store).counters
+    assert (counters["unhashable"], counters["tuning"], counters["memory"]) == (3, 0, 0)
+    with require(), pytest.raises(ConfigurationMissingError, match="no key of its own"):
+        op(X, Opaque(64))
+
+
+def test_closures_over_graphs_have_keys_or_none_and_never_hang(store):
+    """Links back are described by their place; a graph with too many paths is given up as opaque."""
+
+    class Node:
+        def __init__(self, value):
+            self.value = value
+            self.links = []
+
+    def over(nodes):
+        start = nodes[0]
+        return lambda x: x if start else -x
+
+    def tree(value):
+        parent, *children = nodes = [Node(value) for _ in range(4)]
+        for child in children:
+            parent.links.append(child)
+            child.links.append(parent)
+        return nodes
+
+    def mesh(count):
+        nodes = [Node(i) for i in range(count)]
+        for node in nodes:
+            node.links = list(nodes)
+        return nodes
+
+    op = autotuned(configs=[{"n": 1}], name="op", store=store)(lambda x, f, *, n: x)
+    assert not op.bound((X, over(tree(1))), {}).unhashable
+    assert op.key(X, over(tree(1))) == op.key(X, over(tree(1)))
+    assert op.key(X, over(tree(1))) != op.key(X, over(tree(2)))
+    itself = Node(1)
+    itself.links.append(itself)
+    assert op.key(X, itself).call["arguments"]["f"]["links"] == [{"cycle": 2}]
+    (said,) = op.bound((X, over(mesh(12))), {}).unhashable
+    assert "values of a call" in said
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    dtype: object = jnp.bfloat16
+    size: int = 1
+
+
+def test_an_argument_with_a_data_type_is_no_array(store):
+    """A static argument that has a dtype of its own is told apart by all that it has."""
+    op = autotuned(configs=[{"n": 2}], name="op", store=store)(lambda x, settings, *, n: x * n)
+    np.testing.assert_array_equal(op(X, Settings()), 2 * X)
+    np.testing.assert_array_equal(op(X, Settings()), 2 * X)
+    assert op.key(X, Settings()) != op.key(X, Settings(size=2))
+
+
+@jax.tree_util.register_pytree_node_class
+class Quantised:
+    """An array to look at, and more than that: as quantised weights are."""
+
+    def __init__(self, values, group):
+        self.values, self.group = values, group
+
+    shape = property(lambda self: self.values.shape)
+    dtype = property(lambda self: self.values.dtype)
+
+    def __repr__(self):
+        return f"Quantised({self.values})"
+
+    def tree_flatten(self):
+        return (self.values,), self.group
+
+    @classmethod
+    def tree_unflatten(cls, group, children):
+        return cls(*children, group)
+
+
+def test_pytrees_and_scalars_are_more_than_a_shape(store):
+    """A pytree is its leaves and what it says of itself; numpy's scalars are their values, as Python's are."""
+    op = autotuned(configs=lambda x, w, config=None: [{"n": w.group}], name="op", store=store)(
+        lambda x, w, *, config=None: x * config["n"]
+    )
+    zeros, ones = np.zeros((8, 8), np.int8), np.ones((8, 8), np.int8)
+    assert op.key(X, Quantised(zeros, 2)) == op.key(X, Quantised(ones, 2))
+    assert op.key(X, Quantised(zeros, 2)) != op.key(X, Quantised(zeros, 4))
+    assert op.key(X, Quantised(zeros, 2)) != op.key(X, Quantised(zeros.astype(np.int16), 2))
+    for group in (2, 4):
+        np.testing.assert_array_equal(op(X, Quantised(zeros, group)), X * group)
+    times = autotuned(configs=lambda x, w, config=None: [{"n": int(w)}], name="times", store=store)(op.function)
+    for value in (np.int32(3), np.int32(5), np.float32(3.0)):
+        np.testing.assert_array_equal(times(X, value), X * int(value))
+    assert times.key(X, np.int32(3)) != times.key(X, np.float32(3))
+
+
+def test_functions_with_sets_have_one_key_in_every_process(run_python):
+    """A set among a function's constants is described in one order, whatever the hash seed."""
+    program = """
+        from ejcache.autotune.call_key import Describer
+        def f(x, mode="a"):
+            return x if mode in {"causal", "full", "window"} or (mode, 1) in {("a", 1), ("b", 2), ("c", 3)} else -x
+        print(Describer().describe(f)["code"])
+    """
+    said = {run_python(program, env={"PYTHONHASHSEED": str(seed)}).stdout for seed in (1, 2, 3)}
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("name", [*recordable_calls(), *other_calls()])
+def test_golden_keys_and_documents(store, name):
+    """Keys of calls, and the documents that record them, are those of the first version."""
+    golden = json.loads((ROOT / "tests" / "data" / "autotune" / "v1-calls.json").read_text())[name]
+    operation = autotuned(lambda *args, n: args, configs=[{"n": 1}], name="golden", version=2, store=store)
+    arguments = (recordable_calls() | other_calls())[name]
+    key = operation.key(*arguments)
+    assert dict(key.call) == golden["call"]
+    assert (key.call_digest, key.device) == (golden["digest"], golden["device"])
+    if name in recordable_calls():
+        call = {"operation": "golden", "how": {}, **encode_arguments(arguments, {})}
+        assert encode_call(call).decode() == golden["document"]
+        args, kwargs = arguments_of(decode_call(golden["document"].encode()), RecordedNames(["autotune_calls"]))
+        assert operation.key(*args, **kwargs) == key
+
+
+def test_key_function(store):
+    """The author decides what makes two calls the same."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store, key=lambda x, n=None: {"rows": x.shape[0] // 32})
+    def op(x, *, n):
+        return x
+
+    assert op.key(X[:40]) == op.key(X[:50])
+    assert op.key(X[:20]) != op.key(X[:50])
+
+
+def test_an_override_is_used_and_never_stored(store):
+    """A configuration that the call gives is used as it is, and leaves nothing behind."""
+    walk = slow_or_quick(store)
+    given = jax.make_jaxpr(lambda x: walk(x, steps=1))(X)
+    assert str(given) == str(jax.make_jaxpr(lambda x: walk.function(x, steps=1))(X))
+    assert list(store.records()) == []
+    assert sources(store) == []
+
+
+def test_a_configuration_by_position_is_an_override_too(store):
+    """A parameter of the configuration that the call fills by its position counts as given."""
+
+    @autotuned(configs=[{"block": 1}, {"block": 2}], name="by position", store=store, tuner=QUICK)
+    def scaled(x, block=2, offset=0):
+        return x * block + offset
+
+    @autotuned(configs=[3, 4], name="config by position", store=store, tuner=QUICK)
+    def configured(x, config=None, offset=0):
+        return x * config + offset
+
+    np.testing.assert_array_equal(scaled(X, 5), X * 5)
+    np.testing.assert_array_equal(scaled(X, 5, 1), X * 5 + 1)
+    np.testing.assert_array_equal(configured(X, 5, 1), X * 5 + 1)
+    assert list(store.records()) == []
+    assert np.asarray(configured(X, None, 1))[0, 0] in (4, 5)
+    assert (
+        configured.choose(X, None, offset=1).source
+        is configured.choose(X, offset=1, config=None).source
+        is Source.TUNED
+    )
+    assert len({configured.key(X, None, 1), configured.key(X, offset=1)}) == len(list(store.records())) == 1
+
+
+def test_overlay(store):
+    """In an overlay every call of the operation runs with its configuration, traced functions too."""
+    walk = slow_or_quick(store)
+    jitted = jax.jit(walk)
+    tuned = jitted(2 * X)
+    with overlay({"walk": {"steps": 1}}):
+        np.testing.assert_allclose(walk(2 * X), walk.function(2 * X, steps=1), rtol=1e-6)
+        inside = jitted(2 * X)
+        with overlay({walk.key(X): {"steps": 2}}):
+            assert walk.choose(X).configuration == {"steps": 2}
+    np.testing.assert_allclose(inside, walk.function(2 * X, steps=1), rtol=1e-6)
+    np.testing.assert_allclose(jitted(2 * X), tuned)
+    assert [f.record.configuration for f in store.records()] == [{"steps": 4}]
+
+
+def test_equal_overlays_share_what_was_traced(store):
+    """Entering an overlay of the same content again traces nothing again."""
+    walk = slow_or_quick(store)
+    traces = []
+    jitted = jax.jit(lambda x: (traces.append(1), walk(x))[1])
+    for _ in range(3):
+        with overlay({"walk": {"steps": 1}}):
+            jitted(X)
+    assert len(traces) == 1
+
+
+def test_heuristics_policy_measures_and_stores_nothing(store):
+    """With `heuristics` a miss runs the operation's own guess, which is not stored as tuned."""
+    walk = slow_or_quick(store, heuristic=lambda x: {"steps": x.shape[0]})
+    with policy_override(on_miss="heuristics"):
+        choice = walk.choose(X)
+    assert (choice.source, choice.configuration) == (Source.HEURISTIC, {"steps": 64})
+    assert list(store.records()) == []
+    assert walk.choose(X).source is Source.TUNED
+
+
+def test_policy_from_the_environment(store, monkeypatch):
+    """EJKERNEL_AUTOTUNE_POLICY is read when it is used; a `with` block goes before it, and it before the default."""
+    walk = slow_or_quick(store)
+    monkeypatch.setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics")
+    assert walk.choose(X).source is Source.HEURISTIC
+    with policy_override(on_miss="autotune"):
+        assert walk.choose(X).source is Source.TUNED
+
+
+def test_guesses_give_way_to_what_others_publish(store, tmp_path):
+    """A process that runs on a guess takes a record that another process publishes, without a restart."""
+    walk = slow_or_quick(store, policy=Policy("heuristics"))
+    assert walk.choose(X).source is Source.HEURISTIC
+    slow_or_quick(AutotuneStore(str(tmp_path / "store"))).tune(X)
+    choice = walk.choose(X)
+    assert (choice.source, choice.configuration) == (Source.TUNED, {"steps": 4})
+
+
+def test_require_says_what_is_nearest(store):
+    """With `require` a miss fails, naming the nearest record and what differs."""
+    walk = slow_or_quick(store)
+    walk.tune(X)
+    with require(), pytest.raises(ConfigurationMissingError) as caught:
+        walk(X[:32, :32])
+    assert caught.value.differences == {"call.arguments.x": ("float32[32,32]", "float32[64,64]")}
+    assert "float32[64,64]" in str(caught.value)
+    with require():
+        walk(X)
+
+
+def test_nearest_only_if_asked(store):
+    """The configuration of the most similar call is used where the policy says so, and nowhere else."""
+    walk = slow_or_quick(store)
+    walk.tune(X)
+    small = X[:32, :32]
+    with policy_override(on_miss="heuristics"):
+        assert walk.choose(small).source is Source.HEURISTIC
+        with policy_override(nearest=True):
+            assert walk.choose(small).source is Source.NEAREST
+            assert walk.choose(small).configuration == {"steps": 4}
+    assert len(list(store.records())) == 1
+
+
+def test_records_of_another_toolchain_are_used_where_nothing_may_be_measured(store):
+    """After an upgrade the old record serves a program that does not tune, and is measured again in one that does."""
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    old = dataclasses.replace(record.key, environment={**record.key.environment, "jaxlib": "0.1"})
+    store.delete(record.key)
+    store.publish(dataclasses.replace(record, key=old))
+    with policy_override(on_miss="heuristics"):
+        assert walk.choose(X).source is Source.STALE
+    assert walk.choose(X).source is Source.TUNED
+
+
+def test_a_candidate_that_is_gone_is_not_used(store, tmp_path):
+    """A stored configuration that is no candidate any more is passed over, and the known rest is chosen among."""
+    slow_or_quick(store).tune(X)
+    other = AutotuneStore(str(tmp_path / "store"))
+    built = []
+
+    @autotuned(configs=[{"steps": 1000}], name="walk", store=other, tuner=QUICK)
+    def walk(x, *, steps):
+        built.append(steps)
+        return x
+
+    assert walk.choose(X).configuration == {"steps": 1000}
+    assert built == []
+    assert chooser_for(other).counters["unusable"] == 1
+
+
+def test_adding_a_candidate_measures_that_the_default_and_the_choice(store, tmp_path):
+    """With one more candidate the times of the others are kept, and the new one races against the two that count."""
+
+    @autotuned(configs=[{"steps": 1000}, {"steps": 4}, {"steps": 999}], name="walk", store=store, tuner=QUICK)
+    def before(x, *, steps):
+        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+
+    before.tune(X)
+    other = AutotuneStore(str(tmp_path / "store"))
+    built = set()
+
+    configs = [{"steps": 1000}, {"steps": 4}, {"steps": 999}, {"steps": 1500}]
+
+    @autotuned(configs=configs, name="walk", store=other, tuner=QUICK)
+    def walk(x, *, steps):
+        built.add(steps)
+        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+
+    assert walk.choose(X).configuration == {"steps": 4}
+    assert built == {4, 1000, 1500}
+    record = other.find(walk.key(X)).record
+    # The slow ones were timed minutes or a busy machine apart, so that any of them may look slower.
+    assert sorted(c.configuration["steps"] for c in record.candidates) == [4, 999, 1000, 1500]
+    assert record.candidates[0].configuration == {"steps": 4}
+    assert record.measurement["measured"] == 3
+
+
+def test_a_failing_candidate_is_remembered(store, tmp_path):
+    """A candidate that fails is recorded with its error, and not tried again."""
+    tried = []
+
+    def make(where):
+        @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="op", store=where, tuner=QUICK)
+        def op(x, *, n):
+            tried.append(n)
+            if n == 2:
+                raise RuntimeError("out of shared memory")
+            return x + 0 * n
+
+        return op
+
+    record = make(store).tune(X)
+    failed = [c for c in record.candidates if c.seconds is None]
+    assert [(c.configuration, c.status.value, c.error) for c in failed] == [
+        ({"n": 2}, "failed", "RuntimeError: out of shared memory")
+    ]
+    tried.clear()
+    make(AutotuneStore(str(tmp_path / "store"))).choose(X)
+    assert tried == []
+
+
+def test_when_every_candidate_fails_the_program_runs(store, caplog):
+    """Then the guess is used, with one warning, and tuning is not tried again in this process."""
+
+    @autotuned(configs=[{"n": 1}], name="op", store=store, heuristic={"n": 5}, tuner=QUICK)
+    def op(x, *, n):
+        if isinstance(x, jax.core.Tracer):
+            raise TypeError("cannot be traced")
+        return x * n
+
+    for _ in range(3):
+        np.testing.assert_array_equal(op(X), X * 5)
+    assert chooser_for(store).counters["tuning"] == 1
+    assert sum("could not be tuned" in r.message for r in caplog.records) <= 1
+    with pytest.raises(UsageError):
+        op.tune(X)
+
+
+def test_pinned_configurations_stay(store, tmp_path):
+    """What a person pins is used, also if it is no candidate, and no measurement replaces it."""
+    from ejcache.autotune.records.record import encode_record, pinned
+
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, {"steps": 7}, now=1.0)))
+    walk.forget()
+    assert (walk.choose(X).source, walk.choose(X).configuration) == (Source.PINNED, {"steps": 7})
+    slow_or_quick(AutotuneStore(str(tmp_path / "store"))).tune(X)
+    walk.forget()
+    assert walk.choose(X).configuration == {"steps": 7}
+
+
+@pytest.mark.parametrize("plain", [{"stepz": 7}, {"steps": 7, "x": 1}, [7], None])
+def test_a_pin_that_the_function_cannot_take_is_passed_over(store, plain, caplog):
+    """What a person pinned under another name fails no call: what is next in the chain is used, with one warning."""
+    from ejcache.autotune.records.record import encode_record, pinned
+
+    forget_warnings()
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, plain, now=1.0)))
+    walk.forget()
+    with policy_override(on_miss="heuristics"):
+        np.testing.assert_allclose(walk(X), walk.function(X, steps=1000), rtol=1e-6)
+        walk(X)
+    assert sum("pinned" in r.message and "walk" in r.message for r in caplog.records) == 1
+
+
+def test_reload_reaches_the_next_call(store):
+    """After the store's `reload()` calls run with what the store says then, choices and guesses that are held too."""
+    from ejcache.autotune.records.record import encode_record, pinned
+
+    walk = slow_or_quick(store)
+    walk(X)
+    record = store.find(walk.key(X)).record
+    store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, {"steps": 1}, now=1.0)))
+    assert walk.choose(X).configuration == {"steps": 4}
+    store.reload()
+    np.testing.assert_allclose(walk(X), walk.function(X, steps=1), rtol=1e-6)
+    assert walk.choose(X).source is Source.PINNED
+
+
+def test_gradient_is_measured_where_asked(store):
+    """Forward, or forward and backward, are different calls with records of their own."""
+    walk = slow_or_quick(store, gradient=True)
+    assert walk.tune(X).measurement["mode"] == "forward and backward"
+    with forward_only():
+        assert walk.key(X).call["mode"] == "forward"
+        assert walk.tune(X).measurement["mode"] == "forward"
+    assert len(list(store.records())) == 2
+
+
+def test_methods(store):
+    """A method is tuned as a function is; the object is not part of the key."""
+
+    class Layer:
+        @autotuned(configs=[{"n": 1}, {"n": 2}], name="method", store=store, tuner=QUICK)
+        def apply(self, x, *, n):
+            return x + 0 * n
+
+    np.testing.assert_array_equal(Layer().apply(X), X)
+    assert sources(store) == ["tuned"]
+
+
+def test_nested_operations(store):
+    """An operation that calls another tuned one, and one that calls itself, both end."""
+    inner = slow_or_quick(store)
+
+    @autotuned(configs=[{"n": 1}, {"n": 2}], name="outer", store=store, tuner=QUICK)
+    def outer(x, *, n):
+        return inner(x) if n == 1 else inner(outer(x), steps=400)
+
+    assert np.isfinite(np.asarray(outer(X))).all()
+
+
+def test_events_are_told_and_listeners_may_fail(tmp_path):
+    """Every choice is an event; a listener that raises is counted and does no harm."""
+    heard = []
+
+    def listen(event):
+        heard.append((event.name, event.source))
+        raise RuntimeError("listener")
+
+    store = AutotuneStore(str(tmp_path))
+    chooser = chooser_for(store)
+    chooser.on_event = listen
+    walk = slow_or_quick(store)
+    walk(X)
+    assert heard == [("miss", None), ("tuning", None), ("tuned", None), ("chosen", Source.TUNED)]
+    assert chooser.counters["listener_errors"] == 4
+
+
+def test_recording_to_a_place_that_fails_asks_it_once(store):
+    """Calls go on without waiting for a place that could not take a recording a moment ago."""
+    tried = []
+
+    class Dead(MemoryBucket):
+        def _write(self, name, *rest):
+            tried.append(name)
+            raise StoreUnavailableError("no answer")
+
+    bucket = Dead()
+    bucket.breaker = CircuitBreaker(failures=1)
+    store.layers[0].documents = Documents(bucket)
+    walk = slow_or_quick(store)
+    for x in (X, X, X.astype(np.int32)):
+        assert not note(walk.key(x), lambda: {"how": {}, "args": [], "kwargs": {}}, store)
+    assert len(tried) == 1
+
+
+def test_calls_that_cannot_be_recorded_are_described_once(store):
+    """A call that has no form that can be recorded is not tried again at every call."""
+    described = []
+
+    def describe():
+        described.append(1)
+        raise UnrecordableError("it has no name")
+
+    for _ in range(3):
+        assert not note(slow_or_quick(store).key(X), describe, store)
+    assert len(described) == 1
+
+
+def test_steady_state_reads_nothing(store, monkeypatch):
+    """Once chosen, a configuration costs no look at the layers."""
+    walk = slow_or_quick(store)
+    walk(X)
+    for layer in store.layers:
+        monkeypatch.setattr(layer, "read", None)
+        monkeypatch.setattr(layer, "documents", None)
+    for _ in range(3):
+        walk(X)
+    assert walk.choose(X).source is Source.TUNED
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"configs": []}, "at least one"),
+        ({"configs": [{"block": object()}]}, "cannot be written"),
+        ({"configs": [{"nope": 1}]}, "nope"),
+        ({"configs": [3]}, "mapping"),
+        ({"configs": lambda x: [{"block": 1}]}, "config"),
+    ],
+)
+def test_bad_configurations_are_refused_at_once(options, said):
+    """What can never work is said when the function is decorated."""
+    with pytest.raises(UsageError, match=said):
+        autotuned(name="op", **options)(lambda x, *, block: x)
+
+
+@pytest.mark.parametrize("names", ["EJKERNEL_OPS", "EJCACHE_AUTOTUNE"])
+@pytest.mark.parametrize(("stamp", "wanted"), [("hash", "mine/walk@v1:"), ("json", "configuration"), ("none", None)])
+def test_labels_in_profiles(store, monkeypatch, stamp, wanted, names):
+    """The stamp labels the operation in the compiled program, the prefix begins the label; both have two names."""
+    walk = slow_or_quick(store, policy=Policy("heuristics"), heuristic={"steps": 4})
+    monkeypatch.setenv(f"{names}_STAMP", stamp)
+    monkeypatch.setenv(f"{names}_PREFIX", "mine/")
+    text = jax.jit(walk).lower(X).as_text(debug_info=True)
+    assert (wanted in text) if wanted else ("walk@v1" not in text)
+
+
+def test_progress_and_log(store, monkeypatch, capsys, caplog):
+    """EJKERNEL_AUTOTUNE_PROGRESS draws a bar on stderr, EJKERNEL_LOG_AUTOTUNE logs every candidate's timing."""
+    monkeypatch.setenv("EJKERNEL_AUTOTUNE_PROGRESS", "1")
+    monkeypatch.setenv("EJKERNEL_LOG_AUTOTUNE", "1")
+    with caplog.at_level("INFO", "ejcache.autotune"):
+        slow_or_quick(store).tune(X)
+    said = capsys.readouterr()
+    assert "autotune walk compiled" in said.err
+    assert "2/2" in said.err
+    assert said.out == ""
+    assert sum("walk: {'steps':" in r.message and r.message.endswith(" ms") for r in caplog.records) == 2
+
+
+def test_top_level_names():
+    """`ejcache.autotuned` and `ejcache.AutotuneStore` are these."""
+    assert ejcache.autotuned is autotuned
+    assert ejcache.AutotuneStore is AutotuneStore
+
+
+def test_settings_of_jax_that_change_programs_are_in_the_key(store):
+    """A call under another precision has another record, also in the quick path; defaults are left out of the key."""
+    walk = slow_or_quick(store)
+    plain = walk.key(X)
+    walk(X)
+    assert "settings" not in plain.call
+    with jax.default_matmul_precision("highest"):
+        assert walk.key(X).call["settings"] == {"jax_default_matmul_precision": "highest"}
+        walk(X)
+    walk(X)
+    assert len(list(store.records(operation="walk"))) == 2
+    with pltpu.force_tpu_interpret_mode():
+        assert list(walk.key(X).call["settings"]) == ["pallas_tpu_interpret_mode_context_manager"]
+    assert walk.key(X) == plain
+
+
+def test_tpu_kernels_are_measured_in_interpret_mode(store):
+    """A Pallas kernel for TPUs, which runs here in interpret mode only, is measured in that mode, too."""
+
+    @autotuned(configs=[{"rows": 8}, {"rows": 64}], name="interpreted", store=store, tuner=QUICK)
+    def double(x, *, rows):
+        def kernel(source, target):
+            target[...] = source[...] * 2
+
+        spec = pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))
+        return pl.pallas_call(kernel, out_shape=x, grid=(x.shape[0] // rows,), in_specs=[spec], out_specs=spec)(x)
+
+    x = jnp.arange(64.0 * 128).reshape(64, 128)
+    with pltpu.force_tpu_interpret_mode():
+        np.testing.assert_array_equal(double(x), x * 2)
+    assert sources(store) == ["tuned"]
+    (found,) = store.records()
+    assert [c.status.value for c in found.record.candidates] == ["ok", "ok"]
+
+
+class Projection:
+    """A layer with weights and a mode, whose best block depends on both."""
+
+    def __init__(self, size, mode="a"):
+        self.weights = np.ones((4, size), np.float32)
+        self.mode = mode
+
+
+def method_of(kind, store):
+    """An operation that is a method of `kind`; its candidates are divisors of the weights' size."""
+
+    def configs(self, x, config=None):
+        return [{"block": block} for block in (96, 48, 8) if self.weights.shape[1] % block == 0]
+
+    def apply(self, x, *, config=None):
+        assert self.weights.shape[1] % config["block"] == 0
+        return x * config["block"]
+
+    operation = autotuned(apply, configs=configs, name="projection", store=store, policy=Policy("heuristics"))
+    return type("Method", (kind,), {"apply": operation})
+
+
+def test_methods_of_different_objects_are_different_calls(store):
+    """The shapes and values that an object has are part of the key of its methods."""
+    kind = method_of(Projection, store)
+    keys = {kind(size, mode).apply.key(X) for size in (96, 48) for mode in "ab"}
+    assert len(keys) == 4
+    assert kind(96).apply.key(X) == kind(96).apply.key(X)
+    for size in (96, 48, 8, 96):
+        np.testing.assert_array_equal(kind(size).apply(X), X * size)
+
+
+def test_an_object_that_changes_is_another_call(store):
+    """After a value of an argument or of `self` has changed, the configuration is chosen again."""
+    layer = method_of(Projection, store)(96)
+    np.testing.assert_array_equal(layer.apply(X), X * 96)
+    layer.weights = np.ones((4, 48), np.float32)
+    np.testing.assert_array_equal(layer.apply(X), X * 48)
+
+    operation = autotuned(
+        lambda x, options, config=None: x * config,
+        configs=lambda x, options, config=None: [len(options.mode)],
+        name="mutable",
+        store=store,
+    )
+    options = Projection(4, "a")
+    np.testing.assert_array_equal(operation(X, options), X)
+    options.mode = "abc"
+    np.testing.assert_array_equal(operation(X, options), 3 * X)
+
+
+def test_bound_methods_can_be_asked_and_tuned(store):
+    """A method that is bound to an object has `choose`, `key` and `tune`, and runs under `jit`."""
+    layer = method_of(Projection, store)(48)
+    assert layer.apply.choose(X).configuration == {"block": 48}
+    assert layer.apply.tune(X).key == layer.apply.key(X)
+    assert layer.apply.name == "projection"
+    np.testing.assert_array_equal(jax.jit(layer.apply)(X), layer.apply(X))
+
+
+def test_dictionaries_with_other_keys_are_told_apart(store):
+    """`{1: x}` and `{"1": x}` are different values."""
+    operation = autotuned(lambda x, table, *, n: x, configs=[{"n": 1}], name="tables", store=store)
+    tables = [{1: 2}, {"1": 2}, {True: 2}, {(1,): 2}, {None: 2}]
+    assert len({operation.key(X, table) for table in tables}) == len(tables)
+    assert operation.key(X, {1: 2, 3: 4}) == operation.key(X, {3: 4, 1: 2})
+
+
+def test_a_number_that_changes_each_step_is_said(store, caplog):
+    """If calls that differ in one number only are measured one by one, one warning names it and the remedy."""
+
+    @autotuned(configs=[{"n": 1}, {"n": 2}], name="stepping", store=store, tuner=QUICK)
+    def op(x, step, scale=1.0, *, n):
+        return x + 0 * n * step
+
+    for step in range(3):
+        op(X, step)
+    assert "for each value" not in caplog.text
+    for step in range(3, 6):
+        op(X, step)
+    assert caplog.text.count("stepping is measured again for each value of the number step") == 1
+
+
+def test_a_record_of_other_code_is_said(store, tmp_path, caplog):
+    """If the code changed and the version did not, or two functions share a name, one warning says so."""
+
+    def operation(function):
+        where = AutotuneStore(str(tmp_path / "store"), seeds=())
+        return autotuned(configs=[{"n": 1}, {"n": 2}], name="shared", store=where, tuner=QUICK)(function)
+
+    operation(lambda x, *, n: x + 0 * n)(X)
+    operation(lambda x, *, n: x + 0 * n)(X)
+    assert "was measured" not in caplog.text
+    operation(lambda x, *, n: x + 0 * n + 1)(X)
+    operation(lambda x, *, n: x + 0 * n + 2)(X)
+    assert caplog.text.count("the code of shared is not that for which") == 1

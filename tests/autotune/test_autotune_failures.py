@@ -1,0 +1,183 @@
+"""Candidates that crash, hang or fail: each is tried once, the program is right, and it ends with its own status."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import jax.numpy as jnp
+import pytest
+from autotune_helpers import key
+from autotune_simulation import planted
+
+from ejcache.autotune import AutotuneStore, Candidate, Tuner, autotuned
+from ejcache.autotune.chooser import chooser_for
+from ejcache.autotune.records.record import RETRY_SECONDS, Record, Status, decode_record, encode_record, merged
+from ejcache.autotune.records.trying import CandidateJournal
+
+QUICK = Tuner(sample_seconds=0.0005, confirm=False)
+
+PROGRAM = """
+import os, signal, sys, jax, jax.numpy as jnp
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
+
+store, way = AutotuneStore(sys.argv[1], seeds=()), sys.argv[2]
+
+def tried(line):
+    with open(sys.argv[3], "a") as file:
+        file.write(line + chr(10))
+
+def ends(x):
+    tried("ran")
+    if way == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+        signal.pause()  # another thread may get the signal
+    os._exit(7)
+
+@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="hostile", store=store,
+           tuner=Tuner(timeout=2.0, confirm=False, workers=1, warmup=2))
+def op(x, *, n):
+    if n == 2 and way == "trace":
+        tried("ran")
+        os._exit(7)
+    if n == 2 and way in ("exit", "segfault"):
+        return x + jax.pure_callback(ends, jax.ShapeDtypeStruct((), x.dtype), x)
+    if n == 2:
+        tried("ran")
+        return x + jax.lax.while_loop(lambda s: s[0] >= 0, lambda s: (s[0] * 0 + 1, s[1] + 1), (x[0], x[0]))[1]
+    if way == "fails":
+        tried("ran")
+        raise RuntimeError(f"no block {n}")
+    return x + 0 * n
+
+print("result", op(jnp.ones(4)).sum())
+record = store.find(op.key(jnp.ones(4)))
+print("record", record and [(c.configuration["n"], c.status.value) for c in record.record.candidates])
+"""
+
+
+@pytest.mark.parametrize(("way", "status"), [("exit", 7), ("trace", 7), ("segfault", -11)])
+def test_a_candidate_that_ends_the_process_is_tried_once(run_python, tmp_path, way, status):
+    """The first start ends with the candidate; later starts know it, do not try it again, and are right."""
+    arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
+    assert run_python(PROGRAM, *arguments, check=False).returncode == status
+    for _ in range(2):
+        done = run_python(PROGRAM, *arguments)
+        assert "result 4.0" in done.stdout
+        assert "(2, 'crashed')" in done.stdout
+    assert (tmp_path / "tried").read_text().count("ran") == 1
+
+
+def test_a_hang_on_the_device_costs_one_attempt(run_python, tmp_path):
+    """A candidate that never ends is left running; the program is right and ends with its own status, at each start."""
+    arguments = [str(tmp_path / "store"), "hang", str(tmp_path / "tried")]
+    first, second, third = (run_python(PROGRAM, *arguments) for _ in range(3))
+    for done in (first, second, third):
+        assert "result 4.0" in done.stdout
+        assert "terminate" not in done.stderr
+    assert (tmp_path / "tried").read_text().count("ran") == 1
+    # What the hang left unmeasured is measured by the next process.
+    assert second.stdout.count("'ok'") == 2
+    assert second.stdout.splitlines()[-1] == third.stdout.splitlines()[-1]
+
+
+def test_when_all_fail_the_next_start_tries_none(tmp_path, caplog):
+    """The failures are stored with their reasons, and the guess is used without compiling anything again."""
+    tried = []
+
+    def operation():
+        where = AutotuneStore(str(tmp_path / "store"), seeds=())
+
+        @autotuned(configs=[{"n": 1}, {"n": 2}], name="failing", store=where, tuner=QUICK)
+        def op(x, *, n):
+            tried.append(n)
+            raise RuntimeError(f"no block {n}")
+
+        return where, op
+
+    where, op = operation()
+    assert op.choose(jnp.ones(4)).configuration == {"n": 1}
+    assert sorted(set(tried)) == [1, 2]
+    assert 'every candidate failed: {"n":1}: RuntimeError: no block 1; {"n":2}: ' in caplog.text
+    tried.clear()
+    where, op = operation()
+    assert op.choose(jnp.ones(4)).source.value == "heuristic"
+    assert tried == []
+    assert chooser_for(where).counters["tuning"] == 0
+    # A new candidate is tried, and replaces the failures.
+    where, op = operation()
+    more = autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="failing", store=where, tuner=QUICK)
+    found = more(lambda x, *, n: x if n == 3 else op.function(x, n=n)).choose(jnp.ones(4))
+    assert (found.source.value, found.configuration) == ("tuned", {"n": 3})
+
+
+def test_failures_never_replace_a_choice_that_works():
+    """A process in which all candidates fail does not take another process's configuration away."""
+    good = Record(key(), {"n": 1}, candidates=(Candidate({"n": 1}),), created=1.0)
+    bad = Record(key(), {"n": 2}, candidates=(Candidate({"n": 2}, Status.FAILED, error="no"),), created=2.0)
+    assert merged(good, bad).configuration == {"n": 1}
+    assert merged(bad, good).configuration == {"n": 1}
+
+
+def test_transient_failures_expire():
+    """A lack of memory while running and a time-out are tried again after a day; what the compiler refuses is not."""
+    now = time.time()
+    refused = Candidate({"n": 1}, Status.FAILED, error="RESOURCE_EXHAUSTED: vmem", measured=now - 2 * RETRY_SECONDS)
+    lacking = dataclasses.replace(refused, transient=True)
+    late = Candidate({"n": 3}, Status.TIMEOUT, measured=now - 2 * RETRY_SECONDS)
+    assert [item.expired(now) for item in (refused, lacking, late)] == [False, True, True]
+    assert not dataclasses.replace(late, measured=now).expired(now)
+    kept = Record(key(), {"n": 1}, candidates=(refused, lacking, late))
+    assert {c.transient for c in decode_record(encode_record(kept)).candidates} == {True, False}
+
+
+def test_a_lack_of_memory_while_running_is_transient(monkeypatch):
+    """The candidate is tried again after a day, with the others' times kept."""
+    machine = planted({0: 0.002, 1: 0.001, 2: 0.003})
+    machine.install(monkeypatch)
+    run = machine.run
+
+    def full(configuration, repeats=1):
+        if configuration == 1:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1073741824 bytes")
+        return run(configuration, repeats)
+
+    machine.run = full
+    record = machine.tune([0, 1, 2])
+    assert [(c.configuration, c.transient) for c in record.candidates if c.status is Status.FAILED] == [(1, True)]
+    assert record.configuration == 0
+    machine.run = run
+    again = machine.tune([0, 1, 2], known=record)
+    assert again.candidate(1).status is Status.FAILED
+    old = tuple(dataclasses.replace(c, measured=c.measured - 2 * RETRY_SECONDS) for c in record.candidates)
+    assert machine.tune([0, 1, 2], known=dataclasses.replace(record, candidates=old)).configuration == 1
+
+
+def test_the_journal_names_who_was_running(clean_environment):
+    """A journal that is left unlocked names the candidate; one that is locked belongs to a living process."""
+    journal = CandidateJournal("digest", [1, 2, 3])
+    with journal.running(2):
+        assert CandidateJournal("digest", [1, 2, 3]).crashed == {}
+        (path,) = (clean_environment / ".cache/ejcache/state/tuning").iterdir()
+        left = path.read_bytes()
+    journal.close()
+    assert not path.exists()
+    path.write_bytes(left)
+    found = CandidateJournal("digest", [1, 2, 3])
+    assert found.crashed == {"2": "the process that ran it ended"}
+    with found.compiling(1), found.compiling(3):
+        left = path.read_bytes()
+    found.close()
+    path.write_bytes(left)
+    # One of two ended the process. Which one is not known yet, so they are compiled one after the other.
+    both = CandidateJournal("digest", [1, 2, 3])
+    assert both.crashed == {"2": "the process that ran it ended"}
+    assert both.suspects([1])
+    assert not both.suspects([2])
+    both.close()
+    for damaged in (b"", b"\0" * 100, b"[]\nrr", json.dumps({"candidates": 1, "crashed": []}).encode()):
+        path.write_bytes(damaged)
+        again = CandidateJournal("digest", [1])
+        assert again.crashed == {}
+        again.close()

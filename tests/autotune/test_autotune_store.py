@@ -1,0 +1,524 @@
+"""The autotune store: layers, publication by many processes, hot reload, and trouble."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from autotune_helpers import key, record
+from buckets import GcsServerProcess, gcs_bucket
+from helpers import SUPPORT, local_documents
+
+from ejcache.autotune.records.layer import QUARANTINE
+from ejcache.autotune.records.record import Source, encode_record
+from ejcache.autotune.records.store import AutotuneStore, default_store, set_default_store
+from ejcache.bucket.breaker import CircuitBreaker
+from ejcache.bucket.files import FileBucket
+from ejcache.errors import InvalidKeyError, StoreBusyError, StoreReadOnlyError, UsageError
+from ejcache.stores.documents import Documents, open_documents
+from ejcache.util.log import forget_warnings
+
+
+@pytest.fixture(autouse=True)
+def fresh_warnings():
+    """Each test hears its own warnings, and leaves no store of its own behind."""
+    forget_warnings()
+    set_default_store(None)
+    yield
+    set_default_store(None)
+
+
+@pytest.fixture(scope="module")
+def gcs():
+    with GcsServerProcess() as server:
+        yield server
+
+
+@pytest.fixture(params=["directory", "mount", "bucket"])
+def documents(request, tmp_path):
+    """Documents of each kind."""
+    if request.param == "bucket":
+        server = request.getfixturevalue("gcs")
+        return Documents(gcs_bucket(server, request.node.name.replace("[", "-").replace("]", "")))
+    local = request.param == "directory"
+    return Documents(FileBucket(tmp_path / "documents", local=local, documents=True))
+
+
+def test_documents(documents):
+    """Every backend creates once, replaces, updates, lists by prefix and deletes."""
+    assert documents.read("a/b.json") is None
+    assert documents.stamp("a/b.json") is None
+    assert documents.create("a/b.json", b"1")
+    assert not documents.create("a/b.json", b"2")
+    assert documents.read("a/b.json") == b"1"
+    stamp = documents.stamp("a/b.json")
+    documents.replace("a/b.json", b"3")
+    assert documents.stamp("a/b.json") != stamp
+    documents.update("a/b.json", lambda old: old + b"4")
+    documents.update("a/c.json", lambda old: b"new" if old is None else None)
+    documents.update("a/c.json", lambda old: None)
+    assert documents.read("a/b.json") == b"34"
+    assert sorted(documents.list("a/")) == ["a/b.json", "a/c.json"]
+    assert list(documents.list("a/b")) == ["a/b.json"]
+    assert list(documents.list("z/")) == []
+    assert not documents.discard("a/b.json", b"other")
+    assert documents.discard("a/b.json", b"34")
+    assert not documents.discard("a/b.json", b"34")
+    assert not documents.discard("none/b.json", b"")
+    assert documents.delete("a/c.json")
+    assert not documents.delete("a/c.json")
+    for path in ("../x", "/x", "a//b", "a/.hidden", "x" * 300, "a\nb"):
+        with pytest.raises(InvalidKeyError):
+            documents.read(path)
+
+
+def test_files_follow_the_umask(tmp_path):
+    """A group can share a directory: documents are as readable as the umask lets them be."""
+    old = os.umask(0o002)
+    try:
+        local_documents(tmp_path / "d").create("a.json", b"1")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "d" / "a.json").stat().st_mode & 0o777 == 0o664
+
+
+def test_update_gives_up_when_others_keep_the_lock(tmp_path):
+    """A lock that is never released costs the deadline, not the program."""
+    documents = local_documents(tmp_path)
+
+    def change(_):
+        with pytest.raises(StoreBusyError):
+            local_documents(tmp_path).update("a.json", lambda old: b"2", timeout=0.05)
+        return b"1"
+
+    documents.update("a.json", change)
+    assert documents.read("a.json") == b"1"
+
+
+def test_killed_writers_leave_nothing_that_is_read(tmp_path):
+    """What a writer that was killed leaves is no document, and is swept once it is old."""
+    documents = local_documents(tmp_path)
+    documents.create("a.json", b"1")
+    left = tmp_path / ".tmp-host-1-x"
+    left.write_bytes(b"half")
+    assert list(documents.list("")) == ["a.json"]
+    assert documents.sweep() == 0
+    assert documents.bucket.sweep(older_than=-1) == 1
+    assert not left.exists()
+
+
+def test_published_records_are_found(tmp_path):
+    """What one store publishes another one finds, at the path that the key says."""
+    published = record()
+    assert AutotuneStore(str(tmp_path)).publish(published)
+    assert (tmp_path / published.key.path).exists()
+    found = AutotuneStore(str(tmp_path)).find(published.key)
+    assert (found.record, found.layer, found.source) == (published, "user", Source.TUNED)
+    assert AutotuneStore(str(tmp_path)).find(key("softmax")) is None
+
+
+def test_hot_reload(tmp_path):
+    """A record that another process publishes is seen without a restart; one that was found stays until a reload."""
+    store = AutotuneStore(str(tmp_path), refresh_seconds=0.0)
+    assert store.find(key()) is None
+    AutotuneStore(str(tmp_path)).publish(record(block=16, created=1.0))
+    assert store.find(key()).record.configuration == {"block": 16}
+    AutotuneStore(str(tmp_path)).publish(record(block=32, created=2.0))
+    assert store.find(key()).record.configuration == {"block": 16}
+    store.reload()
+    assert store.find(key()).record.configuration == {"block": 32}
+
+
+def test_absence_is_not_looked_up_again_at_once(tmp_path):
+    """A key that is not there costs one look, and the next one only after a while."""
+    store = AutotuneStore(str(tmp_path), refresh_seconds=60.0)
+    assert store.find(key()) is None
+    AutotuneStore(str(tmp_path)).publish(record())
+    assert store.find(key()) is None
+    store.forget(key())
+    assert store.find(key()) is not None
+
+
+def test_layers(tmp_path):
+    """The user's record goes before the shared one, both before seeds, and a stronger one before a weaker one."""
+    user, shared, seeds = (str(tmp_path / name) for name in ("user", "shared", "seeds"))
+    for place, block in ((shared, 2), (seeds, 3)):
+        AutotuneStore(place).publish(record(block=block))
+
+    def store():
+        return AutotuneStore(user, shared=shared, seeds=[seeds])
+
+    assert [(f.layer, f.source, f.record.configuration["block"]) for f in store().find_all(key())] == [
+        ("shared", Source.TUNED, 2),
+        ("seeds", Source.SEED, 3),
+    ]
+    AutotuneStore(user).publish(record(block=1))
+    assert store().find(key()).layer == "user"
+    AutotuneStore(shared).publish(record(block=2, source=Source.PGLE))
+    assert (store().find(key()).layer, store().find(key()).source) == ("shared", Source.PGLE)
+
+
+def test_publication_writes_every_writable_layer_and_no_seed(tmp_path):
+    """User and shared layers get the record, seeds never do."""
+    user, shared, seeds = (tmp_path / name for name in ("user", "shared", "seeds"))
+    store = AutotuneStore(str(user), shared=str(shared), seeds=[str(seeds)])
+    assert store.publish(record())
+    path = record().key.path
+    assert [(place / path).exists() for place in (user, shared, seeds)] == [True, True, False]
+    assert store.delete(key())
+    assert store.find(key()) is None
+
+
+def test_seeds_come_from_the_environment(tmp_path, monkeypatch):
+    """EJCACHE_AUTOTUNE_SEEDS names read-only places, with commas between, read when a store is opened."""
+    AutotuneStore(str(tmp_path / "b")).publish(record())
+    monkeypatch.setenv("EJCACHE_AUTOTUNE_SEEDS", f"{tmp_path / 'a'},{tmp_path / 'b'}")
+    found = AutotuneStore(str(tmp_path / "user")).find(key())
+    assert (found.layer, found.source) == ("seeds", Source.SEED)
+
+
+def test_default_store_follows_the_environment(tmp_path, monkeypatch):
+    """EJKERNEL_PERSISTENT_CACHE_DIR is read when the store is used, not when the module is imported."""
+    monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", str(tmp_path / "one"))
+    assert default_store().url == str(tmp_path / "one")
+    assert default_store() is default_store()
+    monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", str(tmp_path / "two"))
+    assert default_store().url == str(tmp_path / "two")
+    monkeypatch.setenv("EJCACHE_AUTOTUNE_DIR", str(tmp_path / "four"))
+    assert default_store().url == str(tmp_path / "four")
+    mine = AutotuneStore(str(tmp_path / "three"))
+    set_default_store(mine)
+    assert default_store() is mine
+
+
+def test_default_store_in_a_bucket_keeps_a_copy_at_home(monkeypatch, clean_environment):
+    """With a URL in the environment, the user's directory comes first and the bucket is the shared layer."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")  # or credentials are searched for behind the test
+    monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", "gs://bucket/prefix")
+    places = {layer.name: layer.documents.url for layer in default_store().layers}
+    assert places["user"].startswith(str(clean_environment))
+    assert places["shared"] == "gs://bucket/prefix"
+
+
+def test_an_unusable_url_in_the_environment_fails_no_program(monkeypatch, caplog):
+    """A typing error in a job's environment costs the results, with one warning, and nothing else."""
+    monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", "gs://")
+    store = default_store()
+    assert not store.publish(record())
+    assert store.find(key()) is not None
+    assert sum("cannot be opened" in r.message for r in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b'{"truncated": ', b"[1, 2]", b'{"somebody": "else"}', encode_record(record())[:200], b"\xff\x00"],
+    ids=["empty", "truncated", "list", "foreign", "cut", "binary"],
+)
+def test_damaged_records_are_misses_and_heal(tmp_path, data, caplog):
+    """A damaged record is a counted miss with one warning, moved aside, and the next publication heals it."""
+    path = tmp_path / key().path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    store = AutotuneStore(str(tmp_path))
+    assert store.find(key()) is None
+    assert store.stats()["corrupt"] == 1
+    assert not path.exists()
+    assert (tmp_path / QUARANTINE / path.name).read_bytes() == data
+    assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
+    assert store.publish(record())
+    assert AutotuneStore(str(tmp_path)).find(key()) is not None
+
+
+def test_a_record_that_cannot_be_merged_stops_no_other(tmp_path, caplog):
+    """Where a document is there that no record can be merged with, that one is dropped, counted, and others go on."""
+    body = json.loads(encode_record(record()))
+    del body["checksum"]
+    body["provenance"] = {"host": "\ud800"}
+    body["source"] = "pinned"
+    path = tmp_path / key().path
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(body))
+    store = AutotuneStore(str(tmp_path), seeds=())
+    assert not store.publish(record())
+    assert store.publish(record(key("softmax")))
+    store.close()
+    assert (store.stats()["waiting"], store.stats()["errors"]) == (0, 1)
+    assert AutotuneStore(str(tmp_path), seeds=()).find(key("softmax")) is not None
+    assert sum("cannot be stored" in r.message for r in caplog.records) == 1
+
+
+def test_damaged_records_in_read_only_layers_are_left(tmp_path):
+    """A layer that may not be written keeps its damaged record, and it is still a miss."""
+    path = tmp_path / key().path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"{")
+    store = AutotuneStore(str(tmp_path / "user"), seeds=[str(tmp_path)])
+    assert store.find(key()) is None
+    assert path.exists()
+
+
+def test_records_of_a_later_version_are_left_alone(tmp_path):
+    """A record that a later version wrote is a miss here, and neither moved nor overwritten."""
+    path = tmp_path / key().path
+    path.parent.mkdir(parents=True)
+    later = b'{"ejcache": "autotune record", "schema": 99}'
+    path.write_bytes(later)
+    store = AutotuneStore(str(tmp_path))
+    assert store.find(key()) is None
+    store.publish(record())
+    assert path.read_bytes() == later
+    assert store.stats()["unknown"] == 1
+
+
+def test_unwritable_places_cost_one_warning(tmp_path, caplog):
+    """Where nothing can be written, this process keeps its results, says so once, and goes on."""
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    store = AutotuneStore(str(blocked / "below"))
+    assert not store.publish(record())
+    assert not store.publish(record(key("softmax")))
+    assert store.find(key()).record.configuration == {"block": 16}
+    assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
+    assert store.stats()["waiting"] == 2
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, caplog):
+    """What could not be written is kept, and written with the next publication."""
+    store = AutotuneStore(str(tmp_path))
+    full = True
+    real = os.fsync
+
+    def fsync(fd):
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert not store.publish(record())
+    full = False
+    # What is there can still be read while nothing can be written.
+    assert store.layers[0].read(key("other")) is None
+    assert store.layers[0].counters["errors"] == 1
+    assert store.publish(record(key("softmax")))
+    again = AutotuneStore(str(tmp_path))
+    assert again.find(key()) is not None
+    assert again.find(key("softmax")) is not None
+    assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
+
+
+def test_what_one_layer_cannot_take_is_offered_again(tmp_path):
+    """A shared layer that fails for a while gets what it missed with the next publication."""
+    blocked = tmp_path / "shared"
+    blocked.write_text("in the way")
+    store = AutotuneStore(str(tmp_path / "user"), shared=str(blocked), seeds=())
+    assert store.publish(record())
+    assert store.stats()["waiting"] == 1
+    blocked.unlink()
+    assert store.publish(record(key("softmax")))
+    assert store.stats()["waiting"] == 0
+    assert AutotuneStore(str(blocked)).find(key()) is not None
+
+
+@pytest.mark.parametrize("way", ["default", "given"])
+def test_what_is_waiting_is_published_when_the_program_ends(way, run_python, tmp_path):
+    """What could not be written when it was found is offered once more at the end, however lately that failed."""
+    run_python(
+        """
+        import sys
+        sys.path.insert(0, {tests!r})
+        from autotune_helpers import record
+        from pathlib import Path
+        from ejcache.autotune.records.store import AutotuneStore, default_store, set_default_store
+        if {way!r} == "given":
+            set_default_store(AutotuneStore({place!r}))
+        Path({place!r}).write_text("in the way")
+        assert not default_store().publish(record())
+        Path({place!r}).unlink()
+        """.format(tests=str(SUPPORT), place=str(tmp_path / "place"), way=way),
+        env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "place")},
+    )
+    assert AutotuneStore(str(tmp_path / "place"), seeds=()).find(key()) is not None
+
+
+def test_a_place_that_gives_no_answer_does_not_keep_the_program(run_python, tmp_path):
+    """At the end a write that hangs is left behind."""
+    run_python(
+        """
+        import sys, threading
+        sys.path.insert(0, {tests!r})
+        from autotune_helpers import record
+        from ejcache.autotune.records import store
+        from ejcache.errors import StoreUnavailableError
+        from ejcache.bucket.files import FileBucket
+        from ejcache.stores.documents import Documents
+        from ejcache.util.threads import call_with_timeout
+
+        class Hanging(Documents):
+            ending = False
+            def create(self, path, data):
+                if self.ending:
+                    threading.Event().wait()
+                raise StoreUnavailableError("not now")
+
+        call_with_timeout("a thread", int, 1.0)
+        store._EXIT_SECONDS = 0.1
+        documents = Hanging(FileBucket({place!r}, local=True, documents=True))
+        store.set_default_store(store.AutotuneStore(documents, seeds=()))
+        assert not store.default_store().publish(record())
+        documents.ending = True
+        """.format(tests=str(SUPPORT), place=str(tmp_path / "place"))
+    )
+
+
+def test_configurations_that_json_cannot_hold_lose_nothing_else(tmp_path):
+    """A record that cannot be written is refused, and others are published before and after it."""
+    store = AutotuneStore(str(tmp_path))
+    bad = record()
+    object.__setattr__(bad, "configuration", {"block": object()})
+    with pytest.raises(UsageError):
+        store.publish(bad)
+    assert store.publish(record(key("softmax")))
+    assert store.find(key()) is None
+
+
+def test_read_only_stores_publish_nothing(tmp_path):
+    """A read-only store keeps results for this process and leaves the directory alone."""
+    store = AutotuneStore(str(tmp_path / "store"), read_only=True)
+    assert not store.publish(record())
+    assert store.find(key()) is not None
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(StoreReadOnlyError):
+        open_documents(str(tmp_path), read_only=True).create("a.json", b"")
+
+
+def test_records_of_other_environments_are_listed(tmp_path):
+    """The same call in other environments is found by its key's beginning."""
+    store = AutotuneStore(str(tmp_path))
+    store.publish(record(key(environment={"platform": "cpu", "jaxlib": "0.9"}), block=4))
+    assert store.find(key()) is None
+    assert [(f.source, f.record.configuration) for f in store.other_environments(key())] == [
+        (Source.STALE, {"block": 4})
+    ]
+    assert [f.record.configuration for f in store.records(operation="matmul", device="cpu")] == [{"block": 4}]
+    assert list(store.records(operation="other")) == []
+
+
+def test_a_bucket_serves_two_hosts(gcs, tmp_path):
+    """What one host measures and publishes in a bucket, another one finds there, stronger records first."""
+    import jax.numpy as jnp
+
+    from ejcache.autotune import Tuner, autotuned
+
+    def host(name):
+        documents = Documents(gcs_bucket(gcs, "two-hosts"))
+        store = AutotuneStore(str(tmp_path / name), shared=documents, seeds=())
+        return store, autotuned(
+            lambda x, *, n: x * n,
+            configs=[{"n": 1}, {"n": 2}],
+            name="shared",
+            store=store,
+            tuner=Tuner(rounds=8, confirm=False),
+        )
+
+    store, operation = host("one")
+    record = operation.tune(jnp.ones(4))
+    assert store.stats()["unpublished"] == 0
+    other, again = host("two")
+    choice = again.choose(jnp.ones(4))
+    assert (choice.source, choice.layer, choice.record) == (Source.TUNED, "shared", record)
+    assert not (tmp_path / "two").exists()
+    assert other.stats()["errors"] == 0
+
+
+def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog):
+    """A layer that fails is left alone for a while, with one warning, and the others serve."""
+    bucket = gcs_bucket("http://127.0.0.1:9", "gone", deadline=0.5)
+    bucket.breaker = CircuitBreaker(slow_seconds=0.0)
+    documents = Documents(bucket)
+    store = AutotuneStore(str(tmp_path), shared=documents, seeds=())
+    for operation in ("a", "b", "c"):
+        assert store.find(key(operation)) is None
+    assert store.publish(record())
+    assert store.find(key()) is not None
+    assert store.layers[1].counters["errors"] == 1
+    assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
+
+
+WRITER = textwrap.dedent("""
+    import errno, fcntl, os, sys
+    sys.path.insert(0, {tests!r})
+    kind, place, worker, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    from ejcache.autotune.ejkernel import PersistentCache
+    from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.bucket.files import FileBucket
+    from ejcache.bucket.retry import RetryPolicy
+    from ejcache.stores.documents import Documents
+    path = None
+    if kind == "gcs":
+        from buckets import gcs_bucket
+        documents = Documents(gcs_bucket(place, "shared", deadline=60.0))
+        path = os.devnull + "/none/operation.json"
+    else:
+        policy = RetryPolicy(deadline=60.0)
+        documents = Documents(FileBucket(place, policy=policy, local=kind == "local", documents=True))
+        path = place + "/operation.json"
+    if kind == "nfs":
+        def refuse(*arguments):
+            raise OSError(errno.ENOLCK, "No locks available")
+        fcntl.flock = refuse
+    cache = PersistentCache("operation", path=path, store=AutotuneStore(documents, seeds=()))
+    sys.stdout.write("ready\\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    for i in range(count):
+        cache.put("cpu|cpu", "operation@v1", f"{{worker:08x}}{{i:08x}}", {{"block": worker * 100 + i}})
+""").format(tests=str(SUPPORT))
+
+
+@pytest.mark.parametrize("kind", ["local", "nfs", "gcs"])
+def test_concurrent_writers_lose_nothing(kind, tmp_path, request):
+    """Eight processes that put 25 configurations each into one operation at the same time: all 200 are there."""
+    place = request.getfixturevalue("gcs").url if kind == "gcs" else str(tmp_path / "store")
+    workers, count = 8, 25
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, kind, place, str(worker), str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for worker in range(workers)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.communicate("go\n", timeout=120)
+        assert process.returncode == 0
+    documents = Documents(gcs_bucket(place, "shared")) if kind == "gcs" else local_documents(place)
+    blocks = {
+        f.record.configuration["block"] for f in AutotuneStore(documents, seeds=()).records(operation="operation")
+    }
+    assert len(blocks) == workers * count
+    if kind == "local":
+        import json
+
+        assert len(json.loads((tmp_path / "store" / "operation.json").read_text())) == workers * count
+
+
+def test_cache_without_a_directory(run_python):
+    """A program that sets JAX's cache directory to None has its tuned configurations in the user's own directory."""
+    done = run_python(
+        """
+        import jax, ejcache
+        ejcache.enable()
+        jax.config.update("jax_compilation_cache_dir", None)
+        print(ejcache.AutotuneStore().layers[0].name)
+        """
+    )
+    assert done.stdout == "user\n"

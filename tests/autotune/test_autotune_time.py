@@ -1,0 +1,208 @@
+"""Tuning takes a bounded time: budgets for running and compiling, hopeless candidates, and what was not tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from math import log2
+
+import jax.numpy as jnp
+import pytest
+from autotune_simulation import Machine, planted
+
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
+
+
+@pytest.mark.parametrize(
+    ("default", "others", "winner"),
+    [
+        (20e-6, [0.2], 0),
+        (20e-6, [1.0], 0),
+        (20e-6, [3.0], 0),
+        (20e-6, [10e-6, *[0.002] * 30], 1),
+        (10.0, [5.0], 1),
+        (30.0, [*[30.0] * 19, 20.0], 0),
+        (0.0, [0.0], 0),
+    ],
+    ids=["0.2 s", "1 s", "3 s", "30 of 2 ms", "10 s and 5 s", "21 of 30 s", "no time at all"],
+)
+def test_tuning_stays_within_its_budget(monkeypatch, default, others, winner):
+    """Whatever the candidates take, they run for the budget and one more run at most."""
+    machine = planted(dict(enumerate([default or 1e-9, *[seconds or 1e-9 for seconds in others]])))
+    machine.install(monkeypatch)
+    record = machine.tune(list(range(1 + len(others))))
+    assert machine.now <= 60.0 + max(default, *others)
+    assert record.configuration == winner
+    assert all(candidate.status.value == "ok" for candidate in record.candidates)
+    if default < 1 and max(others) < 1:
+        assert machine.now < 5.0
+
+
+def test_candidates_that_were_not_tried_have_not_failed(monkeypatch):
+    """Out of time, the rest is left out of the record, which says so."""
+    machine = planted(dict.fromkeys(range(21), 30.0))
+    machine.install(monkeypatch)
+    record = machine.tune(list(range(21)))
+    assert [candidate.configuration for candidate in record.candidates] == [0, 1]
+    assert record.measurement["untried"] == 19
+    assert "19 candidates were not tried, because the budget of 60 s ended" in record.measurement["unsure"]
+
+
+def test_compiling_has_a_budget_of_its_own(monkeypatch):
+    """Candidates that compile slowly take nothing from the time for running, and end when their own time ends."""
+    machine = Machine(lambda n: 0.002 - 0.001 * (n == 1), compile_seconds=50.0)
+    machine.install(monkeypatch)
+    record = machine.tune(list(range(10)), Tuner(compile_budget=200.0))
+    assert record.configuration == 1
+    assert len(record.candidates) == 4
+    assert record.measurement["unsure"] == (
+        "6 candidates were not tried, because the budget of 200 s for compiling ended"
+    )
+
+
+def test_each_candidate_runs_about_as_long_as_the_others(monkeypatch):
+    """The repeats of a sample are each candidate's own, so that a slow one takes no more time than a quick one."""
+    seconds = {0: 20e-6, 1: 35e-6}
+    spent = dict.fromkeys(seconds, 0.0)
+    machine = planted(seconds)
+    machine.install(monkeypatch)
+    run = machine.run
+
+    def counted(configuration, repeats=1):
+        spent[configuration] += repeats * seconds[configuration]
+        return run(configuration, repeats)
+
+    machine.run = counted
+    machine.tune([0, 1])
+    assert spent[1] < 1.3 * spent[0]
+
+
+def test_candidates_whose_first_runs_are_slow_are_not_dropped(monkeypatch):
+    """The first five runs of the best candidate take a hundred times as long, and it wins."""
+    machine = Machine(lambda n: 0.001 if n == 0 else 0.0005 * (100 if machine.runs["1"] <= 5 else 1))
+    machine.install(monkeypatch)
+    assert machine.tune([0, 1]).configuration == 1
+
+
+def test_unsure_verdicts_say_why(monkeypatch):
+    """A verdict for which the time was too short is marked."""
+    machine = planted({0: 10.0, 1: 5.0})
+    machine.install(monkeypatch)
+    record = machine.tune([0, 1])
+    assert record.configuration == 1
+    assert "budget of 60 s ended" in record.measurement["unsure"]
+    assert not record.measurement["confirmed"]
+    sure = machine.tune([0, 1], dataclasses.replace(Tuner(), budget=600.0))
+    assert "unsure" not in sure.measurement
+
+
+AXES = {"m": [16, 32, 64, 128, 256], "n": [16, 32, 64, 128, 256], "k": [16, 32, 64, 128, 256], "s": [1, 2], "w": [4, 8]}
+SPACE = [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
+
+
+def separable(c):
+    """Each parameter has a best value of its own."""
+    return 1 + 0.3 * abs(log2(c["m"]) - 6) + 0.2 * abs(log2(c["n"]) - 7) + 0.1 * (c["s"] == 1) + 0.12 * (c["w"] == 4)
+
+
+def valley(c):
+    """The product of two parameters counts, and the best values of two others depend on it."""
+    m, n = log2(c["m"]), log2(c["n"])
+    far = 0.4 * abs(m + n - 13) + 0.15 * abs(m - n - 1) + 0.1 * abs(log2(c["k"]) - 6)
+    return 1 + far + 0.1 * (c["s"] != (2 if c["k"] <= 64 else 1)) + 0.08 * (c["w"] != (8 if m + n > 12 else 4))
+
+
+def cliff(c):
+    """The larger the better, until they do not fit into the memory."""
+    full = min(1, c["m"] * c["n"] / 128**2)
+    return 0.5 + 0.3 / (full**0.5 + 0.05) + 8 / c["k"] + 0.15 * (c["s"] == 1) + 0.05 * ((c["w"] == 4) == (c["m"] > 64))
+
+
+@pytest.mark.parametrize("landscape", [separable, valley, cliff])
+def test_a_large_space_is_searched(monkeypatch, landscape):
+    """Of 500 candidates over 5 axes, one within 5 % of the best is found in 15 % of the time that all would take."""
+
+    def fits(c):
+        return landscape is not cliff or (c["m"] + c["n"]) * c["k"] * c["s"] * 2 <= 100_000
+
+    def seconds(c):
+        if not fits(c):
+            raise RuntimeError("out of shared memory")
+        return 0.001 * landscape(c)
+
+    def tuned(seed, **options):
+        machine = Machine(seconds, compile_seconds=0.2, noise="idle", seed=seed)
+        machine.install(monkeypatch)
+        record = machine.tune(SPACE, Tuner(seed=seed, **options), default=SPACE[37 * seed])
+        return machine.now, record
+
+    whole, _ = tuned(1, exhaustive=500)
+    best = min(landscape(c) for c in SPACE if fits(c))
+    found = [tuned(seed) for seed in range(1, 11)]
+    assert sum(landscape(record.configuration) <= 1.05 * best for _, record in found) >= 9
+    assert max(took for took, _ in found) <= 0.15 * whole
+    record = found[0][1]
+    assert record.measurement["searched"] == len(record.candidates) <= 67
+    assert "untried" not in record.measurement
+
+
+def test_a_searched_space_is_not_measured_again(tmp_path):
+    """The next process uses the choice, though most candidates of the space were never tried."""
+    tried = []
+
+    def operation(**options):
+        store = AutotuneStore(str(tmp_path / "store"), seeds=(), refresh_seconds=0.0)
+
+        @autotuned(
+            configs=[{"a": a, "b": b} for a in range(5) for b in range(4)],
+            name="wide",
+            store=store,
+            tuner=Tuner(exhaustive=6, sample_seconds=0.0001, confirm=False),
+            **options,
+        )
+        def wide(x, *, a, b):
+            tried.append((a, b))
+            return x + 0 * (a + b)
+
+        return wide
+
+    x = jnp.ones(8)
+    operation()(x)
+    assert len(set(tried)) == 6
+    tried.clear()
+    assert operation().choose(x).source.value == "tuned"
+    assert tried == []
+    # A new value on an axis makes another space.
+    pruned = operation(prune=lambda candidates, x: [c for c in candidates if c["b"] < len(x.shape)])
+    assert [c["b"] for c in pruned.bound((x,), {}).candidates()] == [0] * 5
+
+
+def test_similar_calls_say_where_to_begin(monkeypatch):
+    """The configuration of a similar call is measured right after the default."""
+    machine = planted(dict.fromkeys(range(21), 30.0))
+    machine.install(monkeypatch)
+    record = machine.tune(list(range(21)), starts=lambda: [17])
+    assert sorted(candidate.configuration for candidate in record.candidates) == [0, 17]
+
+
+@pytest.mark.parametrize("share", [0.4, 0.5])
+def test_tails_count(monkeypatch, share):
+    """A candidate that takes 1 ms or 3 ms does not beat a constant 1.3 ms, although it is mostly quicker."""
+    for seed in range(20):
+        draw = random.Random(seed).random
+        machine = Machine(lambda n, draw=draw: 0.0013 if n == 0 else (0.003 if draw() < share else 0.001))
+        machine.install(monkeypatch)
+        assert machine.tune([0, 1], Tuner(seed=seed)).configuration == 0
+
+
+@pytest.mark.parametrize(("noise", "least"), [("idle", 20), ("busy", 13), ("drift", 20)])
+def test_the_best_of_rivals_is_chosen(monkeypatch, noise, least):
+    """Of candidates one per cent apart the best one is chosen, also on a busy machine most of the time."""
+    seconds = (0.001, 0.0008, 0.000808, 0.000816, 0.000832)
+    right = 0
+    for seed in range(20):
+        machine = Machine(seconds.__getitem__, noise=noise, seed=seed)
+        machine.install(monkeypatch)
+        right += machine.tune(list(range(5)), Tuner(seed=seed)).configuration == 1
+    assert right >= least

@@ -1,0 +1,336 @@
+"""Answers that are lost, that no storage has written, or that come before the client is ready; S3's and Google's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
+from lossy_proxy import LossyProxy
+
+from ejcache.bucket.async_client import AsyncClient
+from ejcache.bucket.gcs import GcsBucket
+from ejcache.bucket.retry import RetryPolicy
+from ejcache.errors import StoreForbiddenError, StoreNotAskedError, StoreUnavailableError
+
+
+@pytest.fixture(scope="module")
+def moto():
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(moto):
+    with LossyProxy(moto.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3(proxy, tmp_path):
+    bucket = s3_bucket(proxy.url, tmp_path.name)
+    yield bucket
+    bucket.close()
+
+
+@pytest.fixture
+def gcs():
+    with GcsServer() as server:
+        yield server
+
+
+OPERATIONS = (
+    lambda bucket: bucket.read("k"),
+    lambda bucket: bucket.stat("k"),
+    lambda bucket: bucket.write("k", b"x"),
+    lambda bucket: bucket.delete("k"),
+    lambda bucket: list(bucket.walk("")),
+    lambda bucket: list(bucket.delete_many([("k", None)])),
+)
+
+
+class TestLostAnswersOfS3:
+    @pytest.mark.parametrize("how", ["reset", "close"])
+    def test_own_creation_is_recognised(self, proxy, s3, how):
+        """A creation that was carried out although the connection broke before its answer is our own."""
+        assert s3.read("warm") is None  # on a connection that is kept open
+        proxy.lose, proxy.how, proxy.times = "PUT", how, 1
+        assert s3.create("k", b"mine") is True
+        assert s3.read("k").data == b"mine"
+
+    def test_another_ones_creation_is_recognised(self, moto, proxy, s3, tmp_path):
+        """A creation whose answers were lost is not ours if another process made the object."""
+        s3_bucket(moto.url, tmp_path.name).create("k", b"same")
+        proxy.lose, proxy.times = "PUT", 1
+        assert s3.create("k", b"same") is False
+
+    def test_own_swap_and_deletion_are_recognised(self, proxy, s3):
+        """A conditional overwrite and a deletion that were carried out although their answers were lost are our own."""
+        first = s3.write("k", b"1")
+        proxy.lose, proxy.times = "PUT", 1
+        assert s3.write("k", b"2", version=first) == s3.stat("k").version
+        proxy.lose, proxy.times = "DELETE", 1
+        assert s3.delete("k") is True
+
+    def test_no_request_is_repeated_unseen(self, proxy, s3):
+        """Each try is one request: neither aiohttp nor botocore sends one again by itself."""
+        s3.read("warm")
+        proxy.seen.clear()
+        proxy.lose, proxy.how, proxy.times = "PUT", "close", 1
+        s3.write("k", b"x")
+        assert [method for method, _, _ in proxy.seen] == ["PUT", "PUT"]
+
+    def test_nobody_listens(self):
+        """A server that is not there is unreachable after three tries."""
+        bucket = s3_bucket("http://127.0.0.1:1")
+        with pytest.raises(StoreUnavailableError, match="3 tries"):
+            bucket.read("k")
+        bucket.close()
+
+
+class TestUploads:
+    def test_damage_on_the_way_to_google_is_found(self, gcs):
+        """An upload whose bytes are changed on their way is refused by the server, and made again."""
+        bucket = gcs_bucket(gcs)
+        gcs.add_fault("corrupt_upload", method="POST", count=1)
+        data = bytes(100_000)
+        assert bucket.create("k", data) is True
+        assert gcs.objects()["prefix/k"] == data
+        assert [r.status for r in gcs.requests] == [400, 200]
+        bucket.close()
+
+    def test_damage_on_the_way_to_s3_is_found(self, proxy, s3):
+        """An upload whose bytes are changed on their way is refused by its digest, as S3 does, and made again."""
+        proxy.damage = 2
+        data = bytes(100_000)
+        assert s3.create("k", data) is True
+        assert s3.read("k").data == data
+        assert [method for method, _, _ in proxy.seen].count("PUT") == 3
+
+
+class TestDeletions:
+    @pytest.mark.parametrize("status", [404, 405, 501])
+    def test_without_batches(self, gcs, status):
+        """A server without the request for many deletions gets one request for each object, under its condition."""
+        bucket = gcs_bucket(gcs)
+        versions = {f"o/{n}": bucket.write(f"o/{n}", b"x") for n in range(6)}
+        bucket.write("o/0", b"replaced")
+        gcs.add_fault("status", path="/batch", status=status)
+        gcs.clear_requests()
+        assert sorted(bucket.delete_many(versions.items())) == [f"o/{n}" for n in range(1, 6)]
+        assert sorted(gcs.objects()) == ["prefix/o/0"]
+        assert list(bucket.delete_many([("o/0", None)])) == ["o/0"]
+        assert sum("/batch" in r.path for r in gcs.requests) == 1
+        bucket.close()
+
+    @pytest.mark.parametrize(
+        "answer",
+        [(404, b""), (405, b""), (501, b""), (200, b"<DeleteResult></DeleteResult>"), (200, b"<html>no</html>")],
+        ids=["404", "405", "501", "no parts", "a page"],
+    )
+    def test_without_batches_of_s3(self, proxy, s3, answer):
+        """The same for a server with S3's protocol: it is asked once, and then gets one request for each object."""
+        proxy.answers["POST", "delete"] = answer
+        versions = {f"o/{n}": s3.write(f"o/{n}", b"%d" % n) for n in range(6)}
+        s3.write("o/0", b"replaced")
+        assert sorted(s3.delete_many(versions.items())) == [f"o/{n}" for n in range(1, 6)]
+        assert [info.name for info in s3.walk("")] == ["o/0"]
+        assert list(s3.delete_many([("o/0", None)])) == ["o/0"]
+        assert sum(method == "POST" for method, _, _ in proxy.seen) == 1
+
+    def test_a_replaced_object_is_spared(self, s3):
+        """An object that was replaced since it was listed is not deleted, even by a server that ignores versions."""
+        s3.write("a", b"1")
+        s3.write("b", b"1")
+        listed = [(info.name, info.version) for info in s3.walk("")]
+        s3.write("a", b"another process's")
+        assert list(s3.delete_many(listed)) == ["b"]
+        assert s3.read("a").data == b"another process's"
+        assert [info.name for info in s3.walk("")] == ["a"]
+
+
+class TestStrangeAnswers:
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_a_login_page_instead_of_google(self, gcs, operation):
+        """A proxy's page with status 200 is a storage that cannot be used, and no KeyError."""
+        bucket = gcs_bucket(gcs)
+        gcs.add_fault("status", status=200, message="<html>Please log in</html>")
+        with pytest.raises(StoreUnavailableError, match="not one of Google Cloud Storage, perhaps of a proxy"):
+            operation(bucket)
+        bucket.close()
+
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_a_login_page_instead_of_s3(self, proxy, s3, operation):
+        """The same in place of a server with S3's protocol, and no write counts as done."""
+        for method in ("GET", "HEAD", "PUT", "POST", "DELETE"):
+            proxy.answers[method, ""] = (200, b"<html>Please log in</html>")
+        with pytest.raises(StoreUnavailableError, match="not one of S3, perhaps of a proxy"):
+            operation(s3)
+
+
+class TestForbidden:
+    @pytest.mark.parametrize("storage", ["gcs", "s3"])
+    def test_objects_that_may_not_be_read_say_nothing_of_others(self, gcs, proxy, s3, storage):
+        """S3 answers 403 for an absent object if the bucket may not be listed: what is there is read all the same."""
+        bucket = gcs_bucket(gcs) if storage == "gcs" else s3
+        bucket.write("there", b"value")
+        gcs.add_fault("status", method="GET", path="hidden", status=403)
+        proxy.answers["GET", "hidden"] = (403, b"<Error><Code>AccessDenied</Code><Message>No</Message></Error>")
+        for n in range(5):
+            with pytest.raises(StoreForbiddenError, match="may not read"):
+                bucket.read(f"hidden/{n}")
+        assert bucket.read("there").data == b"value"
+        bucket.close()
+
+
+class TestCredentials:
+    @pytest.mark.parametrize(
+        ("content", "said"), [(None, "does not exist"), ("{", "is not JSON"), ("[]", "does not hold credentials")]
+    )
+    def test_a_file_that_cannot_be_used_is_named(self, tmp_path, monkeypatch, content, said):
+        """The file, the variable that names it, the cause and a remedy are in one sentence."""
+        path = tmp_path / "key.json"
+        if content is not None:
+            path.write_text(content)
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+        bucket = GcsBucket("bucket")
+        with pytest.raises(StoreUnavailableError, match=f"GOOGLE_APPLICATION_CREDENTIALS, {path}, {said}: correct"):
+            bucket.read("k")
+        bucket.close()
+
+    def test_google_s_reason_is_shown(self, gcs, tmp_path):
+        """A key that Google does not know any more: its reason is in the message."""
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import rsa
+
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        account = {"type": "service_account", "client_email": "a@b", "private_key": pem.decode(), "project_id": "p"}
+        path = tmp_path / "key.json"
+        path.write_text(json.dumps({**account, "private_key_id": "1", "token_uri": f"{gcs.url}/nowhere"}))
+        bucket = GcsBucket("bucket", credentials=str(path), endpoint_url=gcs.url)
+        with pytest.raises(StoreUnavailableError, match="cannot be renewed") as raised:
+            bucket.read("k")
+        assert "Invalid Credentials" not in str(raised.value)
+        bucket.close()
+
+
+class TestClient:
+    def slow_client(self, bucket, wait, *, load=lambda: None, **seconds):
+        def make(loop):
+            wait()
+            return bucket._make(loop)
+
+        return AsyncClient("gs://b", load=load, make=make, finish=bucket._client._finish, **seconds)
+
+    def test_a_slow_import_is_waited_for(self, gcs):
+        """An operation waits for its library beyond its own deadline, and then has all of that for the storage."""
+        bucket = gcs_bucket(gcs, deadline=0.5)
+        gcs_bucket(gcs).create("k", b"value")
+        loaded, found = threading.Event(), []
+        # An import that uses no processor time: its files come from a slow disk.
+        bucket._client = self.slow_client(bucket, lambda: None, load=loaded.wait, idle_seconds=0.2)
+        reader = threading.Thread(target=lambda: found.append(bucket.read("k")))
+        reader.start()
+        reader.join(1.5)
+        assert reader.is_alive()
+        loaded.set()
+        reader.join(60)
+        assert found[0].data == b"value"
+        assert bucket.breaker.is_open is False
+        bucket.close()
+
+    def test_an_endless_search_says_nothing_of_the_storage(self, gcs):
+        """A client that makes no progress is waited for once, and does not open the breaker."""
+        bucket = gcs_bucket(gcs)
+        forever = threading.Event()
+        bucket._client = self.slow_client(bucket, forever.wait, idle_seconds=0.1)
+        for _ in range(5):
+            with pytest.raises(StoreNotAskedError, match="its library is still loading, or its credentials"):
+                bucket.read("k")
+        assert bucket.breaker.is_open is False
+        forever.set()
+        bucket.close()
+
+    @pytest.mark.parametrize("where", ["its thread", "the loop"])
+    def test_a_busy_machine_is_progress(self, gcs, where):
+        """A client is waited for as long as its thread or the loop's uses the processor, and not for ever."""
+        bucket = gcs_bucket(gcs)
+        ended = threading.Event()
+
+        def work():
+            while not ended.is_set():
+                pass
+
+        async def work_on_the_loop():
+            work()
+
+        def make(loop):
+            if where == "the loop":
+                asyncio.run_coroutine_threadsafe(work_on_the_loop(), loop).result()
+            work()
+            return SimpleNamespace(loop=loop)
+
+        bucket._client = AsyncClient(
+            "gs://b", load=lambda: None, make=make, finish=finish, idle_seconds=1.0, most_seconds=3.0
+        )
+
+        def read():
+            with pytest.raises(StoreNotAskedError):
+                bucket.read("k")
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(1.8)
+        assert reader.is_alive()
+        reader.join(60)
+        ended.set()
+        bucket.close()
+
+    def test_what_cannot_be_made_is_tried_again(self):
+        """An import that fails says why, and the next operation tries it again."""
+        failures = iter([ImportError("no module named gcsfs"), None])
+
+        def load():
+            failure = next(failures)
+            if failure is not None:
+                raise failure
+
+        client = AsyncClient("gs://b", load=load, make=lambda loop: SimpleNamespace(loop=loop), finish=finish)
+        with pytest.raises(StoreUnavailableError, match="gs://b cannot be opened: no module named gcsfs"):
+            client.file_system()
+        assert client.file_system().loop.is_running()
+
+
+async def finish(fs):
+    """Nothing is to be closed."""
+
+
+def test_programs_that_end_at_once_write_their_counters(moto, run_python):
+    """A program that asked S3 nothing while it ran writes its counters while it ends, and ends without delay."""
+    program = """
+        import sys, time, atexit
+        started = time.monotonic()
+        from ejcache.bucket.s3 import S3Bucket
+        from ejcache.stores.shared.store import SharedStore
+        options = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "us-east-1"}}
+        store = SharedStore(S3Bucket("bucket", "ends", endpoint_url=sys.argv[1], options=options))
+        store.add_counters({"hits": 2})
+    """
+    for _ in range(2):
+        assert run_python(program, moto.url).stderr == ""
+    bucket = s3_bucket(moto.url, "ends")
+    assert len(list(bucket.walk("v1/counters/"))) == 2
+    bucket.close()
+
+
+def test_retries_end_when_the_deadline_does():
+    """No try is given more than half of the deadline, so that a silent connection leaves time for another one."""
+    seen = []
+    RetryPolicy(deadline=4).run("trying", seen.append)
+    assert seen == [pytest.approx(2, abs=0.1)]

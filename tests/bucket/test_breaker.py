@@ -1,0 +1,245 @@
+"""The circuit breaker: when it opens, who may probe, and when it closes."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from memory_bucket import MemoryBucket
+
+from ejcache.bucket.breaker import CircuitBreaker, breaker_for, forget_breakers
+from ejcache.errors import StoreBusyError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.testing.processes import in_fork
+
+
+class Clock:
+    """Monotonic seconds that stand still until a test moves them."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def breaker(clock):
+    return CircuitBreaker(failures=3, slow_seconds=2.0, cooldown=30.0, clock=clock, jitter=lambda low, high: 1.0)
+
+
+def test_opens_after_failures_in_a_row(breaker):
+    """Three failures in a row open it; a success in between starts the count anew."""
+    for _ in range(2):
+        breaker.fail()
+    breaker.succeed()
+    for _ in range(2):
+        breaker.fail()
+    assert breaker.is_open is False
+    breaker.fail()
+    assert breaker.is_open is True
+
+
+def test_one_deadline_opens_it(breaker):
+    """One failure that took as long as a deadline is enough."""
+    breaker.fail(seconds=2.0)
+    assert breaker.is_open is True
+    assert breaker.retry_in == 30.0
+
+
+def test_one_probe_at_a_time(breaker, clock):
+    """After the cool-down exactly one caller may probe, and others are still refused."""
+    breaker.fail(seconds=5)
+    clock.now += 29.9
+    assert breaker.allow_probe() is False
+    clock.now += 0.1
+    assert breaker.retry_in == 0.0
+    assert [breaker.allow_probe() for _ in range(3)] == [True, False, False]
+    breaker.succeed()
+    assert breaker.is_open is False
+
+
+def test_failed_probes_wait_longer(breaker, clock):
+    """Each failed probe doubles the cool-down, up to eight times the first; a success takes it back."""
+    breaker.fail(seconds=5)
+    waits = []
+    for _ in range(6):
+        waits.append(breaker.retry_in)
+        clock.now += breaker.retry_in
+        assert breaker.allow_probe() is True
+        breaker.fail()
+    assert waits == [30, 60, 120, 240, 240, 240]
+    clock.now += 240
+    assert breaker.allow_probe() is True
+    breaker.succeed()
+    breaker.fail(seconds=5)
+    assert breaker.retry_in == 30
+
+
+def test_lost_probe(breaker, clock):
+    """A prober that never reports does not keep the breaker open for ever."""
+    breaker.fail(seconds=5)
+    clock.now += 30
+    assert breaker.allow_probe() is True
+    clock.now += 29
+    assert breaker.allow_probe() is False
+    clock.now += 1
+    assert breaker.allow_probe() is True
+
+
+def test_late_failures_change_nothing(breaker, clock):
+    """Failures of calls that began before it opened do not push the probe away."""
+    breaker.fail(seconds=5)
+    clock.now += 20
+    breaker.fail(seconds=25)
+    assert breaker.retry_in == 10
+
+
+def test_a_closed_breaker_needs_no_probe(breaker):
+    """While it is closed, a call that would be a probe is an ordinary one."""
+    assert breaker.allow_probe() is True
+    assert breaker.probe(lambda: pytest.fail("probed")) is True
+
+
+def test_cool_down_is_jittered(clock):
+    """The cool-down is drawn around its value, so that a pod does not come back at one moment."""
+    asked = []
+    breaker = CircuitBreaker(cooldown=100, clock=clock, jitter=lambda low, high: asked.append((low, high)) or low)
+    breaker.fail(seconds=5)
+    assert asked == [(0.75, 1.25)]
+    assert breaker.retry_in == 75
+
+
+def test_shared_by_url():
+    """Users of one URL have one breaker; users of others have others."""
+    forget_breakers()
+    assert breaker_for("gs://a/b") is breaker_for("gs://a/b")
+    assert breaker_for("gs://a/b") is not breaker_for("gs://a/c")
+    before = breaker_for("gs://a/b")
+    forget_breakers()
+    assert breaker_for("gs://a/b") is not before
+    forget_breakers()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_fork_keeps_what_was_learnt(breaker):
+    """A forked child knows that the storage is in trouble, and can probe although its parent is probing."""
+    forget_breakers()
+    shared = breaker_for("gs://forked")
+    shared.fail(seconds=5)
+    with shared._lock:
+        assert in_fork(lambda: (shared.allow_probe(), shared.is_open)) == (False, True)
+    forget_breakers()
+
+
+class Unsteady(MemoryBucket):
+    """A bucket that fails while it has an error, and says when it was asked for an object's metadata."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.breaker = CircuitBreaker(clock=clock, jitter=lambda low, high: 1.0)
+        self.error = None
+        self.asked = 0
+        self.probed = threading.Event()
+
+    def _read(self, *arguments):
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return super()._read(*arguments)
+
+    def _write(self, *arguments):
+        if self.error is not None:
+            raise self.error
+        return super()._write(*arguments)
+
+    def _stat(self, *arguments):
+        self.probed.set()
+        return super()._stat(*arguments)
+
+
+@pytest.fixture
+def unsteady(clock):
+    return Unsteady(clock)
+
+
+def test_a_bucket_that_failed_is_not_asked(unsteady):
+    """After three failures in a row no operation of any kind reaches the storage."""
+    unsteady.error = StoreBusyError("slow")
+    for _ in range(3):
+        with pytest.raises(StoreBusyError, match="slow"):
+            unsteady.read("a")
+    for operation in (
+        lambda: unsteady.read("a"),
+        lambda: unsteady.write("a", b"x"),
+        lambda: list(unsteady.walk("")),
+        lambda: list(unsteady.delete_many([("a", None)])),
+        lambda: unsteady.stat("a"),
+    ):
+        with pytest.raises(StoreNotAskedError, match=f"{unsteady.url} failed and is not asked for another 30 s"):
+            operation()
+    assert unsteady.asked == 3
+    assert not unsteady.probed.is_set()
+
+
+@pytest.mark.parametrize("answer", [StoreReadOnlyError("may not write"), None], ids=["refused", "absent"])
+def test_answers_close_the_breaker(unsteady, answer):
+    """A refusal to write and "not found" say that the storage is reachable."""
+    unsteady.error = StoreUnavailableError("reset")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            unsteady.read("a")
+    unsteady.error = answer
+    if answer is None:
+        assert unsteady.read("a") is None
+    else:
+        with pytest.raises(StoreReadOnlyError):
+            unsteady.write("a", b"x")
+    unsteady.error = StoreUnavailableError("reset")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="reset"):
+            unsteady.read("a")
+    assert unsteady.breaker.is_open is False
+
+
+def test_a_probe_runs_in_the_background(unsteady, clock):
+    """A refused call after the cool-down is refused at once, and has another thread ask the storage."""
+    unsteady.breaker.fail(seconds=5)
+    closed = threading.Event()
+    succeed = unsteady.breaker.succeed
+    unsteady.breaker.succeed = lambda: (succeed(), closed.set())
+    clock.now += 30
+    with pytest.raises(StoreNotAskedError):
+        unsteady.read("a")
+    assert closed.wait(60)
+    assert unsteady.probed.is_set()
+    assert unsteady.read("a") is None
+
+
+def test_calls_within_a_call_are_judged_once(breaker):
+    """A tier and its bucket share a breaker: one failure of both is one failure."""
+
+    def outer():
+        return breaker.call("gs://a", inner, probe=outer)
+
+    def inner():
+        raise StoreUnavailableError("reset")
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            breaker.call("gs://a", outer, probe=outer)
+    assert breaker.is_open is False
+
+
+def test_a_foreground_command_asks_each_object(unsteady):
+    """Without a breaker every call goes through, however many failed."""
+    unsteady.breaker, unsteady.error = None, StoreUnavailableError("reset")
+    for _ in range(5):
+        with pytest.raises(StoreUnavailableError, match="reset"):
+            unsteady.read("a")
+    assert unsteady.asked == 5

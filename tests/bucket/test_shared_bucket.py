@@ -1,0 +1,482 @@
+"""What a bucket makes of a network: requests, retries, lost answers, deadlines, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from buckets import GcsServer, gcs_bucket, s3_bucket
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from gcs_server.objects import ApiError
+
+from ejcache.bucket.gcs import GcsBucket
+from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.shared.store import SharedStore
+from ejcache.util.threads import CallTimeoutError, call_with_timeout
+
+
+@pytest.fixture
+def server():
+    with GcsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server):
+    bucket = gcs_bucket(server)
+    yield bucket
+    bucket.close()
+
+
+@pytest.fixture
+def impatient(server):
+    bucket = gcs_bucket(server, deadline=0.6)
+    bucket.breaker = None
+    yield bucket
+    bucket.close()
+
+
+def said(server):
+    """Method and status of every request since the last time."""
+    lines = [(r.method, r.status) for r in server.requests]
+    server.clear_requests()
+    return lines
+
+
+class TestRequests:
+    def test_hot_path(self, server, bucket):
+        """A hit, a miss and a publication are one request each, and nothing lists."""
+        store = SharedStore(bucket)
+        assert store.get("k") is None
+        assert said(server) == [("GET", 404)]
+        assert store.put("k", b"value" * 1000) is True
+        assert said(server) == [("POST", 200)]
+        assert store.get("k") == b"value" * 1000
+        assert said(server) == [("GET", 206)]
+        assert store.put("k", b"other") is False
+        assert said(server) == [("POST", 412)]
+        assert store.contains("k") is True
+        assert store.peek("k", length=4) == b"valu"
+        assert [(r.method, r.bytes_out) for r in server.requests][1] == ("GET", 4)
+
+    def test_opening_asks_nothing(self, server):
+        """A bucket that is opened and closed makes no request."""
+        gcs_bucket(server).close()
+        assert server.requests == []
+
+    def test_large_objects_come_in_parts(self, server, bucket):
+        """An object larger than a part is read in parts, and is whole."""
+        bucket.part_size = 1000
+        data = bytes(range(256)) * 10
+        bucket.create("large", data)
+        server.clear_requests()
+        assert bucket.read("large").data == data
+        assert [r.bytes_out for r in server.requests] == [1000, 1000, 560]
+        assert bucket.read("large", length=1500).data == data[:1500]
+        assert bucket.read("large", length=1000).size == 2560
+
+    def test_replaced_between_parts(self, bucket, monkeypatch):
+        """An object that is replaced while it is read in parts is read again, never a mixture."""
+        bucket.part_size = 1000
+        bucket.create("k", b"a" * 2500)
+        read = bucket._read
+        once = iter([True])
+
+        def read_and_replace(name, start, *rest):
+            blob = read(name, start, *rest)
+            if next(once, False):
+                bucket.write("k", b"b" * 2500)
+            return blob
+
+        monkeypatch.setattr(bucket, "_read", read_and_replace)
+        assert bucket.read("k").data == b"b" * 2500
+
+    def test_pages(self, server, bucket):
+        """A listing goes through all pages and names what is below the prefix only."""
+        server.api.page_size = 7
+        names = {f"v1/entries/{n:02}" for n in range(30)}
+        for name in names | {"v1/other"}:
+            bucket.create(name, b"x")
+        server.clear_requests()
+        assert {info.name for info in bucket.walk("v1/entries/")} == names
+        assert len(server.requests) == 5
+        assert all("fields" in r.query for r in server.requests)
+
+    def test_deletion_in_batches(self, server, bucket):
+        """Deletions go a hundred to a request, and those whose condition fails are left."""
+        with ThreadPoolExecutor(8) as pool:
+            versions = list(pool.map(lambda n: bucket.write(f"o/{n}", b"x"), range(250)))
+        wanted = [(f"o/{n}", version if n % 10 else "1") for n, version in enumerate(versions)]
+        server.clear_requests()
+        deleted = list(bucket.delete_many(iter([*wanted, ("o/none", None)])))
+        assert sorted(deleted) == sorted(f"o/{n}" for n in range(250) if n % 10)
+        assert len(server.requests) == 3
+        assert len(server.objects()) == 25
+
+    def test_payloads_that_look_like_the_protocol(self, bucket):
+        """A payload with delimiters of gcsfs, of MIME and of HTTP in it comes back as it was."""
+        data = b"\r\n--==0==--\r\n\r\nHTTP/1.1 200 OK\r\n\r\n--" + bytes(range(256)) + b"\n--==0==\n"
+        bucket.create("k", data)
+        assert bucket.read("k").data == data
+
+    def test_odd_names_and_no_prefix(self, server):
+        """Names are escaped in addresses, and a bucket needs no prefix."""
+        bucket = gcs_bucket(server, "")
+        for name in ("a/b c", "a/%2F+&?#=", "a/{0}", "a/é"):
+            assert bucket.create(name, name.encode())
+            assert bucket.read(name).data == name.encode()
+        assert {info.name for info in bucket.walk("a/")} == set(server.objects())
+        bucket.close()
+
+    def test_an_endpoint_without_a_scheme(self, server):
+        """An emulator may be named by its host and port alone."""
+        bucket = gcs_bucket(server.url.removeprefix("http://"))
+        assert bucket.create("k", b"x") is True
+        bucket.close()
+
+    def test_versions(self, bucket):
+        """A write or a deletion under a version happens if it still is that, and not otherwise."""
+        first = bucket.write("k", b"1")
+        second = bucket.write("k", b"2", version=first)
+        assert second != first
+        assert bucket.write("k", b"3", version=first) is None
+        assert bucket.delete("k", version=first) is False
+        assert bucket.read("k").version == bucket.stat("k").version == second
+        assert bucket.delete("k", version=second) is True
+        assert bucket.write("k", b"4", version=second) is None
+
+
+class TestLostAnswers:
+    def test_own_creation_is_recognised(self, server, bucket):
+        """A creation that happened although its answer was lost is our own, by its mark."""
+        server.add_fault("drop_after", method="POST", count=1)
+        assert bucket.create("k", b"mine") is True
+        assert said(server) == [("POST", 0), ("POST", 412), ("GET", 200)]
+
+    def test_another_ones_creation_is_recognised(self, server, bucket):
+        """A creation that was cut off, while another one's stood, is not ours, even if the bytes are the same."""
+        gcs_bucket(server).create("k", b"same")
+        server.add_fault("reset", method="POST", count=1)
+        assert bucket.create("k", b"same") is False
+
+    def test_own_deletion_is_recognised(self, server, bucket):
+        """A deletion that happened although its answer was lost is our own."""
+        bucket.create("k", b"x")
+        server.add_fault("drop_after", method="DELETE", count=1)
+        assert bucket.delete("k") is True
+        assert bucket.delete("k") is False
+
+    def test_own_swap_is_recognised(self, server, bucket):
+        """A conditional overwrite that happened although its answer was lost is our own, and gives its version."""
+        first = bucket.write("k", b"1")
+        server.add_fault("drop_after", method="POST", count=1)
+        assert bucket.write("k", b"2", version=first) == bucket.stat("k").version
+
+    def test_lost_batch(self, server, bucket):
+        """A batch of deletions whose answer was lost is asked again, and nothing is left or raised."""
+        for n in range(5):
+            bucket.create(f"o/{n}", b"x")
+        server.add_fault("drop_after", path="/batch", count=1)
+        list(bucket.delete_many((f"o/{n}", None) for n in range(5)))
+        assert server.objects() == {}
+
+    @pytest.mark.parametrize(
+        ("reason", "error"), [("forbidden", StoreReadOnlyError), ("rateLimitExceeded", StoreBusyError)]
+    )
+    def test_a_batch_whose_parts_are_refused(self, server, impatient, monkeypatch, reason, error):
+        """Deletions that are not permitted say so at once; those that come too fast are tried again until the end."""
+        impatient.create("k", b"x")
+        route = server.api._route
+
+        def refuse(call):
+            if call.method == "DELETE":
+                raise ApiError(403, reason, "storage.objects.delete is needed")
+            return route(call)
+
+        monkeypatch.setattr(server.api, "_route", refuse)
+        server.clear_requests()
+        with pytest.raises(error, match="delet"):
+            list(impatient.delete_many([("k", None)]))
+        assert (len(server.requests) == 1) == (reason == "forbidden")
+
+    @pytest.mark.parametrize(
+        ("code", "error"),
+        [("AccessDenied", StoreReadOnlyError), ("InvalidRequest", StoreUnavailableError), ("NoSuchKey", None)],
+    )
+    def test_deletions_that_s3_refuses(self, monkeypatch, code, error):
+        """S3 refuses the parts of a batch within an answer that says 200; only what is gone already is no failure."""
+        bucket = s3_bucket("http://127.0.0.1:1")
+        bucket._has_batches = True
+        monkeypatch.setattr(bucket, "_call", lambda *_, **__: ([], [("prefix/k", code, "so it is")]))
+        with pytest.raises(error, match="so it is") if error else contextlib.nullcontext():
+            assert list(bucket.delete_many([("k", None)])) == []
+
+    @pytest.mark.parametrize("action", ["reset", "drop_after", "stall"])
+    def test_one_winner_in_a_storm(self, server, action):
+        """Eight that create the same objects through a breaking network have one winner each, whose bytes stand."""
+        server.add_fault(action, method="POST", probability=0.15, seconds=0.1)
+        buckets = [gcs_bucket(server) for _ in range(8)]
+
+        def create(me):
+            return {n for n in range(12) if buckets[me].create(f"o/{n}", b"%d" % me)}
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(create, range(8)))
+        for n in range(12):
+            (winner,) = [me for me in range(8) if n in won[me]]
+            assert server.objects()[f"prefix/o/{n}"] == b"%d" % winner
+        for bucket in buckets:
+            bucket.close()
+
+
+class TestTrouble:
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            {"action": "status", "status": 503},
+            {"action": "status", "status": 500},
+            {"action": "status", "status": 429},
+            {"action": "status", "status": 408},
+            {"action": "status", "status": 503, "message": "invalid is a word that gcsfs stumbles over"},
+            {"action": "reset"},
+            {"action": "truncate"},
+            {"action": "drop_after"},
+        ],
+        ids=lambda fault: f"{fault['action']}-{fault.get('status', '')}-{len(fault)}",
+    )
+    def test_passing_trouble_is_retried(self, server, bucket, fault):
+        """Two failures of each kind cost a get and a put nothing but time."""
+        bucket.create("k", b"value")
+        server.add_fault(**fault, count=2, method="GET")
+        assert bucket.read("k").data == b"value"
+        server.clear_faults()
+        server.add_fault(**fault, count=2, method="POST")
+        assert bucket.create("l", b"more") is True
+        server.clear_faults()
+        assert bucket.read("l").data == b"more"
+
+    def test_a_shortened_body_is_noticed(self, server, bucket):
+        """A body that is shorter than its range is read again."""
+        bucket.create("k", b"value" * 10)
+        server.add_fault("shorten", method="GET", count=1)
+        assert bucket.read("k").data == b"value" * 10
+
+    def test_refusing_forever(self, server, impatient):
+        """A storage that answers 503 for ever is unavailable, after several tries within the deadline."""
+        server.add_fault("status", status=503)
+        with pytest.raises(StoreUnavailableError, match=r"503 Injected fault 503.*tries within 0\.6 s"):
+            impatient.read("k")
+        assert len(server.requests) > 1
+
+    def test_throttling_forever(self, server, impatient):
+        """A storage that asks for patience for ever is busy."""
+        server.add_fault("status", status=429)
+        with pytest.raises(StoreBusyError, match="429"):
+            impatient.create("k", b"x")
+
+    @pytest.mark.parametrize("action", ["stall", "stall_body", "stall_after"])
+    def test_stalling_forever(self, server, impatient, action):
+        """A storage that says nothing, or not everything, is busy at the deadline."""
+        impatient.create("k", b"value")
+        server.add_fault(action)
+        for call in (
+            lambda: impatient.read("k"),
+            lambda: impatient.create("l", b"x"),
+            lambda: list(impatient.walk("")),
+            lambda: impatient.stat("k"),
+        ):
+            with pytest.raises(StoreBusyError, match="no answer"):
+                call()
+
+    def test_one_stall_leaves_time_for_another_try(self, server, impatient):
+        """A connection that went silent is given up in time for a second one."""
+        impatient.create("k", b"value")
+        server.add_fault("stall", count=1)
+        assert impatient.read("k").data == b"value"
+
+    def test_gone(self, server, bucket):
+        """A storage that is not there is unavailable after a few tries, and back when it is back."""
+        bucket.create("k", b"value")
+        server.stop()
+        with pytest.raises(StoreUnavailableError, match="3 tries"):
+            bucket.read("k")
+        server.start()
+        assert bucket.read("k").data == b"value"
+
+    def test_wrong_host(self):
+        """A host that does not exist is unavailable, and named."""
+        bucket = GcsBucket("bucket", endpoint_url="http://no-such-host.invalid:1", policy=RetryPolicy(deadline=5))
+        with pytest.raises(StoreUnavailableError, match="no-such-host"):
+            bucket.read("k")
+        bucket.close()
+
+    def test_forbidden(self, server, bucket):
+        """A refusal is said at once: of a read as unavailable, of a write as read-only."""
+        server.add_fault("status", status=403, message="does not have storage.objects access")
+        with pytest.raises(StoreUnavailableError, match=r"may not read gs://bucket/prefix.*storage\.objects access"):
+            bucket.read("k")
+        with pytest.raises(StoreReadOnlyError, match="may not write"):
+            bucket.create("k", b"x")
+        with pytest.raises(StoreReadOnlyError):
+            bucket.delete("k")
+        assert len(server.requests) == 3
+
+    def test_no_bucket(self, server):
+        """A bucket that does not exist is said to be the trouble, of every call."""
+        bucket = GcsBucket("elsewhere", endpoint_url=server.url)
+        bucket.breaker = None
+        for call in (
+            lambda: bucket.read("k"),
+            lambda: bucket.create("k", b"x"),
+            lambda: list(bucket.walk("")),
+            lambda: bucket.delete("k"),
+        ):
+            with pytest.raises(StoreUnavailableError, match="no bucket gs://elsewhere"):
+                call()
+        bucket.close()
+
+    def test_one_write_a_second(self, server, bucket):
+        """Two overwrites of one object within a second succeed, because the second is tried again."""
+        server.api.write_interval = 0.3
+        bucket.write("k", b"1")
+        bucket.write("k", b"2")
+        assert server.objects()["prefix/k"] == b"2"
+        assert 429 in [r.status for r in server.requests]
+
+
+@pytest.fixture
+def account(tmp_path):
+    """A service account's file, for a token server."""
+
+    def write(token_url):
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        content = {
+            "type": "service_account",
+            "project_id": "p",
+            "private_key_id": "1",
+            "private_key": pem.decode(),
+            "client_email": "someone@p.iam.gserviceaccount.com",
+            "token_uri": token_url,
+        }
+        path = tmp_path / "account.json"
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    return write
+
+
+class TestCredentials:
+    def test_a_credentials_file(self, account):
+        """A service account's file gets a token, and every request carries it."""
+        with GcsServer(token="secret") as server:
+            bucket = GcsBucket("bucket", credentials=account(server.token_url), endpoint_url=server.url)
+            assert bucket.create("k", b"x") is True
+            assert bucket.read("k").data == b"x"
+            bucket.close()
+            nobody = gcs_bucket(server)
+            with pytest.raises(StoreUnavailableError, match="refuses the credentials"):
+                nobody.read("k")
+            nobody.close()
+
+    def test_a_token_that_cannot_be_had(self, account, server):
+        """Credentials that cannot be renewed make the storage unavailable, not an error of Google's."""
+        bucket = GcsBucket("bucket", credentials=account(f"{server.url}/nowhere"), endpoint_url=server.url)
+        with pytest.raises(StoreUnavailableError, match="credentials cannot be renewed"):
+            bucket.read("k")
+        bucket.close()
+
+    def test_no_credentials_file(self, server):
+        """A credentials file that is not there is named, and never sent as if it were a token."""
+        bucket = GcsBucket("bucket", credentials="/nowhere/key.json", endpoint_url=server.url)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError, match=r"credentials file, /nowhere/key\.json, does not exist"):
+                bucket.read("k")
+        assert server.requests == []
+        bucket.close()
+
+
+class TestEnd:
+    def test_a_program_that_ends(self, server, run_python):
+        """While a program ends, after its connections are closed, it can still write, by the host's name."""
+        program = """
+            import atexit
+            from ejcache.stores.opening import open_store
+
+            store = open_store("gs://bucket/p")
+            atexit.register(lambda: print(store.put("late", b"x")))
+            store.put("early", b"x")
+            store.add_counters({"hits": 2})
+            store.bucket.close()
+            open_store("gs://bucket/p").get("early")  # and is not closed
+        """
+        finished = run_python(program, env={"STORAGE_EMULATOR_HOST": server.url.replace("127.0.0.1", "localhost")})
+        assert finished.stdout.strip() == "True"
+        assert finished.stderr == ""
+        names = [name.split("/")[2] for name in server.objects()]
+        assert sorted(names) == ["counters", "entries", "entries"]
+
+    def test_importing_costs_no_gcsfs(self, run_python):
+        """Nothing of the storage's libraries is imported before a URL is opened."""
+        program = """
+            import sys
+            import ejcache.stores.opening
+
+            print(sorted({"gcsfs", "fsspec", "aiohttp", "s3fs", "google"} & set(sys.modules)))
+        """
+        assert run_python(program).stdout.strip() == "[]"
+
+
+class TestRetryPolicy:
+    def test_tries_until_it_succeeds(self):
+        """Transient failures are tried again; what is returned at last counts."""
+        outcomes = iter([TransientError("one"), TransientError("two"), "done"])
+
+        def attempt(timeout):
+            assert 0 < timeout <= 5
+            outcome = next(outcomes)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        assert RetryPolicy().run("trying", attempt) == "done"
+
+    def test_other_errors_pass(self):
+        """Anything but a transient failure reaches the caller at once."""
+        calls = []
+
+        def attempt(timeout):
+            calls.append(timeout)
+            raise KeyError("k")
+
+        with pytest.raises(KeyError):
+            RetryPolicy().run("trying", attempt)
+        assert len(calls) == 1
+
+    def test_large_bodies_get_more_time(self):
+        """The time of a try grows with what is to be sent."""
+        seen = []
+        RetryPolicy(deadline=2, bytes_per_second=1000).run("sending", seen.append, size=30_000)
+        assert seen[0] == pytest.approx(31, abs=0.5)
+
+    def test_a_call_that_hangs_is_left_behind(self):
+        """A call that does not come back is left at its timeout; its own errors, also timeouts, are its own."""
+        release = threading.Event()
+        with pytest.raises(CallTimeoutError, match="waiting gave no answer"):
+            call_with_timeout("waiting", release.wait, 0.05)
+        release.set()
+
+        def fail():
+            raise TimeoutError("its own")
+
+        with pytest.raises(TimeoutError, match="its own"):
+            call_with_timeout("failing", fail, 5)
+        with ThreadPoolExecutor(20) as pool:
+            assert list(pool.map(lambda n: call_with_timeout("n", lambda: n, 30), range(200))) == list(range(200))

@@ -1,0 +1,173 @@
+"""A compilation cache over tiers: what it counts of them, what it waits for, and damage that one tier heals."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from contextlib import closing
+
+import pytest
+
+from ejcache import entry
+from ejcache.bucket.breaker import breaker_for
+from ejcache.cache.compilation_cache import CompilationCache
+from ejcache.cache.counters import Miss
+from ejcache.cache.policy import CachePolicy
+from ejcache.errors import StoreUnavailableError, UsageError
+from ejcache.settings.resolve import resolve
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.memory import MemoryStore
+from ejcache.stores.tiered.store import TieredStore
+from ejcache.testing import FaultStore
+
+
+def cache_of(url, open_store):
+    return CompilationCache(CachePolicy(url, open_store=open_store))
+
+
+@pytest.fixture
+def tiers():
+    return MemoryStore(), FaultStore(MemoryStore())
+
+
+@pytest.fixture
+def cache(tiers):
+    cache = cache_of("memory://", lambda: TieredStore(*tiers, verify=lambda key, data: entry.verify(data, key=key)))
+    yield cache
+    cache.close()
+
+
+def test_waits_for_uploads(cache, tiers):
+    """A flush with a time waits for uploads, one without does not."""
+    gate = tiers[1].block("put")
+    assert cache.put("k", b"value") is True
+    assert gate.reached.wait(60)
+    cache.flush()
+    assert tiers[1].inner.contains("k") is False
+    gate.opened.set()
+    assert cache.flush(60) is True
+    assert tiers[1].inner.contains("k") is True
+
+
+def test_says_what_is_left(cache, tiers):
+    """A flush says when something could not be uploaded in its time."""
+    cache.put("first", b"value")
+    assert cache.flush(60) is True
+    breaker_for(tiers[1].url).fail(seconds=100)
+    cache.put("k", b"value")
+    assert cache.flush(60) is False
+
+
+def test_tiers_are_counted(cache, tiers):
+    """What each tier was asked shows in the statistics, of this process and of all, uploads at the end included."""
+    cache.put("k", b"value")
+    cache.get("k")
+    cache.get("absent")
+    counted = cache.stats().to_dict()["tiers"]
+    assert counted["local"]["hits"] == counted["local"]["misses"] == counted["shared"]["misses"] == 1
+    cache.close()
+    assert tiers[1].counters()["local_hits"] == tiers[1].counters()["shared_uploads"] == 1
+    assert cache.stats(whole_store=True).tiers["local"]["hits"] == 1
+
+
+def test_a_shared_hit_is_hashed_once(cache, tiers, monkeypatch):
+    """The bytes of a hit of the shared tier are verified before they are copied, and not once more before their use."""
+    data = entry.encode(entry.Header(key="k"), b"value")
+    tiers[1].inner.put("k", data)
+    hashed = []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr("ejcache.entry.hashlib.sha256", lambda part: (hashed.append(len(part)), sha256(part))[1])
+    assert cache.get("k") == b"value"
+    assert hashed.count(len(data) - 32) == 1
+    assert tiers[0].peek("k") == data
+    assert cache.get("k") == b"value"  # the local copy is verified by itself
+    assert hashed.count(len(data) - 32) == 2
+
+
+def test_without_tiers():
+    """A cache of one store has no tiers to show, and nothing to wait for."""
+    cache = cache_of("memory://", MemoryStore)
+    cache.put("k", b"value")
+    assert cache.flush(60) is True
+    assert cache.stats().to_dict()["tiers"] == {}
+
+
+def test_damage_of_the_local_tier_is_no_miss(cache, tiers):
+    """An entry that is damaged in the local tier alone is counted, taken out, and given from the shared tier."""
+    cache.put("k", b"value")
+    assert cache.flush(60) is True
+    good = tiers[0].peek("k")
+    tiers[0].replace("k", good[:-1] + bytes([good[-1] ^ 1]))
+    assert cache.get("k") == b"value"
+    stats = cache.stats()
+    assert (stats.hits, stats.misses, stats.corrupt) == (1, 0, 1)
+    assert stats.tiers["local"]["corrupt"] == 1
+    assert tiers[0].peek("k") == good
+
+
+def test_damage_of_both_tiers_is_a_miss(cache, tiers):
+    """An entry that is damaged in both tiers is a counted miss, gone from both, and can be stored again."""
+    for tier in tiers:
+        tier.put("k", b"garbage")
+    assert cache.get("k") is None
+    stats = cache.stats()
+    assert stats.misses_by_reason == {"corrupt": 1}
+    assert [tier.contains("k") for tier in tiers] == [False, False]
+    assert cache.put("k", b"value") is True
+    assert cache.get("k") == b"value"
+
+
+def test_shared_tier_in_trouble_is_a_miss(cache, tiers):
+    """When the shared tier fails a lookup is a miss that says so, and what is compiled is kept by the local tier."""
+    tiers[1].fail("get", StoreUnavailableError("gone"), times=None)
+    assert cache.get("k") is None
+    assert cache.stats().misses_by_reason == {"error": 1}
+    assert cache.put("k", b"value") is True
+    assert cache.get("k") == b"value"
+
+
+def test_metadata_that_cannot_be_kept(cache):
+    """A field that no reader would take back is an error of the caller's, named, and nothing is stored."""
+    with pytest.raises(UsageError, match="platform"):
+        cache.put("k", b"value", metadata={"platform": 5})
+    assert cache.get("k") is None
+    assert cache.stats().corrupt == 0
+
+
+def test_damage_in_a_read_only_store_counts_once(tmp_path):
+    """It cannot be taken out of use, so that looking again would only meet it again."""
+    data = bytearray(entry.encode(entry.Header(key="k"), bytes(100)))
+    data[-40] ^= 1
+    with LocalStore(tmp_path) as store:
+        store.put("k", bytes(data))
+    policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))
+    with closing(policy):
+        assert policy.read("k", resolve()).miss is Miss.CORRUPT
+        assert policy.stats().corrupt == 1
+
+
+def test_an_entry_of_a_nonsensical_header_is_healed(tmp_path):
+    """One that passes its checksum and says what no entry says is taken out of use, as any damage is."""
+    text = b'{"key":"k","codec":"none","payload_size":0,"raw_size":0,"created":1%s}' % (b"0" * 400)
+    body = b"EJC1" + struct.pack(">I", len(text)) + text
+    with LocalStore(tmp_path) as store:
+        store.put("k", body + hashlib.sha256(body).digest())
+    with closing(cache_of(str(tmp_path), lambda: LocalStore(tmp_path))) as cache:
+        assert cache.get("k") is None
+        assert cache.put("k", b"value") is True
+        assert cache.get("k") == b"value"
+
+
+def test_a_cache_that_is_switched_off_says_so():
+    """Its miss has a reason of its own: whether there is an entry is not known."""
+    off = resolve(calls={"enabled": False})
+    cache = CompilationCache(CachePolicy("memory://", open_store=MemoryStore), settings=lambda: off)
+    assert cache.get("k") is None
+    assert cache.stats().misses_by_reason == {"disabled": 1}
+
+
+def test_entries_are_listed(cache):
+    """Those that a user stored, and not the texts beside them."""
+    cache.put("k", b"value")
+    cache.put("module_text-1", b"text")
+    assert [info.key for info in cache.entries()] == ["k"]

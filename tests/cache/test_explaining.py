@@ -1,0 +1,608 @@
+"""Each reason for a miss, provoked in a real program, and the sentence that a person reads of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import re
+import zlib
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import ejcache
+from ejcache import entry
+from ejcache.cache.explaining.known import stored_text
+from ejcache.cache.explanation import Known, explain
+from ejcache.cache.miss_log import MissRecord, read_misses, record_miss
+from ejcache.cli.app.commands import build
+from ejcache.keys.difference import Identity, environment_differences
+from ejcache.keys.key import is_side_key
+from ejcache.settings.directories import state_directory
+from ejcache.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def directory(tmp_path):
+    yield str(tmp_path / "cache")
+    ejcache.disable()
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture
+def cache(directory):
+    return ejcache.enable(directory, min_compile_seconds=0)
+
+
+def train(x):
+    return jax.numpy.sin(x) * 2
+
+
+def compile_one(function=train, size=4):
+    jax.clear_caches()
+    return np.asarray(jax.jit(function)(np.ones(size, np.float32)))
+
+
+def last_miss():
+    return next(read_misses())
+
+
+def sentence(directory):
+    with ejcache.open_store(directory, read_only=True) as store:
+        return explain(last_miss(), Known(store)).sentence
+
+
+def entry_of(store, name="jit_train"):
+    return next(i.key for i in store.entries() if not is_side_key(i.key) and i.key.startswith(name))
+
+
+def test_nothing_of_that_name_is_stored(cache, directory):
+    """The first compilation of a function: new here, or evicted."""
+    compile_one()
+
+    assert sentence(directory) == (
+        "jit_train was compiled: no entry is stored under its key, nor another entry of a function of this name: "
+        "it is new here, or was evicted"
+    )
+
+
+def test_other_arguments(cache, directory):
+    """The shapes that changed are named, from what to what."""
+    compile_one()
+    compile_one(size=8)
+
+    assert sentence(directory) == "jit_train was compiled because the batch size changed: argument x f32[4] -> f32[8]"
+
+
+def test_another_program_text(cache, directory):
+    """A unified diff of the two modules shows the line that changed."""
+    compile_one()
+
+    def changed(x):
+        return jax.numpy.cos(x) * 2
+
+    changed.__name__ = changed.__qualname__ = "train"
+    compile_one(changed)
+
+    with ejcache.open_store(directory, read_only=True) as store:
+        explanation = explain(last_miss(), Known(store))
+    line = changed.__code__.co_firstlineno + 1
+    assert f"the computation changed at test_explaining.py:{line}" in explanation.sentence
+    assert "+ cosine; - sine" in explanation.sentence
+    assert "-    %0 = stablehlo.sine" in explanation.diff
+    assert "+    %0 = stablehlo.cosine" in explanation.diff
+
+
+def test_no_text_is_kept_when_switched_off(directory):
+    """`keep_module_text=False`: the miss is still explained, without a diff, and no side object is stored."""
+    ejcache.enable(directory, min_compile_seconds=0, keep_module_text=False)
+    compile_one()
+    compile_one(size=8)
+
+    with ejcache.open_store(directory, read_only=True) as store:
+        explanation = explain(last_miss(), Known(store))
+        assert not [i for i in store.entries() if is_side_key(i.key)]
+    assert "changed from (f32[4]) -> f32[4] to (f32[8]) -> f32[8]" in explanation.sentence
+    assert explanation.diff == ""
+
+
+def test_another_namespace(cache, directory, monkeypatch):
+    """The salt that changed is named."""
+    compile_one()
+    monkeypatch.setenv("EJCACHE_NAMESPACE", "second")
+    compile_one()
+
+    assert "EJCACHE_NAMESPACE changed: (none) -> second" in sentence(directory)
+
+
+def test_a_flag_that_changed(run_python, directory):
+    """An XLA flag in the environment: the flag is named, not only 'options'."""
+    code = f"""
+        import ejcache, jax
+        ejcache.enable({directory!r}, min_compile_seconds=0)
+        jax.jit(lambda x: x * 3)(1.0)
+    """
+    run_python(code)
+    run_python(code, env={"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"})
+
+    assert "the environment variable XLA_FLAGS changed: + --xla_cpu_enable_fast_math=true" in sentence(directory)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        pytest.param(lambda data: data[:-1], "its entry was damaged", id="corrupt"),
+        pytest.param(
+            lambda data: entry.encode(entry.Header(key="another"), b"x"),
+            "returned another program's",
+            id="foreign",
+        ),
+        pytest.param(
+            lambda data: entry.encode(entry.decode(data).header, b"nonsense" * 99),
+            "XLA cannot load it",
+            id="rejected",
+        ),
+    ],
+)
+def test_an_entry_that_could_not_be_used(damage, words, cache, directory):
+    """Damaged, somebody else's, or not for this host: each says so."""
+    compile_one()
+    with ejcache.open_store(directory) as store:
+        key = entry_of(store)
+        store.replace(key, damage(store.peek(key)))
+    compile_one()
+
+    assert words in sentence(directory)
+
+
+def test_an_entry_of_a_later_version(cache, directory):
+    """It is left alone, and the sentence says that this version cannot read it."""
+    import hashlib
+
+    compile_one()
+    with ejcache.open_store(directory) as store:
+        key = entry_of(store)
+        later = b"EJC2" + store.peek(key)[4:-32]
+        later += hashlib.sha256(later).digest()
+        store.replace(key, later)
+        compile_one()
+
+        assert store.peek(key) == later
+    assert "of a format that this version of ejcache does not read" in sentence(directory)
+
+
+def test_forced(cache, directory, monkeypatch):
+    """EASYDEL_RECOMPILE_FORCE is named."""
+    compile_one()
+    monkeypatch.setenv("EASYDEL_RECOMPILE_FORCE", "1")
+    compile_one()
+
+    assert "EASYDEL_RECOMPILE_FORCE" in sentence(directory)
+
+
+def test_checked(directory):
+    """A hit that was recompiled to check it is no unexplained miss."""
+    cache = ejcache.enable(directory, min_compile_seconds=0, check_one_in=1)
+    compile_one()
+    compile_one()
+
+    assert cache.stats().misses_by_reason == {"absent": 1, "checked": 1}
+
+
+def test_storage_trouble(tmp_path):
+    """A place that cannot be opened: the reason is the storage."""
+    place = tmp_path / "file"
+    place.write_text("mine")
+    ejcache.enable(str(place), min_compile_seconds=0)
+    compile_one()
+    ejcache.disable()
+
+    record = last_miss()
+    assert (record.reason, record.outcome) == ("error", "error")
+    assert "could not be read" in explain(record, Known(ejcache.open_store("memory://none"))).sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "words"),
+    [
+        pytest.param({"min_compile_seconds": 60}, {}, "less than the minimum compile time", id="quick"),
+        pytest.param({"min_entry_size": 10**8}, {}, "below the minimum entry size", id="small"),
+        pytest.param({"max_size": 500}, {}, "larger than the whole limit", id="large"),
+        pytest.param({}, {"EJCACHE_READ_ONLY": "1"}, "the cache is read-only", id="read-only"),
+    ],
+)
+def test_why_it_was_not_stored_either(settings, environment, words, directory, monkeypatch):
+    """A compilation that is repeated at every start because it is never stored says why."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ejcache.enable(directory, **{"min_compile_seconds": 0, **settings})
+    compile_one()
+    jax.config.update("jax_compilation_cache_max_size", -1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    ejcache.disable()
+
+    result = CliRunner().invoke(build(), ["why", "--dir", directory])
+
+    assert result.exit_code == 0
+    assert words in result.output
+
+
+def test_custom_partitioning_is_bypassed_loudly(run_python, directory):
+    """No key holds a pointer: compiled without the cache, one warning, counted, and `why` knows; the flag overrides."""
+    code = f"""
+        import ejcache, jax, json, numpy as np
+        from jax.experimental.custom_partitioning import custom_partitioning
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+        cache = ejcache.enable({directory!r}, min_compile_seconds=0)
+
+        @custom_partitioning
+        def doubled(x):
+            return x * 2
+
+        doubled.def_partition(
+            infer_sharding_from_operands=lambda mesh, args, result: args[0].sharding,
+            partition=lambda mesh, args, result: (mesh, lambda x: x * 2, args[0].sharding, (args[0].sharding,)),
+            sharding_rule="i -> i",
+        )
+        x = jax.device_put(np.ones(4, np.float32), NamedSharding(Mesh(np.array(jax.devices()), ("a",)), P("a")))
+        for _ in range(2):
+            jax.clear_caches()
+            assert np.asarray(jax.jit(doubled)(x)).tolist() == [2.0] * 4
+        print(json.dumps(cache.stats().to_dict()))
+    """
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    finished = run_python(code, env=env)
+
+    stats = json.loads(finished.stdout)
+    assert (stats["skipped"], stats["requests"], stats["stores"]) == ({"partitioning": 2}, 0, 0)
+    assert finished.stderr.count("uses custom_partitioning") == 1
+    assert "has no identity outside the process" in sentence(directory)
+
+    overridden = run_python(code, env={**env, "JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY": "1"})
+    assert json.loads(overridden.stdout)["stores"] == 1
+
+
+def test_the_flag_logs_the_explanation(cache, caplog):
+    """`jax_explain_cache_misses` says it where the program runs."""
+    jax.config.update("jax_explain_cache_misses", True)
+    try:
+        with caplog.at_level(logging.WARNING, logger="ejcache"):
+            compile_one()
+            compile_one(size=8)
+    finally:
+        jax.config.update("jax_explain_cache_misses", False)
+
+    said = [r.getMessage() for r in caplog.records if r.name == "ejcache"]
+    assert any("new here, or was evicted" in line for line in said)
+    assert any("the batch size changed" in line and "stored" in line for line in said)
+
+
+def test_why_on_the_command_line(cache, directory):
+    """By name, by key, the last ones, as a page and as JSON; and an unknown name is exit status 1."""
+    compile_one()
+    compile_one(size=8)
+    runner = CliRunner()
+
+    by_name = runner.invoke(build(), ["why", "train", "--dir", directory])
+    assert by_name.exit_code == 0
+    assert "the batch size changed" in by_name.output
+    as_json = json.loads(runner.invoke(build(), ["why", "--last", "2", "--json", "--dir", directory]).output)
+    assert [r["name"] for r in as_json] == ["jit_train", "jit_train"]
+    assert as_json[0]["differences"][0]["component"] == "signature"
+    key = as_json[1]["key"]
+    assert key in runner.invoke(build(), ["why", key, "--dir", directory]).output
+    assert runner.invoke(build(), ["why", "nobody", "--dir", directory]).exit_code == 1
+
+
+def test_why_is_about_one_cache(cache, directory, tmp_path, monkeypatch):
+    """With --dir, misses of that cache only; without, those of any, each compared with the entries of its own."""
+    compile_one()
+    compile_one(size=8)
+    other = ejcache.enable(str(tmp_path / "other"), min_compile_seconds=0)
+    compile_one(size=16)
+    assert other.stats().misses == 1
+    monkeypatch.chdir(tmp_path)
+
+    def why(*arguments):
+        return json.loads(CliRunner().invoke(build(), ["why", "--json", *arguments]).output)
+
+    (there,) = why("--dir", "other", "--last", "5")
+    assert (there["url"], there["nearest_key"]) == (other.url, None)
+    (here,) = why("train", "--dir", directory)
+    assert here["url"] == directory
+    assert here["differences"][0]["component"] == "signature"
+    found = why("--last", "3")
+    assert [each["url"] for each in found] == [other.url, directory, directory]
+    assert [each["nearest_key"] is None for each in found] == [True, False, True]
+    assert directory in CliRunner().invoke(build(), ["why", "train", "--dir", directory]).output
+
+
+def test_why_takes_a_full_name_before_its_beginning(tmp_path):
+    """A later miss of `train_step` is not the answer about `train`."""
+    for number, name in enumerate(("jit_train", "jit_train_step")):
+        record_miss(
+            MissRecord(
+                time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key=f"{name}-k", name=name
+            )
+        )
+    for what, name in (("jit_train", "jit_train"), ("train", "jit_train"), ("jit_train_", "jit_train_step")):
+        assert json.loads(CliRunner().invoke(build(), ["why", what, "--json"]).output)[0]["name"] == name
+
+
+def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_path):
+    """On a host that missed nothing: an entry is compared with the one of its function stored before it."""
+    compile_one()
+    compile_one(size=8)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another-host"))
+
+    result = CliRunner().invoke(build(), ["why", "train", "--dir", directory])
+
+    assert result.exit_code == 0
+    assert "the batch size changed" in result.output
+
+
+def test_the_log_survives_damage_and_stays_small(tmp_path):
+    """Lines that are no records are passed over; two files of 2 MB at most."""
+    for number in range(1500):
+        record_miss(
+            MissRecord(
+                time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n" * 2000
+            )
+        )
+    log = state_directory() / "misses.jsonl"
+    with log.open("a") as file:
+        file.write('not json\n{"unknown": 1}\n')
+
+    records = list(read_misses())
+
+    assert records[0].time == 1499
+    assert sum(path.stat().st_size for path in log.parent.glob("misses*")) < 4_200_000
+
+
+def test_a_log_that_another_process_has_moved_aside(monkeypatch):
+    """Of two processes that find the log full one moves it; the other one's fresh log stays in its place."""
+    record = MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
+    record_miss(record)
+    log = state_directory() / "misses.jsonl"
+    log.write_bytes(log.read_bytes() + b"{}\n" * 700_000)
+    stat = os.fstat
+    calls = []
+
+    def stat_and_lose(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 1:  # before it writes
+            return stat(descriptor)
+        patched.undo()
+        found = stat(descriptor)
+        record_miss(replace(record, name="other"))
+        record_miss(replace(record, name="fresh"))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", stat_and_lose)
+        record_miss(replace(record, name="mine"))
+
+    assert [r.name for r in read_misses()] == ["fresh", "other", "mine", "n"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[" * 100_000, b'{"time": ' + b"9" * 4000 + b"}", b"[]", b'{"time": "x"}', b"\xff", b'{"components": [1]}'],
+)
+def test_damaged_lines_of_the_log_are_skipped(line):
+    """A line of the log that no process of ours wrote hides none of the others."""
+    good = MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
+    record_miss(good)
+    fields = asdict(good)
+    if line.startswith(b"{"):
+        line = json.dumps(fields | json.loads(line)).encode()
+    log = state_directory() / "misses.jsonl"
+    log.write_bytes(line + b"\n" + log.read_bytes() + line + b"\n")
+    assert list(read_misses()) == [good]
+
+
+def test_a_log_that_is_a_pipe():
+    """A named pipe in the place of the log keeps nobody waiting."""
+    log = state_directory() / "misses.jsonl"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(log)
+    record_miss(MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n"))
+    assert list(read_misses()) == []
+
+
+def test_a_text_that_is_not_the_one_of_its_key():
+    """`why` shows no text but the one whose digest the entry names, however intact the object under its key is."""
+    from ejcache.keys.key import module_text_key
+
+    digests = [hashlib.sha256(text).hexdigest() for text in (b"one\n", b"two\n")]
+    with MemoryStore() as store:
+        for digest in digests:
+            key = module_text_key(digest)
+            store.put(key, entry.encode(entry.Header(key=key, kind="module_text"), b"\x1b]0;evil\n"))
+        assert [stored_text(store, digest) for digest in digests] == [None, None]
+        key = module_text_key(digests[0])
+        store.replace(key, entry.encode(entry.Header(key=key, kind="module_text"), b"one\n"))
+        assert stored_text(store, digests[0]) == "one\n"
+        store.replace(key, entry.encode(entry.Header(key=key), b"one\n"))
+        assert stored_text(store, digests[0]) is None
+
+
+def test_a_reason_of_a_later_version(directory):
+    """The log is shared with other versions; a reason that this one does not know is given as it stands."""
+    record_miss(
+        MissRecord(time=1, url="u", reason="someday", outcome="stored", compile_seconds=0, key="k", name="jit_f")
+    )
+    ejcache.open_store(directory).close()
+
+    assert sentence(directory) == "jit_f was compiled: someday"
+
+
+def identity(key="k", **components):
+    details = {name: value for name, value in components.items() if name != "computation"}
+    return Identity(key, "jit_f", {"computation": "c", **components}, details, created=1.0)
+
+
+def record_of(what, time=1.0):
+    fields = {name: getattr(what, name) for name in ("key", "name", "components", "details")}
+    return MissRecord(time=time, url="u", reason="absent", outcome="stored", compile_seconds=0, **fields)
+
+
+def test_the_nearest_entry_differs_least():
+    """One flag apart is nearer than another program, whatever is newer."""
+    wanted = record_of(identity("k", arguments="--xla_a", jaxlib="1"), time=9)
+    flag = record_of(identity("flag", arguments="--xla_b", jaxlib="1"), time=1)
+    program = record_of(identity("program", arguments="--xla_a", jaxlib="2", computation="other"), time=2)
+
+    assert explain(wanted, None, [wanted, program, flag]).nearest.key == "flag"
+    assert explain(wanted, None, [wanted]).nearest is None
+
+
+def test_likeness_comes_before_age(cache, directory):
+    """Of two programs of other shapes, the one of the same operations is compared, though the other one is newer."""
+
+    def cosine(x):
+        return jax.numpy.cos(x) * 2
+
+    cosine.__name__ = cosine.__qualname__ = "train"
+    compile_one()
+    compile_one(cosine)
+    compile_one(size=8)
+
+    assert sentence(directory).endswith("the batch size changed: argument x f32[4] -> f32[8]")
+
+
+def test_sizes_that_were_seen_are_in_the_advice(cache, directory):
+    """A dimension that varies: the advice names the range of what this function was called with."""
+    for size in (31, 48, 64, 40):
+        compile_one(size=size)
+    with ejcache.open_store(directory, read_only=True) as store:
+        assert "pad it to one size: 31…64 were seen (4 sizes)" in explain(last_miss(), Known(store)).advice
+
+
+def test_versions_are_named_from_what_to_what():
+    """`jaxlib 0.10.1 -> 0.10.2`; libraries that changed under the same version are said to have."""
+    old, new = identity(jaxlib="0.10.1", native_libraries="a"), identity("n", jaxlib="0.10.2", native_libraries="b")
+    (only,) = environment_differences(old, new)
+    assert only.sentence == "the version of JAX changed: jaxlib 0.10.1 -> 0.10.2"
+
+    swapped = identity("s", jaxlib="0.10.1", native_libraries="b")
+    (only,) = environment_differences(old, swapped)
+    assert "though jaxlib's version is the same" in only.sentence
+
+
+def test_kinds_and_numbers_of_devices_are_named():
+    """Another accelerator, and more of them."""
+    of = "{} process 0 device {} slice 0"
+    old = identity(devices=of.format("NVIDIA A100", 0), machine="m")
+    new = identity("n", devices="\n".join(of.format("NVIDIA H100", n) for n in range(2)), machine="o")
+    assert [each.sentence for each in environment_differences(old, new)] == [
+        "the kind of device changed: NVIDIA A100 -> NVIDIA H100",
+        "the number of devices changed: 1 -> 2",
+    ]
+
+
+def test_a_program_that_is_compiled_again_unchanged(directory):
+    """Not stored the last time, or evicted since, or compiled for another cache: that is the reason, with advice."""
+    ejcache.enable(directory, min_compile_seconds=60)
+    compile_one()
+    compile_one()
+    explained = ejcache.why()[0]
+    assert "because it was not stored when it was compiled" in explained.sentence
+    assert "min_compile_seconds=0" in explained.advice[0]
+
+    ejcache.enable(directory, min_compile_seconds=0)
+    compile_one()
+    ejcache.clear()
+    compile_one()
+    assert "its entry is gone: it was stored" in ejcache.why()[0].sentence
+
+    ejcache.enable(f"{directory}-2", min_compile_seconds=0)
+    compile_one()
+    assert re.search(rf"another cache: \d+s before, it was compiled for {directory}", ejcache.why()[0].sentence)
+
+
+def test_the_miss_log_holds_the_line_that_called(cache):
+    """The user's file, line and function, not ours and not JAX's."""
+    compile_one()
+    file, _, rest = last_miss().caller.rpartition(":")
+    assert (file, rest.split()[1:]) == (__file__, ["in", "compile_one"])
+
+
+def test_what_older_versions_wrote_and_read(cache):
+    """A record has the fields of the first version only, so that every version reads the log."""
+    compile_one()
+    line = json.loads((state_directory() / "misses.jsonl").read_text().splitlines()[-1])
+    assert set(line) == {
+        "time", "url", "reason", "outcome", "compile_seconds", "key", "name", "components", "details", "signature",
+        "module",
+    }  # fmt: skip
+    assert all(isinstance(value, str) for value in line["details"].values())
+
+
+def test_without_the_cache_a_miss_is_compared_with_what_this_host_compiled(cache, directory):
+    """The cache is gone or cannot be reached: the same first line, and a note that says so."""
+    compile_one()
+    compile_one(size=8)
+    ejcache.disable()
+    there = ejcache.why()[0]
+    Path(directory).rename(f"{directory}-gone")
+
+    gone = ejcache.why()[0]
+    assert gone.sentence == there.sentence
+    assert "its cache cannot be asked" in gone.note
+    assert "there is no cache at" in gone.note
+    said = CliRunner().invoke(build(), ["why", "train"])
+    assert said.exit_code == 0
+    assert said.output.startswith(there.sentence)
+    assert "its cache cannot be asked" in said.output
+
+
+def test_since_full_and_the_number_of_lines(cache, directory):
+    """`--since` bounds the time; an explanation has at most 20 lines, and `--full` adds the diff."""
+    compile_one()
+    compile_one(size=8)
+    why = CliRunner().invoke
+    assert len(json.loads(why(build(), ["why", "--since", "1h", "--json"]).output)) >= 2
+    assert why(build(), ["why", "--since", "0s"]).exit_code == 1
+    assert isinstance(why(build(), ["why", "--since", "soon"]).exception, ejcache.UsageError)
+    short, full = why(build(), ["why"]).output, why(build(), ["why", "--full"]).output
+    assert len(short.splitlines()) <= 20
+    assert "stablehlo.sine" not in short
+    assert "+    %0 = stablehlo.sine" in full
+
+
+def test_colours_on_a_terminal_only(cache, monkeypatch):
+    """Bold and coloured with FORCE_COLOR, plain with NO_COLOR and in a pipe."""
+    compile_one()
+    compile_one(size=8)
+    assert "\x1b" not in CliRunner().invoke(build(), ["why", "--full"]).output
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = CliRunner().invoke(build(), ["why", "--full"], color=True).output
+    assert "\x1b[1mjit_train was compiled" in coloured
+    assert "\x1b[32m+    %0" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in CliRunner().invoke(build(), ["why", "--full"], color=True).output
+
+
+def test_damaged_programs_in_the_log(cache, directory):
+    """Lines of the program log that we did not write, or that unpack to very much, hide no other program."""
+    compile_one()
+    compile_one(size=8)
+    log = state_directory() / "programs.jsonl"
+    computation = last_miss().components["computation"]
+    packed = base64.b64encode(zlib.compress(bytes(50_000_000))).decode()
+    for text in ("!", packed[:10_000], 3, None):
+        with log.open("a") as file:
+            file.write(json.dumps({"computation": computation, "text": text}, separators=(",", ":")) + "\n")
+    ejcache.disable()
+    Path(directory).rename(f"{directory}-gone")
+
+    assert ejcache.why()[0].sentence.endswith("the batch size changed: argument x f32[4] -> f32[8]")

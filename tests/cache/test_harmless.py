@@ -1,0 +1,304 @@
+"""Trouble with the storage in real programs: the result is right, one warning, and the counters say why."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+
+PROGRAM = """
+    import json, os, sys
+    import jax, numpy as np
+    import ejcache
+    directory = {directory!r}
+    {before}
+    cache = ejcache.enable(directory, min_compile_seconds=0)
+    {enabled}
+    x = np.arange(8, dtype=np.float32)
+    for factor in range(1, 6):
+        assert np.allclose(jax.jit(lambda x: x * factor + 1)(x), x * factor + 1)
+        {between}
+    print(json.dumps(cache.stats().to_dict()))
+"""
+
+
+def program(directory, *, before="pass", enabled="pass", between="pass"):
+    return PROGRAM.format(directory=str(directory), before=before, enabled=enabled, between=between)
+
+
+def stats_of(finished):
+    assert "Traceback" not in finished.stderr
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def test_disk_full(run_python, tmp_path):
+    """Every write fails (a file-size limit): right results, one warning, errors counted, and no half entry left."""
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    finished = run_python(
+        program(tmp_path / "c", enabled=limit + "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))")
+    )
+
+    stats = stats_of(finished)
+    assert stats["errors"] >= 1
+    assert stats["stores"] == 0
+    assert finished.stderr.count("goes on without it") == 1
+    again = stats_of(run_python(program(tmp_path / "c")))
+    assert (again["stores"], again["corrupt"]) == (5, 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounting needs root on Linux")
+def test_a_file_system_that_is_full(run_python, tmp_path):
+    """A 1 MB tmpfs: right results, and what was stored before stays readable."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    try:
+        stats_of(run_python(program(small / "c")))
+        fill = small / "filler"
+        with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        finished = run_python(
+            program(small / "c", between="assert np.allclose(jax.jit(lambda x: x - factor)(x), x - factor)")
+        )
+        stats = stats_of(finished)
+        assert stats["corrupt"] == 0
+        assert stats["hits"] + stats["misses"] == 10
+        assert finished.stderr.count("goes on without it") <= 1
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_a_read_only_directory_is_read(run_python, tmp_path):
+    """Entries are hits; new compilations are counted as skipped; no warning is due."""
+    directory = tmp_path / "c"
+    first = stats_of(run_python(program(directory)))
+    finished = run_python(
+        program(directory, between="jax.jit(lambda x: x - factor)(x)"),
+        env={"EJCACHE_READ_ONLY": "1"},
+    )
+
+    stats = stats_of(finished)
+    assert first["stores"] == stats["hits"] == 5
+    assert stats["skipped"] == {"read_only": 5}
+    assert (stats["stores"], stats["errors"]) == (0, 0)
+
+
+# The interpreter itself may lie where that user cannot read, so a whole round is gone through before.
+AS_NOBODY = (
+    "import tempfile; ejcache.enable(tempfile.mkdtemp(), min_compile_seconds=0); jax.jit(lambda x: x)(1.0); "
+    "ejcache.active().close(); ejcache.disable(); os.setgid(54321); os.setuid(54321)"
+)
+needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="changing the uid needs root")
+
+
+@needs_root
+def test_a_directory_of_another_user_is_read_but_not_written(run_python, tmp_path):
+    """No permission to write, and a uid without a passwd entry: hits, no store, no failure."""
+    directory = tmp_path / "c"
+    stats_of(run_python(program(directory)))
+    for path in [tmp_path, *tmp_path.parents]:
+        if path.stat().st_uid == 0 and path != path.parent and not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o055)
+    subprocess.run(["chmod", "-R", "a+rX", directory], check=True)
+    finished = run_python(
+        program(directory, before=AS_NOBODY, between="jax.jit(lambda x: x - factor)(x)"), env={"HOME": None}
+    )
+
+    stats = stats_of(finished)
+    assert stats["hits"] == 5
+    assert stats["stores"] == 0
+    assert finished.stderr.count("goes on without it") <= 1
+
+
+@needs_root
+def test_a_directory_that_may_not_even_be_read(run_python, tmp_path):
+    """Another user's 0700 directory: the program is right, one warning says why nothing is cached."""
+    directory = tmp_path / "c"
+    stats_of(run_python(program(directory)))
+    finished = run_python(program(directory, before=AS_NOBODY), env={"HOME": None}, cwd="/")
+
+    stats = stats_of(finished)
+    assert (stats["hits"], stats["stores"]) == (0, 0)
+    assert stats["errors"] >= 1
+    assert finished.stderr.count("goes on without it") == 1
+
+
+@needs_root
+def test_a_uid_without_a_passwd_entry_has_a_cache(run_python, tmp_path):
+    """As in a container that runs under an arbitrary uid, without HOME."""
+    directory = tmp_path / "open"
+    directory.mkdir()
+    for path in [directory, *directory.parents]:
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o055)
+    directory.chmod(0o777)
+    finished = run_python(program(directory / "c", before=AS_NOBODY), env={"HOME": None, "XDG_CACHE_HOME": None})
+
+    assert stats_of(finished)["stores"] == 5
+
+
+@needs_root
+def test_a_home_of_another_user(run_python, tmp_path):
+    """As in a container of an arbitrary uid with root's HOME: temporary files hold the copies of a bucket's entries."""
+    for path in [tmp_path, *tmp_path.parents]:
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o055)
+    home, temporary = tmp_path / "root", tmp_path / "tmp"
+    home.mkdir(mode=0o700)
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    finished = run_python(
+        f"""
+        import os
+        import ejcache.errors
+        from ejcache.settings.resolve import resolve
+        from ejcache.stores.local.store import LocalStore
+        from ejcache.stores.local_tier import find_local_tier
+        from ejcache.stores.location import Location
+        from ejcache.stores.opening import open_store
+        os.setgid(54321), os.setuid(54321)
+        print(find_local_tier(Location.parse("gs://bucket/a"), resolve()).directory.parent)
+        try:
+            open_store({str(home / "cache")!r}).get("key")
+        except ejcache.errors.StoreError as exc:
+            print("refused", {str(home)!r} in str(exc))
+        """,
+        env={"HOME": str(home), "XDG_CACHE_HOME": None, "TMPDIR": str(temporary)},
+        cwd="/",
+    )
+    assert finished.stdout.splitlines() == [f"{temporary}/ejcache-54321/tiers", "refused True"]
+
+
+def test_a_directory_deleted_while_running(run_python, tmp_path):
+    """Results stay right and nothing hangs, whether or not the directory comes back."""
+    directory = tmp_path / "c"
+    finished = run_python(
+        program(directory, between="import shutil; factor == 2 and shutil.rmtree(directory, ignore_errors=True)")
+    )
+
+    stats = stats_of(finished)
+    assert stats["misses"] == 5
+    assert finished.stderr.count("goes on without it") <= 1
+
+
+def test_a_file_in_the_place_of_the_directory(run_python, tmp_path):
+    """It is left alone, and one sentence says what is wrong."""
+    place = tmp_path / "c"
+    place.write_text("mine")
+    finished = run_python(program(place))
+
+    assert stats_of(finished)["stores"] == 0
+    assert finished.stderr.count("goes on without it") == 1
+    assert str(place) in finished.stderr
+    assert place.read_text() == "mine"
+
+
+def test_plain_jax_files_beside_ours_are_left_alone(run_python, tmp_path):
+    """A directory that JAX's own cache filled: its files stay, bit for bit, also under a tight limit."""
+    directory = tmp_path / "c"
+    run_python(
+        """
+        import jax
+        jax.jit(lambda x: x * 17)(3.0)
+        """,
+        env={
+            "JAX_COMPILATION_CACHE_DIR": str(directory),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_COMPILATION_CACHE_MAX_SIZE": "1000000",
+        },
+    )
+    theirs = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert any(name.endswith("-cache") for name in theirs)
+
+    stats = stats_of(run_python(program(directory), env={"JAX_COMPILATION_CACHE_MAX_SIZE": "20000"}))
+
+    assert stats["stores"] == 5
+    assert {name: (directory / name).read_bytes() for name in theirs} == theirs
+
+
+def test_fork_after_activation(run_python, tmp_path):
+    """A forked child uses the cache, and neither it nor its parent hangs or loses an entry."""
+    finished = run_python(
+        program(
+            tmp_path / "c",
+            between="""
+        if factor == 3:
+            child = os.fork()
+            if child == 0:
+                with ejcache.open_store(directory) as store:
+                    assert len(list(store.entries())) == 6, "three programs and their texts"
+                assert cache.put("from the child", b"x") and cache.get("from the child") == b"x"
+                assert cache.stats().hits == 1
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+""",
+        ),
+        env={"PYTHONWARNINGS": "ignore"},
+    )
+
+    assert stats_of(finished)["stores"] == 5
+
+
+def test_sigterm_in_the_middle_of_storing(tmp_path):
+    """A job that is asked to stop while it stores ends by that signal, and leaves a clean store."""
+    directory = tmp_path / "c"
+    code = f"""
+import jax, ejcache, itertools
+cache = ejcache.enable({str(directory)!r}, min_compile_seconds=0)
+for number in itertools.count():
+    cache.put(f"key-{{number}}", bytes(500_000))
+    print(number, flush=True)
+"""
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
+        for _ in range(3):
+            child.stdout.readline()
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+        assert child.returncode == -signal.SIGTERM
+    import ejcache
+
+    with ejcache.open_store(str(directory)) as store:
+        assert all(store.get(info.key) for info in list(store.entries()))
+        assert store.check() == []
+
+
+def test_warnings_as_errors_do_not_make_the_cache_fail_a_job(run_python, tmp_path):
+    """`-W error`: what the cache has to say is a log line, not an exception."""
+    place = tmp_path / "c"
+    place.write_text("mine")
+    finished = run_python(
+        program(place, before="import warnings; warnings.simplefilter('error', UserWarning)"),
+    )
+
+    assert stats_of(finished)["errors"] >= 1
+
+
+def test_nothing_is_left_in_the_working_directory(run_python, tmp_path):
+    """A URL or path never becomes a directory of that name where the program runs (JAX makes `./gs:/bucket`)."""
+    work = tmp_path / "work"
+    work.mkdir()
+    finished = run_python(
+        """
+        import ejcache, jax
+        ejcache.enable(min_compile_seconds=0)
+        print(jax.jit(lambda x: x * 2)(21))
+        """,
+        cwd=work,
+        env={"JAX_COMPILATION_CACHE_DIR": "nonsense://bucket/x"},
+    )
+
+    assert finished.stdout.split() == ["42"]
+    assert finished.stderr.count("nonsense") == 1
+    assert list(work.iterdir()) == []

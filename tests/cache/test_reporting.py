@@ -1,0 +1,140 @@
+"""The report at exit."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import Counter
+
+import pytest
+
+from ejcache.cache import counters as statistics
+from ejcache.cache.counters import CacheTally, Miss, Skip
+from ejcache.cache.exit_report import report_line
+
+
+def test_the_line():
+    """Hits, misses and why, what was stored and what not and why, and the time saved."""
+    tally = CacheTally()
+    tally.add(hits=12, seconds_saved=41.25, compile_seconds=1.75, stores=2)
+    tally.miss(Miss.ABSENT)
+    assert report_line(tally.stats(), ["/c"]) == "ejcache: saved 41.2 of 43.0 s: 12 hits, 1 miss, 2 stored (/c)"
+    tally.miss(Miss.CORRUPT)
+    tally.skip(Skip.QUICK)
+    tally.add(errors=1)
+    assert report_line(tally.stats(), ["/c", "/d"]) == (
+        "ejcache: saved 41.2 of 43.0 s: 12 hits, 2 misses (1 absent, 1 corrupt), 2 stored, 1 not stored (1 quick), "
+        "1 error (/c, /d)"
+    )
+    tally.add(left_out_seconds=2.5)
+    assert report_line(tally.stats(), ["/c"], processes=3).splitlines()[1] == (
+        "ejcache: compiling what was quick took 2.5 s in all; min_compile_seconds=0 stores it, too"
+    )
+
+
+PROGRAM = """
+import os, sys
+from ejcache.cache import exit_report as reporting
+from ejcache.cache.counters import CacheTally
+class Cache:
+    def __init__(self, url): self.url, self.tally = url, CacheTally()
+    def stats(self): return self.tally.stats()
+for url in ("/a", "/b"):
+    cache = Cache(url)
+    cache.tally.add(hits=2)
+    reporting.include(cache, destination="off")
+    reporting.include(cache, destination=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("destination", ["1", "line", "TRUE"])
+def test_a_line_at_exit(run_python, destination):
+    """The sum over all caches of the process, once."""
+    done = run_python(PROGRAM, destination)
+    assert done.stderr == "ejcache: saved 0.0 of 0.0 s: 4 hits, 0 misses, 0 stored (/a, /b)\n"
+
+
+@pytest.mark.parametrize("destination", ["off", "0", "", "no"])
+def test_no_report(run_python, destination):
+    """Switched off, nothing is said and nothing is written."""
+    assert run_python(PROGRAM, destination).stderr == ""
+
+
+def test_json_at_exit(run_python, tmp_path):
+    """On stderr or in a file that is replaced whole."""
+    assert json.loads(run_python(PROGRAM, "json").stderr)["hits"] == 4
+    (tmp_path / "report.json").write_text("old")
+    run_python(PROGRAM, "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["urls"] == ["/a", "/b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "report.json"]
+
+
+def test_a_report_that_cannot_be_written(run_python):
+    """A path that is none changes no exit status, and is said."""
+    done = run_python(PROGRAM, "nowhere/report.json")
+    assert done.returncode == 0
+    assert "nowhere/report.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_report_to_a_user_that_there_is_not(run_python):
+    """Said once, at exit; the program that is reported on hears nothing of it."""
+    done = run_python(PROGRAM, "~nosuchuser/report.json")
+    assert done.returncode == 0
+    assert done.stderr.count("nosuchuser/report.json: ") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_report_from_a_deleted_directory(run_python, tmp_path):
+    """A relative path leads nowhere: it is said once, and nothing is reported."""
+    gone = "import os, sys\nplace = os.path.abspath('gone')\nos.mkdir(place)\nos.chdir(place)\nos.rmdir(place)\n"
+    done = run_python(gone + PROGRAM, "report.json")
+    assert done.returncode == 0
+    assert done.stderr.count("report.json") == 1
+    assert "EJCACHE_REPORT" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_forked_child_reports_nothing(run_python):
+    """The parent answers for what it counted, the child adds no second report."""
+    done = run_python(PROGRAM + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n", "line")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_counting_in_a_signal_handler():
+    """A signal handler that counts, reads or takes inside the same thread's call waits for nobody and loses nothing."""
+    tally = CacheTally()
+    taken = Counter()
+    calls = [
+        lambda: tally.add(here=1, hits=1),
+        tally.stats,
+        lambda: taken.update(tally.take_pending()),
+    ]
+
+    def handler(frame, event, argument):
+        # Where the interpreter runs handlers: at the start of a Python function, and after a C function.
+        if event in {"call", "c_return"} and frame.f_code.co_filename == statistics.__file__:
+            sys.setprofile(None)
+            tally.add(**{f"handler{tally.stats().amounts.get('handlers', 0) % 5}": 1, "handlers": 1})
+            taken.update(tally.take_pending())
+            sys.setprofile(handler)
+
+    def count():
+        for call in calls * 5:
+            sys.setprofile(handler)
+            try:
+                call()
+            finally:
+                sys.setprofile(None)
+        taken.update(tally.take_pending())
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    thread.join(30.0)
+    assert not thread.is_alive()
+    amounts = tally.stats().amounts
+    assert amounts["here"] == 5
+    assert amounts["handlers"] > 20
+    assert sum(amounts[f"handler{n}"] for n in range(5)) == amounts["handlers"]
+    assert taken == amounts

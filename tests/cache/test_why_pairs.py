@@ -1,0 +1,56 @@
+"""The first line of `ejcache why` names what an author changed: pairs of real programs, with the cache and without."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+from helpers import SUPPORT, run_program
+from why_pairs import PAIRS
+
+LINES = 20
+
+
+def measured(place, *titles):
+    """The answers about the pairs of these titles; all of them without titles."""
+    driver = [sys.executable, SUPPORT / "why_driver.py", place, *titles]
+    finished = run_program(driver, env={"PYTHONPATH": str(SUPPORT), "COLUMNS": None}, timeout=3600)
+    answers = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"title"')]
+    return {answer["title"]: answer for answer in answers}
+
+
+def unnamed(pair, answer):
+    """What is wrong with the answers about a pair; empty if they name the change."""
+    if "error" in answer:
+        return answer["error"]
+    for where in ("there", "gone"):
+        if not re.search(pair.says, answer[where]["first"]):
+            return f"{where}: {answer[where]['first']}"
+        if answer[where]["lines"] > LINES:
+            return f"{where}: {answer[where]['lines']} lines"
+    return ""
+
+
+def test_typical_changes_are_named(tmp_path):
+    """The kinds of changes that differ most: constants, shapes, types, code, settings, options, donation."""
+    quick = [pair for pair in PAIRS if pair.quick]
+    answers = measured(tmp_path / "pairs", *(pair.title for pair in quick))
+
+    assert len(quick) >= 12
+    assert {pair.title: why for pair in quick if (why := unnamed(pair, answers[pair.title]))} == {}
+
+
+@pytest.mark.soak
+def test_ninety_of_a_hundred_changes_are_named(tmp_path, capsys):
+    """All pairs. With `-s`, the score and the answers that missed are printed."""
+    answers = measured(tmp_path / "pairs")
+
+    missed = {pair.title: why for pair in PAIRS if (why := unnamed(pair, answers[pair.title]))}
+    with capsys.disabled():
+        print(f"\nejcache why named {len(PAIRS) - len(missed)} of {len(PAIRS)} changes in its first line")
+        for title, why in missed.items():
+            print(f"  {title}: {why}")
+    assert len(PAIRS) >= 100
+    assert len(missed) <= len(PAIRS) - 90

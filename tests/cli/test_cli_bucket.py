@@ -1,0 +1,383 @@
+"""The command line on buckets: ours and those of plain JAX, looked at and tended while others use them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+import zstandard
+from cli_helpers import ejcache, key_text, put
+
+from ejcache.bucket.layout import entry_name
+from ejcache.cache.miss_log import MissRecord, record_miss
+from ejcache.keys.key import parse_key
+from ejcache.maintenance.journals import JournalWriter
+from ejcache.maintenance.stored_policy import POLICY
+from ejcache.stores.opening import open_store
+
+URL = "gs://bucket/a"
+LONG_AGO = "2026-01-01T00:00:00.000Z"
+
+
+@pytest.fixture
+def cache(bucket):
+    """Three entries that were last used long ago, and counters; the keys by name."""
+    keys = {name: key_text(name) for name in ("jit_train", "jit_eval", "jit_init")}
+    with open_store(URL) as store:
+        for key in keys.values():
+            put(store, key)
+        store.add_counters({"hits": 3, "misses": 1, "miss_absent": 1})
+    age(bucket)
+    bucket.clear_requests()
+    return keys
+
+
+def age(server, created=LONG_AGO):
+    """Everything in the bucket was written long ago."""
+    for stored in server.api.buckets["bucket"].objects.values():
+        stored.created = created
+
+
+def asked(server) -> Counter:
+    """The requests since the last look, by method, place and prefix."""
+    counted = Counter((r.method, r.path.split("/")[1], r.query.get("prefix", "")) for r in server.requests)
+    server.clear_requests()
+    return counted
+
+
+def plain_jax(server, *names, atime=LONG_AGO) -> dict[str, str]:
+    """Entries as plain JAX with a size limit writes them; their keys by name."""
+    keys = {name: f"{name}-{'a' * 64}" for name in names}
+    into = server.api.buckets["bucket"]
+    for key in keys.values():
+        data = zstandard.ZstdCompressor().compress(b"\x00\x00\x00\x09executable")
+        into.insert(f"a/{key}-cache", data, {}, {}).created = LONG_AGO
+        into.insert(f"a/{key}-atime", b"12345678", {}, {}).created = atime
+    return keys
+
+
+def names_left(server) -> set[str]:
+    return {name.removeprefix("a/") for name in server.objects()}
+
+
+def test_stats(bucket, cache):
+    """Entries, sizes and the counters of all processes."""
+    said = ejcache("stats", "--dir", URL, "--json").json
+    assert (said["url"], said["entries"], said["hits"], said["misses"]) == (URL, 3, 3, 1)
+    assert (said["jax_entries"], said["max_size"]) == (0, -1)
+    assert said["size"] == sum(len(data) for name, data in bucket.objects().items() if "/entries/" in name)
+    assert "tier" not in ejcache("stats", "--dir", URL).out
+    with open_store(URL) as store:
+        store.add_counters({"local_hits": 6, "local_misses": 2, "shared_hits": 1, "shared_misses": 1})
+    shown = ejcache("stats", "--dir", URL).out
+    assert "hits 6 / 8 (75.0%)" in shown
+    assert "hits 1 / 2 (50.0%)" in shown
+
+
+def test_ls_and_show(bucket, cache):
+    """Names, compile times and sizes, and what one entry says of itself; looking changes nothing."""
+    before = bucket.objects()
+    said = ejcache("ls", "--dir", URL, "--sort", "name", "--json").json
+    assert [(row["name"], row["compile_seconds"]) for row in said["entries"]] == [
+        ("jit_eval", 2.5), ("jit_init", 2.5), ("jit_train", 2.5),
+    ]  # fmt: skip
+    shown = ejcache("show", "jit_train", "--dir", URL, "--json").json
+    assert (shown["key"], shown["problem"], shown["jax"]) == (cache["jit_train"], "", "0.12.0")
+    assert bucket.objects() == before
+
+
+def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
+    """Several misses of one bucket cost one listing, and a request for each of the newest entries of a function."""
+    monkeypatch.setattr("ejcache.cache.explaining.known._NEWEST", 4)
+    with open_store(URL) as store:
+        for number in range(9):
+            put(store, key_text("jit_train", program=str(number)))
+    for number in range(3):
+        record_miss(
+            MissRecord(
+                time=2e9 + number,
+                url=URL,
+                reason="absent",
+                outcome="stored",
+                compile_seconds=1.0,
+                key=f"jit_train-{number}",
+                name="jit_train",
+            )
+        )
+    bucket.clear_requests()
+    said = ejcache("why", "--dir", URL, "--last", "3", "--json")
+    assert [each["nearest_key"] is not None for each in said.json] == [True] * 3
+    counted = asked(bucket)
+    assert counted["GET", "storage", "a/v1/"] == 2  # whether anything is there at all, and the listing
+    assert counted["GET", "download", ""] <= 4 + 2  # the entries; the policy, and the snapshot of uses
+
+
+def test_why_without_the_cache(monkeypatch):
+    """If the cache does not answer, `why` prints what the miss log of this host has, and asks the cache once."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
+    for number in range(2):
+        about = {"url": URL, "reason": "absent", "outcome": "stored", "compile_seconds": 1.5, "key": "k"}
+        record_miss(MissRecord(time=2e9 + number, name=f"jit_{number}", **about))
+    said = ejcache("why", "--last", "2")
+    assert said.status == 0
+    assert said.out.startswith("jit_1 was compiled: no entry is stored under its key")
+    assert "127.0.0.1:1" in said.out
+    assert "1.50 s" in said.out
+
+
+def test_why_of_an_entry_reads_its_function_only(bucket, cache):
+    """By the beginning of a digest, on a host that missed nothing."""
+    said = ejcache("why", parse_key(cache["jit_eval"]).logical[:8], "--dir", URL, "--json")
+    assert [(each["key"], each["url"]) for each in said.json] == [(cache["jit_eval"], URL)]
+    assert not [r for r in bucket.requests if "jit_train" in r.path]
+
+
+def test_last_use_is_everybodys(bucket, cache):
+    """`ls` shows the last use by any process, without a second listing."""
+    with open_store(URL) as store:
+        JournalWriter(store.bucket, lambda: {cache["jit_eval"]: 1_780_000_000.0}).write()
+    bucket.clear_requests()
+    used = {row["name"]: row["last_used"] for row in ejcache("ls", "--dir", URL, "--json").json["entries"]}
+    assert used["jit_eval"] == 1_780_000_000.0
+    assert used["jit_init"] < 1_780_000_000.0
+    assert asked(bucket)["GET", "storage", "a/v1/"] == 2  # whether anything is there at all, and the listing
+
+
+def test_nothing_there(bucket):
+    """A prefix without a cache, or a missing bucket, is reported within seconds; nothing is created."""
+    for arguments in (["stats"], ["prune", "--max-size", "1GB"], ["verify"]):
+        said = ejcache(*arguments, "--dir", "gs://bucket/nothing")
+        assert (said.status, said.out) == (1, "")
+        assert "it is empty" in said.err
+    said = ejcache("stats", "--dir", "gs://elsewhere/a")
+    assert said.status == 1
+    assert "there is no bucket gs://elsewhere" in said.err
+    assert bucket.objects() == {}
+
+
+def test_prune(bucket, cache):
+    """The least recently used entries are removed, and no more than asked for."""
+    with open_store(URL) as store:
+        used = {cache["jit_eval"]: 1_780_000_000.0, cache["jit_train"]: 1_770_000_000.0}
+        JournalWriter(store.bucket, lambda: used).write()
+    dry = ejcache("prune", "--dir", URL, "--max-entries", "1", "--dry-run", "--json").json
+    assert [item["key"] for item in dry["planned"]] == [cache["jit_init"], cache["jit_train"]]
+    assert len([name for name in bucket.objects() if "/entries/" in name]) == 3
+    done = ejcache("prune", "--dir", URL, "--max-entries", "1", "--json").json
+    assert (done["removed_entries"], done["left_entries"], done["failed"]) == (2, 1, [])
+    assert {name for name in names_left(bucket) if "/entries/" in name} == {entry_name(cache["jit_eval"])}
+
+
+def test_prune_leaves_what_is_in_use(bucket, cache):
+    """Entries that are pinned, or were made or used a moment ago, stay whatever the rule."""
+    assert ejcache("pin", "jit_init", "--dir", URL).status == 0
+    with open_store(URL) as store:
+        put(store, key_text("jit_new"))
+        assert store.get(cache["jit_eval"])
+        JournalWriter(store.bucket, store.drain_used).write()
+    done = ejcache("prune", "--dir", URL, "--max-entries", "0", "--json").json
+    assert [item["key"] for item in done["planned"]] == [cache["jit_train"]]
+    assert done["in_use_entries"] == 2
+    assert "2 entries in use" in ejcache("prune", "--dir", URL, "--max-entries", "0").out
+    assert ejcache("ls", "--dir", URL, "--json").json["total_entries"] == 3
+    assert ejcache("unpin", "jit_init", "--dir", URL).status == 0
+    assert ejcache("prune", "--dir", URL, "--max-entries", "0", "--json").json["removed_entries"] == 1
+
+
+def test_prune_leaves_what_was_replaced_meanwhile(bucket, cache):
+    """An entry that changes between listing and removal is another one than was to go."""
+    bucket.add_fault("latency", method="POST", path="/batch/", seconds=0.0)
+    name = f"a/{entry_name(cache['jit_train'])}"
+    listed = bucket.api.buckets["bucket"].objects[name].generation
+
+    class Changing(dict):
+        """The server's objects; the entry is replaced when the batch looks at it."""
+
+        def get(self, wanted, default=None):
+            if wanted == name and super().get(name).generation == listed:
+                super().get(name).generation += 1
+            return super().get(wanted, default)
+
+    bucket.api.buckets["bucket"].objects = Changing(bucket.api.buckets["bucket"].objects)
+    done = ejcache("prune", "--dir", URL, "--max-entries", "0", "--json").json
+    assert (done["removed_entries"], done["failed"]) == (2, [])
+    assert name in bucket.objects()
+
+
+def test_prune_by_the_stored_policy(bucket, cache):
+    """`config set` stores limits, `config` and `stats` show them, and `prune` without rules applies them."""
+    said = ejcache("prune", "--dir", URL)
+    assert (said.status, "give --max-size" in said.err) == (2, True)
+    assert ejcache("config", "set", "--dir", URL, "max_size=10GB", "max_entries=2", "unused_for=3000d").status == 0
+    assert ejcache("config", "set", "--dir", URL, "unused_for=none", "--json").json["stored_limits"] == {
+        "max_size": 10_000_000_000,
+        "max_entries": 2,
+    }
+    assert "max_entries 2, max_size 10 GB" in ejcache("config", "--dir", URL).out
+    assert ejcache("config", "--dir", URL, "--json").json["stored_limits"]["max_entries"] == 2
+    assert ejcache("stats", "--dir", URL, "--json").json["max_size"] == 10_000_000_000
+    assert ejcache("prune", "--dir", URL, "--json").json["removed_entries"] == 1
+
+
+def test_options_before_config_set_are_meant_for_it(bucket):
+    """`config --json set` answers JSON as `config set --json` does, and --dir may stand there, too."""
+    said = ejcache("config", "--json", "--dir", URL, "set", "max_size=1GB")
+    assert said.json == {"url": URL, "stored_limits": {"max_size": 1_000_000_000}, "file": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["max_size"], "NAME=VALUE"),
+        (["max_size=ten"], "max_size cannot be 'ten'"),
+        (["colour=red"], "there is no setting colour"),
+        (["max_entries=-3"], "whole number"),
+    ],
+)
+def test_config_set_refuses(bucket, arguments, message):
+    """An invalid limit is bad usage, and nothing is stored."""
+    said = ejcache("config", "set", "--dir", URL, *arguments)
+    assert said.status == 2
+    assert message in said.err
+    assert bucket.objects() == {}
+
+
+def test_config_set_is_for_shared_caches(tmp_path):
+    """A cache that is not shared has no stored limits; the message says where its limit is set."""
+    said = ejcache("config", "set", "--dir", tmp_path / "cache", "--to", "cache", "max_size=1GB")
+    assert said.status == 2
+    assert "without --to cache, max_size is written into the user's configuration file" in said.err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_policy_that_cannot_be_read(bucket, cache):
+    """A damaged policy and one of a later version are reported and remove nothing; only the damaged one is replaced."""
+    into = bucket.api.buckets["bucket"]
+    for text, status in ((b"{}", 0), (json.dumps({"format": "ejcache-policy", "version": 9}).encode(), 1)):
+        into.insert(f"a/{POLICY}", text, {}, {})
+        said = ejcache("prune", "--dir", URL)
+        assert said.status == 2
+        assert "cannot be read" in said.err
+        assert ejcache("config", "--dir", URL).status == 0
+        assert ejcache("config", "set", "--dir", URL, "max_size=1GB").status == status
+    assert len([name for name in bucket.objects() if "/entries/" in name]) == 3
+
+
+def test_verify(bucket, cache):
+    """Damaged entries are found, and quarantined with --fix."""
+    name = f"a/{entry_name(cache['jit_train'])}"
+    bucket.api.buckets["bucket"].objects[name].data = b"garbage"
+    said = ejcache("verify", "--dir", URL, "--json")
+    assert (said.status, said.json["entries"]) == (1, 3)
+    assert [finding["key"] for finding in said.json["findings"]] == [cache["jit_train"]]
+    assert ejcache("verify", "--dir", URL, "--fix").status == 0
+    assert name not in bucket.objects()
+    assert ejcache("verify", "--dir", URL, "--json").json["clean"]
+
+
+def test_clear(bucket, cache):
+    """All entries go, pinned and fresh ones too, and nothing else."""
+    ejcache("pin", "jit_init", "--dir", URL)
+    ejcache("config", "set", "--dir", URL, "max_size=1GB")
+    bucket.api.buckets["bucket"].insert("b/v1/entries/aa/other", b"x", {}, {})
+    said = ejcache("clear", "--dir", URL, "--yes")
+    assert (said.status, said.out.startswith("removed 3 entries")) == (0, True)
+    assert "EJCACHE_NAMESPACE" in said.out  # hosts go on using their copies
+    assert not [name for name in names_left(bucket) if name.startswith("v1/entries/")]
+    assert {"v1/policy.json", "b/v1/entries/aa/other"} <= names_left(bucket)
+
+
+def test_plain_jax(bucket, run_python):
+    """Entries that plain JAX wrote into a bucket are listed, shown, verified and pruned."""
+    run_python(
+        """
+        import jax
+        jax.config.update("jax_compilation_cache_dir", "gs://bucket/a")
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        jax.jit(lambda x: x + 1).lower(1.0).compile()
+        """,
+        env={
+            "FSSPEC_GCS_TOKEN": "anon",
+            "FSSPEC_GS_TOKEN": "anon",
+            "NO_GCE_CHECK": "true",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        },
+    )
+    (row,) = ejcache("ls", "--dir", URL, "--json").json["entries"]
+    assert (row["kind"], row["name"], row["compile_seconds"]) == ("jax", "jit__lambda", 0.0)
+    assert ejcache("show", "jit__lambda", "--dir", URL).status == 0
+    assert ejcache("verify", "--dir", URL, "--json").json["jax_entries"] == 1
+    said = ejcache("stats", "--dir", URL, "--json").json
+    assert (said["entries"], said["jax_entries"]) == (0, 1)
+    assert ejcache("prune", "--dir", URL, "--max-size", "0", "--json").json["removed_entries"] == 1
+    assert bucket.objects() == {}
+
+
+def test_plain_jax_beside_ours(bucket, cache):
+    """Both kinds are listed; --jax prunes JAX's entries by JAX's own access times, and removes these with them."""
+    keys = plain_jax(bucket, "jit_a", "jit_b", "wrapped")
+    bucket.api.buckets["bucket"].objects[f"a/{keys['jit_a']}-atime"].created = "2026-05-01T00:00:00.000Z"
+    listed = ejcache("ls", "--dir", URL, "--json").json
+    assert (listed["total_entries"], listed["jax_entries"]) == (3, 3)
+    done = ejcache("prune", "--jax", "--dir", URL, "--max-entries", "1", "--json").json
+    assert done["removed_entries"] == 2
+    left = {name for name in names_left(bucket) if not name.startswith("v1/")}
+    assert left == {f"{keys['jit_a']}-cache", f"{keys['jit_a']}-atime"}
+    listed = ejcache("ls", "--dir", URL, "--json").json
+    assert (listed["total_entries"], listed["jax_entries"]) == (3, 1)
+
+
+def test_plain_jax_damaged(bucket):
+    """An entry of plain JAX that JAX could not read is found, and removed with --fix."""
+    keys = plain_jax(bucket, "jit_a", "jit_b")
+    bucket.api.buckets["bucket"].objects[f"a/{keys['jit_a']}-cache"].data = b"garbage"
+    assert ejcache("verify", "--dir", URL).status == 1
+    assert ejcache("verify", "--dir", URL, "--fix").status == 0
+    assert names_left(bucket) == {f"{keys['jit_b']}-cache", f"{keys['jit_b']}-atime"}
+
+
+def test_many_entries(bucket):
+    """Pruning a large bucket is one listing in pages, and removals in batches."""
+    into = bucket.api.buckets["bucket"]
+    for number in range(3_000):
+        name = f"a/{entry_name(key_text(f'jit_{number % 7}', program=str(number)))}"
+        into.insert(name, b"x" * 100, {}, {}, throttle=False)
+    age(bucket)
+    done = ejcache("prune", "--dir", URL, "--max-size", "150kB", "--json").json
+    assert (done["removed_entries"], done["left_size"]) == (1_500, 150_000)
+    assert asked(bucket) == {
+        ("GET", "storage", "a/v1/"): 1 + 3,  # whether anything is there, and the listing
+        ("GET", "storage", "a/"): 1,  # whether plain JAX has anything there
+        ("GET", "download", ""): 2,  # the policy, and the snapshot of uses
+        ("POST", "upload", ""): 1,  # the snapshot
+        ("POST", "batch", ""): 15,
+    }
+
+
+def test_many_are_not_all_shown(bucket):
+    """The table for a person ends somewhere; the sum does not."""
+    into = bucket.api.buckets["bucket"]
+    for number in range(250):
+        into.insert(f"a/{entry_name(key_text('jit_f', program=str(number)))}", b"x", {}, {}, throttle=False)
+    age(bucket)
+    said = ejcache("prune", "--dir", URL, "--max-entries", "1")
+    assert "and 49 more" in said.out
+    assert "removed 249 entries" in said.out
+
+
+def test_a_bucket_that_fails(bucket, cache):
+    """Removals that the storage refuses are counted as failed, and the rest is not waited for."""
+    bucket.add_fault("status", method="POST", path="/batch/", status=400)
+    said = ejcache("prune", "--dir", URL, "--max-entries", "0", "--json")
+    assert said.status == 1
+    assert (said.json["removed_entries"], len(said.json["failed"]), said.json["left_entries"]) == (0, 3, 3)
+
+
+def test_a_bucket_that_may_not_be_written(bucket, cache):
+    """Without the permission to remove, one sentence says so."""
+    bucket.add_fault("status", method="POST", path="/batch/", status=403)
+    said = ejcache("prune", "--dir", URL, "--max-entries", "0")
+    assert said.status == 1
+    assert "may not write to gs://bucket/a" in said.err

@@ -1,0 +1,77 @@
+"""What the shells complete, asked as their scripts ask."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import pytest
+from cli_helpers import ejcache, fill
+from helpers import run_program
+
+
+def completed(line: str, directory) -> list[str]:
+    """What bash would be offered at the end of a line."""
+    words = line.split(" ")
+    env = os.environ | {
+        "_EJCACHE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "JAX_COMPILATION_CACHE_DIR": str(directory),
+    }
+    done = run_program([sys.executable, "-m", "ejcache"], env=env)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache with two entries."""
+    path = tmp_path_factory.mktemp("cache")
+    fill(path, "jit_train", "jit_eval")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("ejcache pr", ["prune"]),
+        ("ejcache prune --unused", ["--unused-for"]),
+        ("ejcache autotune pu", ["push", "pull"]),
+        ("ejcache show jit_", ["jit_eval", "jit_train"]),
+        ("ejcache why jit_t", ["jit_train"]),
+        ("ejcache pin jit_e", ["jit_eval"]),
+        ("ejcache config get min_comp", ["min_compile_seconds"]),
+        ("ejcache config set min_comp", ["min_compile_seconds="]),
+    ],
+)
+def test_shell_completes(cache, line, offered):
+    """Commands, options, settings, and the names of entries of the default cache."""
+    assert sorted(set(completed(line, cache)) & {*offered}) == sorted(offered)
+    beginning = line.split(" ")[-1]
+    assert all(text.startswith(beginning) for text in completed(line, cache))
+
+
+@pytest.mark.parametrize("directory", ["/nonexistent/cache", "gs://no-such-bucket/x", "nothing://"])
+def test_completion_of_a_cache_that_is_not_there(directory):
+    """Nothing is offered and nothing is said; buckets are not asked."""
+    assert completed("ejcache show jit_", directory) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_script(tmp_path, shell):
+    """The script names the command, and the shell accepts it."""
+    said = ejcache("completion", shell)
+    assert (said.status, said.err) == (0, "")
+    assert "_EJCACHE_COMPLETE=complete_" in said.out
+    path = tmp_path / "script"
+    path.write_text(said.out)
+    if shutil.which(shell):
+        assert run_program([shell, "-n", str(path)]).stderr == ""
+
+
+def test_help_command():
+    """`help COMMAND` is `COMMAND --help`."""
+    assert ejcache("help", "prune").out == ejcache("prune", "--help").out
+    assert ejcache("help").out == ejcache("--help").out

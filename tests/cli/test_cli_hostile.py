@@ -1,0 +1,228 @@
+"""Commands over caches that others have written to: rows or one clear sentence, and nothing reaches the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+from random import Random
+
+import pytest
+from autotune_helpers import candidate, key, record
+from cli_helpers import ejcache, fill, key_text, plain_jax, put
+
+from ejcache import entry
+from ejcache.autotune.records.store import AutotuneStore
+from ejcache.bucket.layout import entry_name
+from ejcache.cache.miss_log import STORED, MissRecord, record_miss
+from ejcache.maintenance.bundle import MAGIC
+from ejcache.stores.opening import open_store
+
+ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J\x7f\r\u202e"
+LOOKING = (["stats"], ["ls"], ["ls", "--json"], ["show", "jit_train"], ["verify"], ["prune", "-n", "--max-size", "0"])
+CHANGING = (["pin", "jit_train"], ["prune", "--max-size", "1GB"], ["verify", "--fix"], ["stats", "--reset"], ["clear"])
+
+
+def is_clean(said) -> bool:
+    """No control character but line breaks, no traceback, and messages that name their program."""
+    text = said.out + said.err
+    lines = said.err.splitlines()
+    messages = all(line.startswith(("ejcache: ", "  ")) for line in lines)
+    return messages and all(c.isprintable() or c == "\n" for c in text) and "unexpected" not in text
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A directory that hosts share, with two entries."""
+    (tmp_path / "shared" / "v1" / "entries").mkdir(parents=True)
+    with open_store(tmp_path / "shared") as store:
+        for name in ("jit_train", "jit_eval"):
+            put(store, key_text(name))
+    return tmp_path / "shared"
+
+
+def deep(size=200_000) -> bytes:
+    return b"[" * size
+
+
+OBJECTS = {
+    "a name with control characters": ("v1/entries/xx/evil%1B%5B31m", b"x"),
+    "a name that is not UTF-8": (b"v1/entries/xx/\xff\xfe", b"x"),
+    "nested limits": ("v1/policy.json", deep()),
+    "infinite limits": ("v1/policy.json", b'{"format":"ejcache-policy","version":1,"max_size":1e400}'),
+    "limits that are a pipe": ("v1/policy.json", None),
+    "huge counters": ("v1/counters/host-1-abc", b'{"hits": ' + b"9" * 4200 + b"}"),
+    "nested counters": ("v1/counters/host-1-abc", deep()),
+    "a journal of garbage": ("v1/used/2026-11-21/host-1-abc-1", b"x" * 100_000),
+    "an entry of garbage": (entry_name(key_text("jit_bad")), b"garbage"),
+    "an entry that is a pipe": (entry_name(key_text("jit_pipe")), None),
+    "an empty entry": (entry_name(key_text("jit_empty")), b""),
+    "pins of nobody": ("v1/pins/%1B%5B31m", b""),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_one_bad_object_does_not_make_a_command_fail(shared, tmp_path, name):
+    """The good entries are listed, shown, copied and maintained, whatever lies beside them."""
+    where, data = OBJECTS[name]
+    path = shared / os.fsdecode(where)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if data is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(data)
+    listed = ejcache("ls", "--json", "--dir", shared).json["entries"]
+    assert {"jit_train", "jit_eval"} <= {row["name"] for row in listed}
+    assert ejcache("show", "jit_train", "--dir", shared).status == 0
+    copying = (["push", tmp_path / "other"], ["export", tmp_path / "all.ejb"], ["config", "set", "max_size=1GB"])
+    for command in (*LOOKING, ["why", "jit_train"], *copying, *CHANGING):
+        said = ejcache(*command, *(["--yes"] if command == ["clear"] else []), "--dir", shared)
+        assert said.status in {0, 1}, (command, said)
+        assert is_clean(said), (command, said)
+    assert ejcache("ls", "--json", "--dir", tmp_path / "other").json["total_entries"] >= 2
+
+
+def test_headers_write_nothing_to_the_terminal(tmp_path):
+    """Names and values of a header are printed without control characters, and JSON stays JSON."""
+    text = key_text("jit_ctrl")
+    header = entry.Header(
+        key=text,
+        name=f"jit_{ESCAPES}",
+        platform=ESCAPES,
+        jax=ESCAPES,
+        components={f"part{ESCAPES}": f"digest{ESCAPES}"},
+        extra={f"more{ESCAPES}": {"inner": ESCAPES}},
+    )
+    with open_store(tmp_path / "cache") as store:
+        store.put(text, entry.encode(header, b"executable"))
+    for command in (*LOOKING, ["show", "jit_ctrl"]):
+        assert is_clean(ejcache(*command, "--dir", tmp_path / "cache"))
+    assert ejcache("show", "jit_ctrl", "--dir", tmp_path / "cache", "--json").json["platform"] == ESCAPES
+
+
+def test_the_miss_log_writes_nothing_to_the_terminal(tmp_path):
+    """`why` prints names, reasons and keys of misses without control characters."""
+    fill(tmp_path / "cache", "jit_train")
+    url = str(tmp_path / "cache")
+    names = {"key": f"k{ESCAPES}", "name": f"jit_{ESCAPES}", "reason": f"absent{ESCAPES}", "outcome": STORED}
+    record_miss(MissRecord(time=2e9, url=url, compile_seconds=1.0, **names))
+    for options in ([], ["--dir", url], [f"jit_{ESCAPES}"]):
+        said = ejcache("why", *options)
+        assert said.status == 0
+        assert is_clean(said)
+
+
+def test_surrogates_are_printed_as_replacement_characters(tmp_path):
+    """A file name that is not UTF-8 is a row of the table, and its entry can be verified and removed."""
+    plain_jax(tmp_path / "plain")
+    (tmp_path / "plain" / os.fsdecode(b"\xff\x1b-" + b"d" * 64 + b"-cache")).write_bytes(b"x")
+    for command in (["ls"], ["ls", "--json"], ["show", "d" * 12], ["verify"], ["verify", "--fix"], ["stats"]):
+        said = ejcache(*command, "--dir", tmp_path / "plain")
+        assert is_clean(said), command
+        said.out.encode()
+    assert ejcache("ls", "--dir", tmp_path / "plain", "--json").json["jax_entries"] == 1
+
+
+def test_a_terminal_without_unicode(tmp_path, run_python):
+    """Under an ASCII locale, characters that cannot be printed are replaced."""
+    plain_jax(tmp_path / "plain", "jit_\u00e9\u4e16")
+    program = "import sys; from ejcache.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    done = run_python(program, "ls", "--dir", str(tmp_path / "plain"), env={"PYTHONIOENCODING": "ascii"})
+    assert "jit_??" in done.stdout
+
+
+def test_an_index_of_garbage_is_one_sentence(tmp_path):
+    """Warnings of the package are messages of the command."""
+    fill(tmp_path / "cache", "jit_train")
+    for index in (tmp_path / "cache").rglob("cache.db"):
+        index.write_bytes(b"garbage" * 1000)
+    for command in (*LOOKING, *CHANGING):
+        said = ejcache(*command, *(["--yes"] if command == ["clear"] else []), "--dir", tmp_path / "cache")
+        assert said.status in {0, 1}
+        assert is_clean(said), (command, said.err)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"",
+        b"\x00\x00\x00\x03" + b"\x00\x00\x00\x02\x00\x00\x00\x00" + b"key",
+        b"\xff" * 64,
+        b"\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x01e\x1b[1mx",
+    ],
+    ids=["nothing", "eight gigabytes", "lengths of ones", "a key with control characters"],
+)
+def test_a_hostile_bundle_is_one_sentence(tmp_path, records):
+    """A bundle that cannot be read imports nothing, and a command over it ends with 1."""
+    (tmp_path / "bad.ejb").write_bytes(MAGIC + records)
+    said = ejcache("import", tmp_path / "bad.ejb", "--dir", tmp_path / "cache")
+    assert (said.status, is_clean(said)) == (1, True), said
+
+
+def test_tuned_records_write_nothing_to_the_terminal(tmp_path):
+    """Configurations and errors of candidates are printed without control characters."""
+    wanted = key()
+    tried = (candidate(16, 0.001), candidate(8, error=f"RuntimeError{ESCAPES}"))
+    store = AutotuneStore(str(tmp_path / "tuned"), seeds=())
+    store.publish(record(wanted, block=f"big{ESCAPES}", candidates=tried))
+    for command in (["ls"], ["ls", "--json"], ["show", wanted.digest], ["why", wanted.digest], ["stats"]):
+        said = ejcache("autotune", *command, "--dir", tmp_path / "tuned")
+        assert said.status == 0
+        assert is_clean(said), (command, said)
+    (path,) = (tmp_path / "tuned").rglob("*.json")
+    for data in (deep(), b"{}", b"\xff", json.dumps({"schema": 10**400}).encode()):
+        path.write_bytes(data)
+        for command in (["ls"], ["stats"], ["prune", "--older-than", "1d"], ["push", tmp_path / "copy"]):
+            said = ejcache("autotune", *command, "--dir", tmp_path / "tuned")
+            assert said.status in {0, 1}
+            assert is_clean(said), (command, said)
+
+
+@pytest.mark.parametrize("url", ["s3://AKIA:hunter2@b/p", "sftp://alice:hunter2@host/p", "gs://b/p?token=hunter2"])
+def test_secrets_are_never_printed(monkeypatch, url):
+    """A URL with a credential is refused by every command without repeating the credential."""
+    for command in (*LOOKING, ["config"], ["config", "--json"], ["doctor"], ["push", url], ["autotune", "ls"], ["why"]):
+        said = ejcache(*command, "--dir", url)
+        assert said.status in {1, 2}, command
+        assert "hunter2" not in said.out + said.err, command
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", url)
+    for command in (["config"], ["config", "--json"], ["stats"], ["doctor"], ["autotune", "stats"]):
+        said = ejcache(*command)
+        assert "hunter2" not in said.out + said.err, command
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """The bytes of a file after an attack on it."""
+    position = random.randrange(len(data) + 1)
+    inserted = random.choice(
+        [b"\x1b[31m", b"1e400", b"NaN", b"9" * 5000, b"\xff\xfe", b'"\\ud800"', b"null", b"-1", b"\0"]
+    )
+    return random.choice(
+        [
+            data[:position],
+            data[:position] + inserted + data[position:],
+            data[:position] + bytes([random.randrange(256)]) + data[position + 1 :],
+            random.randbytes(500),
+            deep(),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_with_other_bytes(tmp_path, shared, seed):
+    """Whatever the files of a cache hold, a command ends with rows or sentences and a documented status."""
+    random = Random(seed)
+    fill(tmp_path / "local", "jit_train")
+    plain_jax(tmp_path / "plain")
+    AutotuneStore(str(tmp_path / "tuned"), seeds=()).publish(record())
+    tuning = (["ls"], ["show", "matmul"], ["stats"], ["prune", "--older-than", "1d"], ["clear", "matmul"])
+    for place in (tmp_path / "local", shared, tmp_path / "plain", tmp_path / "tuned"):
+        for path in sorted(path for path in place.rglob("*") if path.is_file()):
+            if random.random() < 0.7:
+                path.write_bytes(mutated(path.read_bytes(), random))
+        commands = (
+            [["autotune", *command] for command in tuning] if place.name == "tuned" else [*LOOKING, *CHANGING[:3]]
+        )
+        for command in random.sample(commands, 4):
+            said = ejcache(*command, "--dir", place)
+            assert said.status in {0, 1, 2}, (command, said)
+            assert is_clean(said), (command, said)

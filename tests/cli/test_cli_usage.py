@@ -1,0 +1,210 @@
+"""Bad input: one sentence that names the setting and what it accepts, no traceback, nothing made, nothing removed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from cli_helpers import ejcache, files, fill, plain_jax
+from helpers import run_program
+
+LOOKING = [["stats"], ["ls"], ["show", "x"], ["verify"], ["prune", "-n", "--max-size", "0"]]
+CHANGING = [["prune", "--max-size", "0"], ["clear", "--yes"], ["verify", "--fix"], ["stats", "--reset"], ["pin", "x"]]
+
+
+def one_sentence(said):
+    lines = said.err.splitlines()
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("ejcache: ")
+    assert said.out == ""
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["prune", "--max-size", "much"], ["--max-size", "'much'", "10GB", "10GiB"]),
+        (["prune", "--max-size", "-1"], ["--max-size", "'-1'", "10GB"]),
+        (["prune", "--older-than", "3"], ["--older-than", "'3'", "90s, 15m, 36h or 14d"]),
+        (["prune", "--unused-for", "soon"], ["--unused-for", "'soon'", "14d"]),
+        (["prune", "--max-entries", "-3"], ["--max-entries", "'-3'", "whole number"]),
+        (["prune", "--max-entries", "9" * 5_000], ["--max-entries", "whole number"]),
+        (["prune", "--max-size", "9" * 400 + "GB"], ["--max-size", "10GB"]),
+        (["config", "set", "--dir", "gs://b/a", f"max_entries={'9' * 5_000}"], ["max_entries"]),
+        (["config", "set", "--dir", "gs://b/a", f"older_than={'9' * 400}d"], ["older_than"]),
+        (["prune", "--unknown"], ["--unknown"]),
+        (["ls", "--sort", "colour"], ["--sort", "'colour'", "'size', 'age', 'used', 'name'"]),
+        (["ls", "--limit", "many"], ["--limit", "'many'", "whole number"]),
+        (["ls", "--dir"], ["--dir"]),
+        (["ls", "surplus"], ["surplus"]),
+        (["show"], ["KEY"]),
+        (["nonsense"], ["nonsense"]),
+        (["stats", "--dir", "nonsense://bucket"], ["--dir", "'nonsense://bucket'", "a directory"]),
+        (["clear", "--yes", "--dir", ""], ["--dir", "''", "a directory or a URL"]),
+        (["pin", ""], ["KEY", "''", "name"]),
+        (["unpin", " "], ["KEY", "' '", "name"]),
+        (["show", ""], ["KEY", "''", "name"]),
+        (["why", ""], ["KEY", "''", "name"]),
+        (["run", "--dir", "", __file__], ["--dir", "''"]),
+        (["run"], ["script"]),
+        (["run", "nothing.py"], ["nothing.py"]),
+        (["run", "--max-size", "much", "nothing.py"], ["nothing.py"]),
+        (["config", "--dir", "nonsense://bucket"], ["--dir", "'nonsense://bucket'", "a directory"]),
+        (["config", "set", "--dir", "nonsense://bucket", "max_size=1"], ["'nonsense://bucket'", "a directory"]),
+        (["run", "--dir", "nonsense://bucket", __file__], ["--dir", "'nonsense://bucket'"]),
+        (["run", "--max-size", "much", __file__], ["--max-size", "'much'", "10GB"]),
+        (["run", "--min-compile-seconds", "soon", __file__], ["--min-compile-seconds", "'soon'", "seconds"]),
+        (["demo", "--blocks", "0"], ["--blocks", "1 or more"]),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, words):
+    """Each mistake is one line on stderr with exit status 2, or 1 if only the cache is missing."""
+    said = ejcache(*arguments)
+    sentence = one_sentence(said)
+    assert said.status == (1 if "no cache" in sentence else 2)
+    assert [word for word in words if word not in sentence] == []
+
+
+@pytest.mark.parametrize("command", [*LOOKING, *CHANGING])
+def test_a_directory_that_does_not_exist(tmp_path, command):
+    """No command creates a cache in a missing directory."""
+    said = ejcache(*command, "--dir", tmp_path / "nowhere")
+    assert said.status == 1
+    assert one_sentence(said) == f"ejcache: there is no cache at {tmp_path / 'nowhere'}: the directory does not exist"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("command", [*LOOKING, *CHANGING])
+@pytest.mark.parametrize("name", [None, "notes.txt", "model-cache"])
+def test_a_directory_that_is_no_cache(tmp_path, command, name):
+    """The files of a directory that is not a cache stay as they are, and none is added."""
+    place = tmp_path / "somebodys"
+    place.mkdir()
+    if name:
+        (place / name).write_text("precious")
+    before = files(place)
+    said = ejcache(*command, "--dir", place)
+    assert said.status == 1
+    assert f"there is no cache at {place}" in one_sentence(said)
+    assert files(place) == before
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_a_file_in_place_of_a_directory(tmp_path, command):
+    """A path that is a file, or leads through one, is not a cache."""
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        said = ejcache(*command, "--dir", place)
+        assert said.status == 1
+        assert "there is no cache at" in one_sentence(said)
+
+
+def test_the_setting_that_names_a_bad_url_is_named(monkeypatch):
+    """A URL from the environment is blamed on its variable."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "nonsense://bucket")
+    said = ejcache("stats")
+    assert said.status == 2
+    assert one_sentence(said).startswith("ejcache: JAX_COMPILATION_CACHE_DIR: 'nonsense://bucket'")
+
+
+def test_config_shows_a_bad_url_that_the_environment_sets(monkeypatch):
+    """The settings are shown all the same, and the exit status is that of a value that cannot be used."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "nonsense://bucket")
+    said = ejcache("config", "--json")
+    assert said.status == 1
+    assert said.err.startswith("ejcache: JAX_COMPILATION_CACHE_DIR: 'nonsense://bucket'")
+    assert len(said.json["problems"]) == 1
+
+
+def test_jax_pruning_without_jax_files(tmp_path):
+    """--jax where plain JAX wrote nothing is a mistake."""
+    fill(tmp_path / "cache", "jit_f")
+    said = ejcache("prune", "--jax", "--max-size", "0", "--dir", tmp_path / "cache")
+    assert said.status == 2
+    assert "--jax" in one_sentence(said)
+
+
+def test_pinning_plain_jax_files(tmp_path):
+    """Entries of plain JAX cannot be pinned, and the message says so."""
+    plain_jax(tmp_path / "plain")
+    said = ejcache("pin", "jit_old", "--dir", tmp_path / "plain")
+    assert said.status == 2
+    assert "cannot be pinned" in one_sentence(said)
+
+
+def test_a_reader_that_stops_reading(tmp_path):
+    """`ejcache ls | head` ends quietly."""
+    fill(tmp_path / "cache", *(f"jit_{number}" for number in range(20)))
+    program = "import sys; from ejcache.cli.main import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "ls", "--json", "--dir", str(tmp_path / "cache")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.close()
+    complaint = process.stderr.read()
+    process.stderr.close()
+    process.wait()
+    assert complaint == ""
+
+
+def test_a_closed_stdout(tmp_path):
+    """A program runs as under `python`, without one; a command says that it cannot answer."""
+    (tmp_path / "program.py").write_text("import sys; print('ran', sys.stdout, file=sys.stderr)")
+
+    def closed(*arguments):
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ejcache", *arguments]
+        return run_program(command, cwd=tmp_path, check=False)
+
+    for options in ([], ["--quiet"]):
+        ran = closed("run", *options, "program.py")
+        assert (ran.returncode, ran.stderr.splitlines()[0]) == (0, "ran None")
+    for command in (["config"], ["--help"], ["config", "--json"]):
+        said = closed(*command)
+        assert (said.returncode, said.stderr) == (1, "ejcache: stdout cannot be written: Bad file descriptor\n")
+
+
+@pytest.mark.parametrize("command", [["config"], ["--help"], ["config", "--json"], ["--version"]])
+def test_a_full_disk_under_the_output(tmp_path, command):
+    """If stdout cannot be written, one sentence says so, and the exit status is 1."""
+    no_room = ["sh", "-c", 'ulimit -f 0; exec "$@" >out', "sh", sys.executable, "-B", "-m", "ejcache"]
+    done = run_program([*no_room, *command], cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (1, "ejcache: stdout cannot be written: File too large\n")
+
+
+def test_help_and_version():
+    """No arguments is a request for help; neither it nor the version is a failure."""
+    assert ejcache().out.startswith("Usage: ejcache")
+    assert ejcache().status == 0
+    assert ejcache("--version").out.startswith("ejcache ")
+
+
+def test_the_command_line_imports_no_jax(run_python, tmp_path):
+    """Neither importing the command line nor looking at a cache imports JAX, or any storage but the one in use."""
+    fill(tmp_path / "cache", "jit_f")
+    done = run_python(
+        """
+        import sys
+        from ejcache.cli.main import main
+        heavy = {"jax", "jaxlib", "numpy", "fsspec", "gcsfs", "diskcache", "rich"}
+        assert not heavy & set(sys.modules), heavy & set(sys.modules)
+        assert main(["ls", "--dir", sys.argv[1]]) == 0
+        assert not {"jax", "jaxlib", "numpy", "fsspec", "gcsfs"} & set(sys.modules)
+        """,
+        str(tmp_path / "cache"),
+    )
+    assert "jit_f" in done.stdout
+
+
+def test_command_imports_only_its_module(tmp_path):
+    """A command imports neither the modules of other commands nor what only they need."""
+    program = (
+        "import sys\nfrom ejcache.cli.main import main\n"
+        "assert main(['ls', '--dir', sys.argv[1]]) == 1\nprint(*sys.modules)"
+    )
+    loaded = run_program([sys.executable, "-c", program, str(tmp_path)]).stdout.split()
+    assert "ejcache.cli.inspect" in loaded
+    others = {"transfer", "maintain", "configuration", "doctor", "demo", "autotune", "run", "explain", "show"}
+    assert [name for name in loaded if name.startswith("ejcache.cli.") and name.split(".")[2] in others] == []

@@ -1,0 +1,189 @@
+"""Single flight between real processes: started together, killed, stopped.
+
+Each process says on its standard output what it does, and waits in the middle of its work until it is told to go on.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+
+import pytest
+
+COMPILER = textwrap.dedent("""
+    import sys
+    import time
+    from pathlib import Path
+    from ejcache.coordination.leases_local import LocalLeases
+    from ejcache.coordination.leases_shared import StoreLeases
+    from ejcache.bucket.files import FileBucket
+    from ejcache.coordination.single_flight import SingleFlight
+
+    kind, place, keeps = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "keeps"
+    entry = place / "entry"
+
+    def say(*words):
+        print(*words, flush=True)
+
+    def lookup():
+        try:
+            return entry.read_text()
+        except FileNotFoundError:
+            return None
+
+    def work():
+        say("working")
+        sys.stdin.readline()
+        if keeps:
+            (place / "new").write_text("executable")
+            (place / "new").rename(entry)
+        return "executable"
+
+    if kind == "local":
+        leases = LocalLeases(place / "leases", interval=0.5)
+    else:
+        leases = StoreLeases(FileBucket(place / "shared"), interval=0.5)
+
+    waiting = False
+
+    def sleep(seconds):
+        global waiting
+        if not waiting:
+            waiting = True
+            say("waiting")
+        time.sleep(seconds)
+
+    flight = SingleFlight(leases, when_visible=lambda key, callback: callback() or keeps, sleep=sleep)
+    say("ready")
+    sys.stdin.readline()
+    say("done", flight.run("k", lookup=lookup, work=work, deadline=60))
+""")
+
+
+class Compiler:
+    """One process that wants the program."""
+
+    def __init__(self, kind, place, keeps):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMPILER, kind, str(place), keeps],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def says(self):
+        """Its next line, waited for."""
+        return self.process.stdout.readline().split()
+
+    def go_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        self.kill()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture(params=["local", "shared"])
+def kind(request):
+    return request.param
+
+
+@contextmanager
+def compilers(kind, place, count, *, keeps="keeps"):
+    made = [Compiler(kind, place, keeps) for _ in range(count)]
+    try:
+        for compiler in made:
+            assert compiler.says() == ["ready"]
+        yield made
+    finally:
+        for compiler in made:
+            compiler.process.send_signal(signal.SIGCONT)
+            compiler.end()
+
+
+def test_four_processes_compile_once(kind, tmp_path):
+    """Of four processes that start together one compiles, and the others get what it made."""
+    with compilers(kind, tmp_path, 4) as (first, *others):
+        first.go_on()
+        assert first.says() == ["working"]
+        for other in others:
+            other.go_on()
+            assert other.says() == ["waiting"]
+        first.go_on()
+        assert first.says() == ["done", "executable"]
+        for other in others:
+            assert other.says() == ["done", "executable"]
+
+
+def test_killed_holder(kind, tmp_path):
+    """When the holder is killed one of those who wait compiles, and the other gets what that one made."""
+    with compilers(kind, tmp_path, 3) as (first, *others):
+        first.go_on()
+        assert first.says() == ["working"]
+        for other in others:
+            other.go_on()
+            assert other.says() == ["waiting"]
+        first.kill()
+        # The process that works first says so; the other one says nothing before it is done.
+        worker, waiter = who_works(others)
+        worker.go_on()
+        assert worker.says() == ["done", "executable"]
+        assert waiter.says() == ["done", "executable"]
+
+
+def test_stopped_holder(kind, tmp_path):
+    """A stopped holder is taken over, and does no harm when it goes on."""
+    with compilers(kind, tmp_path, 2) as (first, other):
+        first.go_on()
+        assert first.says() == ["working"]
+        first.process.send_signal(signal.SIGSTOP)
+        other.go_on()
+        assert other.says() == ["waiting"]
+        assert other.says() == ["working"]
+        first.process.send_signal(signal.SIGCONT)
+        first.go_on()
+        assert first.says() == ["done", "executable"]
+        other.go_on()
+        assert other.says() == ["done", "executable"]
+        for compiler in (first, other):
+            assert compiler.process.wait(60) == 0
+    assert not list((tmp_path / "leases").glob("*.lease"))
+    assert not list(tmp_path.glob("shared/v1/leases/*"))
+
+
+def test_work_that_leaves_nothing(kind, tmp_path):
+    """Work that keeps nothing is done by everybody, side by side."""
+    with compilers(kind, tmp_path, 3, keeps="drops") as (first, *others):
+        first.go_on()
+        assert first.says() == ["working"]
+        for other in others:
+            other.go_on()
+            assert other.says() == ["waiting"]
+        first.go_on()
+        assert first.says() == ["done", "executable"]
+        for other in others:
+            assert other.says() == ["working"]
+        for other in others:
+            other.go_on()
+            assert other.says()[:2] == ["done", "executable"]
+
+
+def who_works(pair):
+    """Of two processes, the one that says that it works, and the other."""
+    with selectors.DefaultSelector() as selector:
+        for compiler in pair:
+            selector.register(compiler.process.stdout, selectors.EVENT_READ, compiler)
+        (key, _), *_ = selector.select(60)
+    worker = key.data
+    assert worker.says() == ["working"]
+    return worker, next(compiler for compiler in pair if compiler is not worker)

@@ -1,0 +1,239 @@
+"""Work that users of a store do once: within a process, a host, and between hosts over one bucket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from buckets import GcsServerProcess, gcs_bucket
+
+from ejcache.bucket.files import FileBucket
+from ejcache.coordination.store_single_flight import StoreSingleFlight
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.memory import MemoryStore
+from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.tiered.store import TieredStore
+
+HOST = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    from ejcache.coordination.store_single_flight import StoreSingleFlight
+    from ejcache.stores.local.store import LocalStore
+    from ejcache.stores.shared.store import SharedStore
+    from ejcache.bucket.gcs import GcsBucket
+    from ejcache.stores.tiered.store import TieredStore
+
+    url, place, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    shared = SharedStore(GcsBucket("bucket", "prefix", endpoint_url=url))
+    store = TieredStore(LocalStore(place / "local"), shared, scratch=place / "scratch")
+    flights = StoreSingleFlight(store, directory=place / "leases", heartbeat=0.5)
+
+    def say(*words):
+        print(*words, flush=True)
+
+    def compile(key):
+        say("compiling", key)
+        sys.stdin.readline()
+        store.put(key, b"executable " + key.encode())
+        return b"executable " + key.encode()
+
+    say("ready")
+    sys.stdin.readline()
+    for n in range(count):
+        key = f"k{n}"
+        found = flights.run(key, lookup=lambda: store.get(key), work=lambda: compile(key), deadline=60)
+        assert found == b"executable " + key.encode()
+    say("done")
+    store.close()
+    say("closed")
+""")
+
+
+class Process:
+    """One process of one host."""
+
+    def __init__(self, server, place, count):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOST, server.url, str(place), str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.lines = []
+        self.thread = None
+
+    def says(self):
+        return self.process.stdout.readline().split()
+
+    def go_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def compile_until_done(self):
+        """Let it go on whenever it compiles; what it has compiled."""
+        compiled = []
+        while (said := self.says()) != ["done"]:
+            assert said[0] == "compiling", said
+            compiled.append(said[1])
+            self.go_on()
+        return compiled
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def server():
+    with GcsServerProcess() as server:
+        yield server
+
+
+@pytest.mark.parametrize("hosts", [4, 2], ids=["four hosts", "two hosts of two"])
+def test_four_processes_over_a_bucket(server, tmp_path, hosts):
+    """Four processes that start cold together compile and publish each program once in total."""
+    processes = [Process(server, tmp_path / f"host-{n % hosts}", 5) for n in range(4)]
+    try:
+        for process in processes:
+            assert process.says() == ["ready"]
+        for process in processes:
+            process.go_on()
+        with ThreadPoolExecutor(4) as pool:
+            compiled = list(pool.map(Process.compile_until_done, processes))
+        assert sorted(key for keys in compiled for key in keys) == [f"k{n}" for n in range(5)]
+        for process in processes:
+            assert process.says() == ["closed"]
+            assert process.process.wait(60) == 0
+    finally:
+        for process in processes:
+            process.end()
+    published = [r for r in server.requests if r.method == "POST" and "entries/" in str(r.query)]
+    bucket = gcs_bucket(server.url)
+    assert len(list(bucket.walk("v1/entries/"))) == 5
+    assert list(bucket.walk("v1/leases/")) == []
+    bucket.close()
+    assert [r.status for r in published].count(412) == 0
+
+
+def test_killed_host(server, tmp_path):
+    """When the host that compiles dies, another one does it."""
+    processes = [Process(server, tmp_path / f"host-{n}", 1) for n in range(2)]
+    try:
+        for process in processes:
+            assert process.says() == ["ready"]
+        first, second = processes
+        first.go_on()
+        assert first.says() == ["compiling", "k0"]
+        second.go_on()
+        first.process.kill()
+        assert second.says() == ["compiling", "k0"]
+        second.go_on()
+        assert second.says() == ["done"]
+    finally:
+        for process in processes:
+            process.end()
+
+
+def test_requests_of_a_first_compilation(tmp_path):
+    """A miss that is compiled and published: one look, one lease, one publication; the lease goes behind."""
+    bucket = Counting(tmp_path / "shared")
+    with TieredStore(LocalStore(tmp_path / "local"), SharedStore(bucket), scratch=tmp_path / "scratch") as store:
+        flights = StoreSingleFlight(store, directory=tmp_path / "leases")
+        assert store.get("k") is None
+
+        def work():
+            store.put("k", b"executable")
+            return b"executable"
+
+        flights.run("k", lookup=lambda: store.get("k"), work=work, deadline=60, missed=True)
+        assert store.flush() is True
+        assert [(what, where) for what, where in bucket.asked if where != "counters"] == [
+            ("read", "entries"),
+            ("write", "leases"),
+            ("write", "entries"),
+        ]
+
+
+class Counting(FileBucket):
+    """A directory that remembers what it was asked."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.asked = []
+
+    def read(self, name, **options):
+        self.asked.append(("read", name.split("/")[1]))
+        return super().read(name, **options)
+
+    def write(self, name, data, **options):
+        self.asked.append(("write", name.split("/")[1]))
+        return super().write(name, data, **options)
+
+
+def compiled_by(flights, store, key="k", *, keep=True, **options):
+    """How often the work was done by four threads that miss together."""
+    done = []
+    start = threading.Barrier(4)
+    all_there, go_on = threading.Event(), threading.Event()
+
+    def work():
+        done.append(key)
+        all_there.set()
+        go_on.wait(60)
+        if keep:
+            store.put(key, b"executable")
+        return b"executable"
+
+    def one(_):
+        start.wait(60)
+        return flights.run(key, lookup=lambda: store.get(key), work=work, deadline=60, **options)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(one, range(4))
+        assert all_there.wait(60)
+        go_on.set()
+        assert list(found) == [b"executable"] * 4
+    return len(done)
+
+
+@pytest.mark.parametrize("between_hosts", [True, False])
+@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("kind", ["local", "shared", "tiered", "memory"])
+def test_threads(tmp_path, kind, locks, between_hosts):
+    """Over every kind of store the threads of a process compile once, if anything can tell them to."""
+    local, shared = LocalStore(tmp_path / "local"), SharedStore(FileBucket(tmp_path / "shared"))
+    store = {
+        "local": local,
+        "shared": shared,
+        "tiered": TieredStore(local, shared, scratch=tmp_path / "scratch"),
+        "memory": MemoryStore(),
+    }[kind]
+    flights = StoreSingleFlight(store, directory=tmp_path / "leases" if locks else None)
+    count = compiled_by(flights, store, between_hosts=between_hosts)
+    told = locks or (between_hosts and kind in ("shared", "tiered"))
+    assert count == 1 if told else 1 <= count <= 4
+    store.close()
+
+
+def test_found_without_any_locks():
+    """Without locks and without a shared store, what is there is found all the same."""
+    store = MemoryStore()
+    store.put("k", b"executable")
+    flights = StoreSingleFlight(store, directory=None)
+    assert flights.run("k", lookup=lambda: store.get("k"), work=lambda: b"other", deadline=60) == b"executable"
+    assert flights.run("k", lookup=lambda: store.get("k"), work=lambda: b"other", deadline=60, missed=True) == b"other"
+
+
+def test_read_only_store_leases_nothing(tmp_path):
+    """Who may not write does not make others wait for them."""
+    bucket = FileBucket(tmp_path / "shared")
+    store = SharedStore(bucket, read_only=True)
+    flights = StoreSingleFlight(store, directory=None)
+    assert flights.run("k", lookup=lambda: None, work=lambda: b"x", deadline=60) == b"x"
+    assert list(bucket.walk("v1/")) == []

@@ -1,0 +1,114 @@
+"""Every block of the README, run as it is written, on a home directory of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+
+import pytest
+from helpers import ROOT, run_program
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+SHELL = [text for language, text in BLOCKS if language == "sh"]
+CONSOLE = [text for language, text in BLOCKS if language == "console"]
+
+
+def commands(text):
+    """The commands of a block, without comments."""
+    return [line.partition(" #")[0].strip() for line in text.splitlines() if line.strip() and line[0] != "#"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(command, **env):
+        words = shlex.split(command)
+        if words[0] == "ejcache":
+            words = [sys.executable, "-m", *words]
+        return run_program(words, cwd=tmp_path, env=env, check=False)
+
+    (tmp_path / "train.py").write_text(PYTHON[0])
+    return run
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON)))
+def test_python_block(number, run_python):
+    """It runs, the second time from the cache, with nothing on stderr."""
+    program = PYTHON[number].replace("/tmp/my-cache", "my-cache")
+    if "compiled" in program or "stats().hits" in program:
+        assert run_python(program).stdout.startswith("0 hits, ")
+        assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_python(program).stdout)
+    else:
+        assert run_python(program).stderr == run_python(program).stderr == ""
+
+
+def test_two_runs(run, clean_environment):
+    """The quick start prints what the README says; times, and the number of programs, depend on the machine and JAX."""
+
+    def comparable(text):
+        text = text.replace(str(clean_environment), "/home/me")
+        text = re.sub(r"saved \d+\.\d of \d+\.\d s", "saved N of N s", text)
+        # A program that compiles in about 0.01 s is stored at its first or at its second run.
+        text = re.sub(r", \d+ not stored \(\d+ quick\)", "", text)
+        return re.sub(r"\d+ (hits|hit|misses|miss|stored)\b", lambda found: f"N {found[1][:3]}", text)
+
+    (block,) = CONSOLE
+    runs = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, flags=re.MULTILINE)
+    assert len(runs) == 2
+    for command, expected in runs:
+        done = run(command)
+        assert done.returncode == 0, done
+        assert comparable(done.stdout + done.stderr) == comparable(expected)
+    assert re.search(r"\b[1-9]\d* hits?, ", done.stderr)
+
+
+def test_commands_on_a_local_cache(run):
+    """The commands of the page work on the cache that the quick start has filled."""
+    run("ejcache run train.py")
+    (block,) = [text for text in SHELL if "ejcache stats" in text]
+    for command in commands(block):
+        done = run(command)
+        status = 1 if "train_step" in command else 0  # the quick start has no function of that name
+        assert done.returncode == status, (command, done)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_commands_on_a_bucket(run):
+    """So do those on a bucket, in their order."""
+    (block,) = [text for text in SHELL if "gs://bucket/prefix" in text]
+    export, *others = commands(block)
+    name, _, url = export.removeprefix("export ").partition("=")
+    for command in [others[0], "ejcache run --min-compile-seconds 0 train.py", *others[1:]]:
+        done = run(command, **{name: url})
+        assert done.returncode == 0, (command, done)
+    assert len(json.loads(run(f"ejcache ls --json --dir {url}").stdout)["entries"]) > 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_links(page):
+    """Every link within the repository leads to a file, and to a heading of it if it names one."""
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        assert file.exists(), f"{page}: {target}"
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(), flags=re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert heading in slugs, f"{page}: {target}"
+
+
+def test_messages_of_the_troubleshooting_page():
+    """Each quoted part of a message is in the source, so that a search for a message finds its line."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    table = page.partition("## Messages")[2].partition("\n## ")[0]
+    quoted = [part for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE) for part in row.split("`")[1::2]]
+    source = "".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+    joined = re.sub(r'"\s*\n\s*f?"', "", source)  # a text that is written on two lines
+    assert len(quoted) > 10
+    assert [part for part in quoted if part not in joined] == []

@@ -1,0 +1,143 @@
+"""python hostile_worker.py: uses one hostile cache after the other, each in a child process with limits.
+
+Reads one JSON object a line: cache (directory or URL), home, name (of the hostile entry), key, seconds, and variables.
+Answers with one line: what went wrong, and the memory that it took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import gcsfs.core  # noqa: F401  # imported here once, and not in each child
+import rich.table  # noqa: F401
+from autotune_helpers import key as tuned_key
+from cli_helpers import ejcache, key_text
+
+from ejcache.autotune.records.store import AutotuneStore
+from ejcache.cache.compilation_cache import CompilationCache
+from ejcache.cache.opening import open_cache_store, open_single_flight
+from ejcache.cache.policy import CachePolicy
+from ejcache.errors import EjcacheError
+from ejcache.maintenance.eviction import run_pass
+from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.settings.resolve import resolve
+from ejcache.stores.opening import open_store
+
+GIB = 1 << 30
+COMMANDS = (
+    ["ls"],
+    ["stats"],
+    ["show", "jit_train"],
+    ["why", "jit_train"],
+    ["verify"],
+    ["verify", "--fix"],
+    ["prune", "--max-size", "5GB"],
+    ["config"],
+)
+
+
+def status(name: str) -> int:
+    """Bytes of memory, by a name in /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(name)
+
+
+def job(task: dict) -> list[str]:
+    """Use the cache as programs and people do; what went wrong."""
+    problems: list[str] = []
+    if task["kind"] == "tuned":
+        store = AutotuneStore(task["cache"])
+        with contextlib.suppress(EjcacheError):
+            store.find_all(tuned_key())
+        commands = (["autotune", "ls"], ["autotune", "stats"], ["autotune", "prune", "--unused-for", "1d", "-n"])
+    elif task["kind"] == "bundle":
+        commands = (["import", task["cache"]], ["ls"])
+        task["cache"] = f"{task['home']}/imported"
+    else:
+        if task["kind"] == "cache":
+            use(task, problems)
+        commands = COMMANDS
+    for command in commands:
+        said = ejcache(*command, "--dir", task["cache"])
+        text = said.out + said.err
+        if "Traceback" in text or "unexpected" in text or said.status not in {0, 1, 2}:
+            problems.append(f"{command}: {said.status} {text[-1500:]}")
+        if any(not (c.isprintable() or c == "\n") for c in text):
+            problems.append(f"{command} printed control characters: {text[:500]!r}")
+    return problems
+
+
+def use(task: dict, problems: list[str]) -> None:
+    """A program's lookups, one that is hostile and one that is not, and the pass that its exit may make."""
+    url = task["cache"]
+    policy = CachePolicy(
+        url,
+        open_store=lambda: open_cache_store(url, resolve()),
+        open_single_flight=lambda store: open_single_flight(url, store, resolve()),
+    )
+    cache = CompilationCache(policy)
+    if cache.get(task["key"]) is None:
+        # As a compile does: somebody else's lease may be waited for, but not for long.
+        made = policy.once(task["key"], resolve(), lookup=lambda: None, work=lambda: b"made", between_hosts=True)
+        if made != b"made":
+            problems.append("nothing was compiled")
+    good = key_text("jit_good")
+    cache.put(good, b"good", compile_seconds=5.0)
+    if task.get("works") and cache.get(good) != b"good":
+        problems.append("a good entry was not found again")
+    cache.close()
+    with contextlib.suppress(EjcacheError), open_store(task["cache"]) as store:
+        run_pass(store, EvictionPolicy(max_size=5 * GIB), now=lambda: time.time() + 2 * 86_400)
+
+
+def child(task: dict, write: int) -> None:
+    os.environ.update({"HOME": task["home"], "XDG_CACHE_HOME": f"{task['home']}/.cache", **task["variables"]})
+    Path("/proc/self/clear_refs").write_text("5")
+    before, space = status("VmRSS"), status("VmSize")
+    resource.setrlimit(resource.RLIMIT_AS, (space + 4 * GIB, space + 4 * GIB))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        problems = job(task)
+    except BaseException:
+        problems = [traceback.format_exc()]
+    answer = {"problems": problems, "grown": status("VmHWM") - before}
+    os.write(write, json.dumps(answer).encode()[:60_000])
+
+
+def run(task: dict) -> dict:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        with contextlib.suppress(BaseException):
+            child(task, write)
+        os._exit(0)
+    os.close(write)
+    ready, _, _ = select.select([read], [], [], task["seconds"])
+    data = os.read(read, 1 << 20) if ready else b""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(read)
+    if not ready:
+        return {"problems": [f"not done after {task['seconds']} s"], "grown": 0}
+    return json.loads(data) if data else {"problems": ["the process died"], "grown": 0}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,413 @@
+"""Caches that somebody prepared to do harm: nothing outside is touched or copied, nothing runs, nothing hangs.
+
+Each hostile object is used by a program and by the command line in a process of its own, with a deadline and limits of
+memory; the good entries beside it have to work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+import zstandard
+from autotune_helpers import key as tuned_key
+from autotune_helpers import record
+from buckets import GcsServer
+from cli_helpers import key_text, plain_jax, put
+from helpers import SUPPORT
+
+from ejcache import entry
+from ejcache.autotune.records.record import encode_record
+from ejcache.autotune.records.store import AutotuneStore
+from ejcache.bucket.layout import entry_name
+from ejcache.keys.key import module_text_key
+from ejcache.maintenance.bundle import MAGIC
+from ejcache.maintenance.bundle import encode_record as encode_bundled
+from ejcache.maintenance.journal_format import encode as encode_journal
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.opening import open_store
+
+SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
+KEY = key_text("jit_train")
+SECONDS = 60
+"""For everything that is done with one hostile cache, on a loaded machine."""
+MEMORY = 300 << 20
+PROCESS = "host-1-" + "0" * 32
+
+
+class Link:
+    """A symbolic link to something outside of the cache."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+
+class Sparse:
+    """A file of so many bytes that takes no room."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+PIPE = "pipe"
+PRIVATE, ZERO, OUTSIDE = Link("id_rsa"), Link("/dev/zero"), Link("")
+HUGE = b"9" * 4000
+DEEP = b"[" * 200_000
+
+
+def enveloped(header: bytes, payload: bytes = b"x") -> bytes:
+    body = b"EJC1" + struct.pack(">I", len(header)) + header + payload
+    return body + hashlib.sha256(body).digest()
+
+
+def with_header(**fields) -> bytes:
+    data = entry.encode(entry.Header(key=KEY, name="jit_train"), b"x" * 100)
+    (length,) = struct.unpack(">I", data[4:8])
+    header = json.loads(data[8 : 8 + length]) | fields
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    return enveloped(text, data[8 + length : -32])
+
+
+def bomb() -> bytes:
+    """An entry of some 64 kB that says honestly that it becomes 2 GB."""
+    frame = zstandard.ZstdCompressor(level=1, write_content_size=False).compressobj()
+    payload = b"".join(frame.compress(bytes(1 << 24)) for _ in range(64)) + frame.flush()
+    return with_payload(payload, 1 << 30)
+
+
+def with_payload(payload: bytes, raw_size: int) -> bytes:
+    data = entry.encode(entry.Header(key=KEY), b"x")
+    (length,) = struct.unpack(">I", data[4:8])
+    header = json.loads(data[8 : 8 + length]) | {"payload_size": len(payload), "raw_size": raw_size, "codec": "zstd"}
+    return enveloped(json.dumps(header, sort_keys=True, separators=(",", ":")).encode(), payload)
+
+
+def journal(body: bytes, **fields) -> bytes:
+    header = {"codec": "plain", "count": 1, "crc32": zlib.crc32(body), "format": "ejcache-used", "version": 1} | fields
+    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body
+
+
+ENTRY = entry_name(KEY)
+USED = f"v1/used/2026-01-01/{PROCESS}-0"
+SNAPSHOT = "v1/used/snapshot"
+POLICY = "v1/policy.json"
+COUNTERS = f"v1/counters/{PROCESS}"
+LEASE = f"v1/leases/{KEY}"
+TEXT = entry_name(module_text_key("0" * 64))
+
+BYTES = {
+    "entry: zstd bomb": (ENTRY, bomb),
+    "entry: deep header": (ENTRY, lambda: enveloped(b'{"a":' * 100_000)),
+    "entry: header of the wrong size": (ENTRY, lambda: b"EJC1" + b"\xff" * 100),
+    "entry: huge integer": (ENTRY, lambda: enveloped(b'{"created":' + HUGE + b"}")),
+    "entry: NaN": (ENTRY, lambda: with_header(created=float("nan"))),
+    "entry: control characters": (ENTRY, lambda: with_header(name="jit_\x1b]0;x\x07", platform="\x9b2J")),
+    "entry: surrogates": (ENTRY, lambda: with_header(name="jit_\ud800", extra={"\udfff": "\ud800"})),
+    "entry: of another kind": (ENTRY, lambda: with_header(kind="module_text")),
+    "entry: of another key": (ENTRY, lambda: with_header(key="another")),
+    "entry: empty": (ENTRY, lambda: b""),
+    "entry: nothing of ours": (ENTRY, lambda: SECRET * 10),
+    "name: control characters": ("v1/entries/aa/evil%1B]0;x", lambda: b"x"),
+    "name: percent": ("v1/entries/aa/%zz%", lambda: b"x"),
+    "name: too long a key": ("v1/entries/aa/" + "a" * 200, lambda: b"x"),
+    "journal: one endless line": (USED, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
+    "journal: bomb of lines": (USED, lambda: journal(zlib.compress(b"1\tk\n" * (64 << 20), 1), codec="zlib")),
+    "journal: honest bomb of lines": (
+        USED,
+        lambda: journal(zlib.compress(b"1\tk\n" * (64 << 20), 1), codec="zlib", count=64 << 20),
+    ),
+    "journal: huge integer": (USED, lambda: journal(HUGE + b"\tk\n")),
+    "journal: deep header": (USED, lambda: b'{"codec":"plain","count":' + b"[" * 4000 + b"\n"),
+    "journal: bad key": (USED, lambda: journal(b"1\tevil\x1b\n")),
+    "journal: in the future": (USED, lambda: encode_journal({KEY: 10**15})),
+    "journal: nothing of ours": (USED, lambda: SECRET),
+    "snapshot: endless line": (SNAPSHOT, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
+    "snapshot: nothing of ours": (SNAPSHOT, lambda: DEEP),
+    "policy: deep": (POLICY, lambda: DEEP),
+    "policy: huge integer": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":' + HUGE + b"}"),
+    "policy: NaN": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":NaN}'),
+    "counters: deep": (COUNTERS, lambda: DEEP),
+    "counters: huge integer": (COUNTERS, lambda: b'{"sums":{"hits":' + HUGE + b"}}"),
+    "counters: infinity": (COUNTERS, lambda: b'{"sums":{"hits":1e999,"misses":NaN}}'),
+    "baseline: names of others": (
+        "v1/counters/=baseline",
+        lambda: b'{"sums":{},"folded":{"v1/entries/x":"1","../../id_rsa":"1"}}',
+    ),
+    "lease: deep": (LEASE, lambda: DEEP),
+    "lease: infinity": (LEASE, lambda: b'{"holder":"x","fence":Infinity,"beat":1e999,"interval":NaN}'),
+    "pin: control characters": ("v1/pins/%1B]0;x", lambda: b""),
+    "text: not the one of its key": (
+        TEXT,
+        lambda: entry.encode(entry.Header(key=module_text_key("0" * 64), kind="module_text"), b"\x1b]0;x\x07"),
+    ),
+}
+"""What anybody who may write to a shared cache can put into it, a bucket as well as a directory."""
+
+FILES = {
+    **{f"{what}: link to a private file": (name, PRIVATE) for what, name in (
+        ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),
+        ("lease", LEASE), ("baseline", "v1/counters/=baseline"), ("text", TEXT),
+    )},
+    **{f"{what}: pipe": (name, PIPE) for what, name in (
+        ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),
+        ("lease", LEASE),
+    )},
+    **{f"{what}: giant": (name, Sparse(6 << 30)) for what, name in (
+        ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),
+        ("lease", LEASE),
+    )},
+    "entry: device": (ENTRY, ZERO),
+    "journal: device": (USED, ZERO),
+    "policy: device": (POLICY, ZERO),
+    "v1/quarantine: link": ("v1/quarantine", OUTSIDE),
+    "v1/used: link": ("v1/used", OUTSIDE),
+    "v1/tmp: link": ("v1/tmp", OUTSIDE),
+    "v1/counters: link": ("v1/counters", OUTSIDE),
+    "v1/leases: link": ("v1/leases", OUTSIDE),
+    "v1/pins: link": ("v1/pins", OUTSIDE),
+    "v1/entries/aa: link": ("v1/entries/aa", OUTSIDE),
+    "v1: link": ("v1", OUTSIDE),
+    "name: surrogates": (b"v1/entries/aa/\xff\xfe", lambda: b"x"),
+}  # fmt: skip
+"""What only a file system can hold."""
+
+LOCAL = {
+    "value: link to a private file": ("*.val", PRIVATE),
+    "value: pipe": ("*.val", PIPE),
+    "value: giant": ("*.val", Sparse(6 << 30)),
+    "value: device": ("*.val", ZERO),
+    "index: pipe": ("cache.db", PIPE),
+    "index: link to a private file": ("cache.db", PRIVATE),
+    "index: garbage": ("cache.db", lambda: b"SQLite format 3\x00" + b"\xff" * 5000),
+    "format: pipe": ("v1/local/format", PIPE),
+    "format: giant": ("v1/local/format", Sparse(3 << 30)),
+    "present: link": ("v1/local/present", OUTSIDE),
+    "v1/quarantine: link": ("v1/quarantine", OUTSIDE),
+    "v1/leases: link": ("v1/leases", OUTSIDE),
+    "v1/local: link": ("v1/local", OUTSIDE),
+}
+
+PLAIN = {
+    "entry: pipe": ("-cache", PIPE),
+    "entry: link to a private file": ("-cache", PRIVATE),
+    "entry: device": ("-cache", ZERO),
+    "entry: giant": ("-cache", Sparse(3 << 30)),
+    "entry: zlib bomb": ("-cache", lambda: zlib.compress(bytes(1 << 29), 9)),
+    "entry: zstd bomb": ("-cache", lambda: zstandard.ZstdCompressor(level=1).compress(bytes(1 << 29))),
+    "time: pipe": ("-atime", PIPE),
+    "time: link to a private file": ("-atime", PRIVATE),
+    "time: device": ("-atime", ZERO),
+    "time: giant": ("-atime", Sparse(3 << 30)),
+}
+
+BUNDLES = {
+    "bundle: promises 2 GiB": lambda: MAGIC + struct.pack(">IQ", 1, 2 << 30) + b"k",
+    "bundle: promises a key of 4 GiB": lambda: MAGIC + struct.pack(">IQ", 2**32 - 1, 1) + b"k",
+    "bundle: bad key": lambda: MAGIC + encode_bundled("evil\x1b]0;x", b"x") + encode_bundled(KEY, with_header()),
+    "bundle: zstd bomb": lambda: MAGIC + encode_bundled(KEY, bomb()),
+    "bundle: deep header": lambda: MAGIC + encode_bundled(KEY, enveloped(b'{"a":' * 100_000)),
+    "bundle: pipe": PIPE,
+    "bundle: device": ZERO,
+    "bundle: giant": Sparse(6 << 30),
+}
+
+CALL = {
+    "ejcache": "autotune call",
+    "schema": 1,
+    "operation": "x",
+    "how": {"kind": "autotuned", "object": "json:loads"},
+    "kwargs": {},
+    "args": [{"object": "os:system", "fields": {"command": "touch PWNED"}}],
+}
+
+TUNED = {
+    "record: link to a private file": PRIVATE,
+    "record: pipe": PIPE,
+    "record: device": ZERO,
+    "record: giant": Sparse(3 << 30),
+    "record: deep": lambda: DEEP,
+    "record: deep, with its kind": lambda: b'{"ejcache":"autotune record","schema":1,"call":' + b'{"a":' * 50_000,
+    "record: huge integer": lambda: encode_record(record()).replace(b'"block": 16', b'"block": ' + HUGE),
+    "record: NaN": lambda: encode_record(record()).replace(b'"block": 16', b'"block": NaN'),
+    "record: control characters": lambda: encode_record(record()).replace(b"tuner", b"\\u001b]0;x"),
+    "record: surrogates": lambda: encode_record(record()).replace(b"tuner", b"\\ud800"),
+    "record: runs a command": lambda: json.dumps(CALL).encode(),
+}  # fmt: skip
+
+
+class Worker:
+    """The process that uses hostile caches."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(SUPPORT), "PYTHONWARNINGS": "ignore"}
+        self.process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("hostile_worker.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def use(self, **task) -> dict:
+        print(json.dumps(task), file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def worker():
+    started = Worker()
+    yield started
+    with started.process:
+        started.process.stdin.close()
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """Private files of the user who reads a hostile cache, with names that ejcache might take for its own."""
+    place = tmp_path / "outside"
+    (place / "aa").mkdir(parents=True)
+    (place / "projects").mkdir()
+    names = ["id_rsa", "aa/key", "projects/thesis.tex", "0123456789abcdef", PROCESS, f"{PROCESS}-0", "123-0123456789ab"]
+    for name in (*names, "snapshot", "format"):
+        (place / name).write_bytes(SECRET)
+        (place / name).chmod(0o600)
+        os.utime(place / name, (1e9, 1e9))
+    return place
+
+
+def plant(path: Path, what, outside: Path) -> None:
+    """Put a hostile object at `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        path.rename(path.with_name(f"{path.name}.before"))
+    path.unlink(missing_ok=True)
+    if isinstance(what, Link):
+        path.symlink_to(outside / what.target if not what.target.startswith("/") else what.target)
+    elif isinstance(what, Sparse):
+        path.touch()
+        os.truncate(path, what.size)
+    elif what is PIPE:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(what())
+
+
+def check(answer: dict, outside: Path, tmp_path: Path) -> None:
+    """Nothing outside was touched or copied, nothing ran, hung or failed, and memory was bounded."""
+    assert answer["problems"] == []
+    assert answer["grown"] < MEMORY
+    left = sorted(path.relative_to(outside).as_posix() for path in outside.rglob("*") if path.is_file())
+    assert len(left) == 9, left
+    assert all((outside / name).read_bytes() == SECRET for name in left)
+    assert not list(tmp_path.rglob("*PWNED*"))
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and not path.is_symlink() and outside not in path.parents and path.stat().st_size < 1 << 26:
+            assert path.name.startswith("hostile") or SECRET not in path.read_bytes(), path
+
+
+def task(tmp_path: Path, cache: object, kind: str = "cache", **variables: str) -> dict:
+    home = tmp_path / "home"
+    return {
+        "cache": str(cache),
+        "home": str(home),
+        "kind": kind,
+        "key": KEY,
+        "seconds": SECONDS,
+        "variables": {"EJCACHE_WAIT_SECONDS": "5", **variables},
+    }
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A directory that hosts share, with an entry."""
+    (tmp_path / "shared" / "v1" / "entries").mkdir(parents=True)
+    with open_store(tmp_path / "shared") as store:
+        put(store, key_text("jit_eval"))
+    return tmp_path / "shared"
+
+
+def some(names, *, every: int) -> list:
+    """All `names`, of which `make test` uses one in `every`, and `make soak` the others."""
+    soak = pytest.mark.soak
+    return [pytest.param(name, marks=[soak] if number % every else []) for number, name in enumerate(names)]
+
+
+pytestmark = pytest.mark.timeout(SECONDS + 60)
+
+
+@pytest.mark.parametrize("name", some([*BYTES, *FILES], every=2))
+def test_shared_directory(name, worker, shared, outside, tmp_path):
+    """A directory that hosts share."""
+    where, what = {**BYTES, **FILES}[name]
+    if name.endswith("nothing of ours"):
+        what = lambda: b"nothing of ours"  # noqa: E731  # the secret itself may stay where somebody has put it
+    plant(shared / os.fsdecode(where), what, outside)
+    check(worker.use(**task(tmp_path, shared)), outside, tmp_path)
+
+
+@pytest.mark.parametrize("name", some(BYTES, every=6))
+def test_bucket(name, worker, outside, tmp_path):
+    """An emulated bucket; its objects are read by the code that reads those of a directory."""
+    where, what = BYTES[name]
+    with GcsServer() as server:
+        bucket = server.api.buckets["bucket"]
+        bucket.insert(f"a/{where}", what(), {}, {}, throttle=False)
+        good = key_text("jit_eval")
+        data = entry.encode(entry.Header(key=good, name="jit_eval"), b"x")
+        bucket.insert(f"a/{entry_name(good)}", data, {}, {}, throttle=False)
+        answer = worker.use(**task(tmp_path, "gs://bucket/a", STORAGE_EMULATOR_HOST=server.url))
+    check(answer, outside, tmp_path)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_local_store(name, worker, outside, tmp_path):
+    """A cache of one host."""
+    where, what = LOCAL[name]
+    cache = tmp_path / "cache"
+    with LocalStore(cache) as store:
+        put(store, KEY, os.urandom(100_000))
+        put(store, key_text("jit_eval"))
+    (path,) = [cache / where] if where.startswith("v1/") else list(cache.rglob(where))
+    plant(path, what, outside)
+    check(worker.use(**task(tmp_path, cache)), outside, tmp_path)
+
+
+@pytest.mark.parametrize("name", some(PLAIN, every=2))
+def test_plain_jax_directory(name, worker, outside, tmp_path):
+    """A directory that plain JAX wrote."""
+    where, what = PLAIN[name]
+    plain_jax(tmp_path / "plain")
+    digest = "d" * 64
+    (tmp_path / "plain" / f"jit_train-{digest}-cache").write_bytes(zlib.compress(bytes(100)))
+    plant(tmp_path / "plain" / f"jit_train-{digest}{where}", what, outside)
+    check(worker.use(**task(tmp_path, tmp_path / "plain", "plain")), outside, tmp_path)
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_bundle(name, worker, outside, tmp_path):
+    """A bundle that somebody gave."""
+    file = tmp_path / "hostile.ejb"
+    plant(file, BUNDLES[name], outside)
+    check(worker.use(**task(tmp_path, file, "bundle")), outside, tmp_path)
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_tuned_records(name, worker, outside, tmp_path):
+    """Tuned records that others share."""
+    store = AutotuneStore(str(tmp_path / "tuned"))
+    store.publish(record(tuned_key()))
+    (path,) = [p for p in (tmp_path / "tuned").rglob("*.json") if tuned_key().digest in p.name]
+    plant(path, TUNED[name], outside)
+    check(worker.use(**task(tmp_path, tmp_path / "tuned", "tuned")), outside, tmp_path)
+
+
+def test_there_are_enough_of_them():
+    """At least sixty hostile objects, on every kind of storage."""
+    assert len(BYTES) + len(FILES) + len(LOCAL) + len(PLAIN) + len(BUNDLES) + len(TUNED) >= 60

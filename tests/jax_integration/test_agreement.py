@@ -1,0 +1,119 @@
+"""One decision for all ranks, whichever is late, silent or gone; and nobody waits for the same rank again and again."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from notice_boards import NoticeBoard
+
+from ejcache.jax_integration.agreement import RankAgreement
+from ejcache.jax_integration.seam.coordination import CoordinationClient
+
+LOAD = "load"
+
+
+def rank_of(board, rank, *, patience=0.01):
+    """One process's agreement, with short waits."""
+    client = CoordinationClient(board, process=rank, processes=12)
+    return RankAgreement(client, patience=patience, impatience=0.004)
+
+
+def decide(ranks, topic, *, participants, loaded=True):
+    """What these ranks make of a topic, each in a thread of its own."""
+
+    def one(rank):
+        return rank.decide(
+            topic,
+            participants=participants,
+            mine={"loaded": loaded},
+            decide=lambda said: LOAD if len(said) == len(participants) else "compile",
+        )
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(one, ranks))
+
+
+@pytest.mark.parametrize("later", [(0, 2), (2, 0)])
+def test_a_rank_that_gave_up_speaks_for_those_that_come_later(later):
+    """Rank 1 gives the lowest up and compiles; so do the others, though each of them could load."""
+    board = NoticeBoard()
+    ranks = [rank_of(board, rank, patience=0.01) for rank in range(3)]
+
+    assert [decide([ranks[rank]], "t", participants=(0, 1, 2)) for rank in (1, *later)] == [[None]] * 3
+
+
+def test_a_decision_that_comes_while_a_rank_gives_up_is_everybodys():
+    """Of the two one stands, and it is the one that both go by."""
+
+    class Slow(NoticeBoard):
+        def key_value_set_bytes(self, name, value):
+            if value == b"null":
+                lowest.start()
+                lowest.join()
+            super().key_value_set_bytes(name, value)
+
+    board, decisions = Slow(), []
+    ranks = [rank_of(board, rank, patience=0.001) for rank in range(2)]
+    lowest = threading.Thread(target=lambda: decisions.extend(decide(ranks[:1], "t", participants=(0, 1))))
+    decisions += decide(ranks[1:], "t", participants=(0, 1))
+
+    assert decisions == [LOAD, LOAD]
+
+
+def test_a_silent_lowest_rank_costs_the_others_one_long_wait():
+    """It has no cache: from the second program on hardly anybody waits for it."""
+    board = NoticeBoard()
+    rank = rank_of(board, 1, patience=0.01)
+
+    assert [decide([rank], f"t{n}", participants=(0, 1)) for n in range(3)] == [[None]] * 3
+    assert board.asked == [20, 4, 4]
+
+
+def test_many_silent_ranks_cost_no_more_than_one():
+    """The patience is of all together, at the first program and at the next."""
+    board = NoticeBoard()
+    rank = rank_of(board, 0, patience=0.01)
+    decide([rank], "t1", participants=tuple(range(12)))
+    assert sum(board.asked) <= 10
+    board.asked.clear()
+
+    decide([rank], "t2", participants=tuple(range(12)))
+    assert sum(board.asked) <= 4
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_was_late_once_takes_part_again(late):
+    """The others find that it came to the last occasion after all, and have their full patience again."""
+    board = NoticeBoard()
+    ranks = [rank_of(board, rank, patience=0.01) for rank in range(2)]
+    first = decide([ranks[1 - late]], "t1", participants=(0, 1)) + decide([ranks[late]], "t1", participants=(0, 1))
+    assert LOAD not in first
+    for rank in ranks:
+        rank._patience = 60.0
+    board.asked.clear()
+
+    assert decide(ranks, "t2", participants=(0, 1)) == [LOAD, LOAD]
+    assert min(board.asked) > 1_000
+
+
+def test_what_was_said_in_time_is_heard_though_another_rank_is_silent():
+    """The lowest asks for all notes at once when its time is up."""
+    board, heard = NoticeBoard(), []
+    board.key_value_set_bytes("t/3", b'{"loaded": true}')
+    rank = rank_of(board, 0, patience=0.001)
+    rank.decide("t", participants=(0, 1, 2, 3), mine={"loaded": True}, decide=heard.append)
+
+    assert [sorted(said) for said in heard] == [[0, 3]]
+
+
+def test_without_the_service_all_compile():
+    """And no error in the program."""
+
+    class Gone:
+        def __getattr__(self, name):
+            raise RuntimeError("UNAVAILABLE")
+
+    ranks = [rank_of(Gone(), rank, patience=0.001) for rank in range(2)]
+    assert decide(ranks, "t", participants=(0, 1)) == [None, None]

@@ -1,0 +1,132 @@
+"""Python's garbage collector collects less often while JAX traces and lowers, and as before at any other time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import traceback
+
+import jax
+import pytest
+
+import ejcache
+
+
+@pytest.fixture(autouse=True)
+def own_threshold():
+    """A threshold that tells whether it was put back."""
+    before = gc.get_threshold()
+    gc.set_threshold(701, 11, 12)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.fixture
+def enable(tmp_path):
+    def enable(**settings):
+        return ejcache.enable(str(tmp_path), min_compile_seconds=0, **settings)
+
+    yield enable
+    ejcache.disable()
+
+
+def test_while_tracing_and_lowering(enable):
+    """The threshold is raised for nested calls as a whole and put back, after an error too, and not after `disable`."""
+    seen = []
+
+    @jax.jit
+    def inner(x):
+        seen.append(gc.get_threshold())
+        return x + 1
+
+    def outer(x):
+        y = inner(x)
+        seen.append(gc.get_threshold())
+        if x.shape == (3,):
+            raise ValueError("wrong")
+        return y
+
+    enable()
+    assert gc.get_threshold() == (701, 11, 12)
+    jax.jit(outer)(jax.numpy.ones(2))
+    with pytest.raises(ValueError, match="wrong"):
+        jax.jit(outer)(jax.numpy.ones(3))
+    jax.jit(outer).lower(jax.numpy.ones(4)).compile()
+    assert gc.get_threshold() == (701, 11, 12)
+    assert set(seen) == {(50_000, 11, 12)}
+    ejcache.disable()
+    seen.clear()
+    jax.jit(lambda x: outer(x) * 2)(jax.numpy.ones(5))
+    assert set(seen) == {(701, 11, 12)}
+
+
+@pytest.mark.parametrize("reason", ["setting", "off", "higher", "changed"])
+def test_left_alone(enable, reason):
+    """The setting 0, a collector that is off, a higher threshold, and a change made meanwhile stay as they are."""
+    enable(tracing_gc_threshold=0 if reason == "setting" else 60_000)
+    if reason == "off":
+        gc.disable()
+    elif reason == "higher":
+        gc.set_threshold(100_000, 1, 1)
+    seen = []
+
+    def program(x):
+        if reason == "changed":
+            gc.set_threshold(900, 9, 9)
+        seen.append(gc.get_threshold())
+        return x + 1
+
+    try:
+        jax.jit(program)(1.0)
+        assert gc.isenabled() == (reason != "off")
+    finally:
+        gc.enable()
+    expected = {"higher": (100_000, 1, 1), "changed": (900, 9, 9)}.get(reason, (701, 11, 12))
+    assert seen == [expected]
+    assert gc.get_threshold() == expected
+
+
+def test_threads(enable):
+    """Threads that trace at once end with the threshold that was there before."""
+    enable()
+    functions = [jax.jit(lambda x, n=n: jax.numpy.sin(x) * n) for n in range(8)]
+    threads = [threading.Thread(target=function, args=(1.0,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gc.get_threshold() == (701, 11, 12)
+
+
+def test_a_fork_while_tracing(enable):
+    """A child that is forked inside a trace has the threshold from before."""
+    enable()
+    read, write = os.pipe()
+
+    def program(x):
+        if os.fork() == 0:
+            os.write(write, repr(gc.get_threshold()).encode())
+            os._exit(0)
+        os.wait()
+        return x + 1
+
+    jax.jit(program)(1.0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        assert said.read() == "(701, 11, 12)"
+    assert gc.get_threshold() == (701, 11, 12)
+
+
+def test_no_frame_of_ours(enable):
+    """Neither a traceback nor a location in the module names our file."""
+    enable()
+
+    def program(x):
+        return x.nothing
+
+    with pytest.raises(AttributeError) as caught:
+        jax.jit(program)(1.0)
+    assert "seam/collector.py" not in "".join(traceback.format_tb(caught.value.__traceback__))
+    text = jax.jit(lambda x: x + 1).lower(1.0).as_text(debug_info=True)
+    assert "seam/collector.py" not in text

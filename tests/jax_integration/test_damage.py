@@ -1,0 +1,166 @@
+"""Damaged entries met by real programs: never loaded, never a crash, and healed by the compile that follows."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+
+import ejcache
+from ejcache import entry
+from ejcache.keys.key import is_side_key
+
+
+@pytest.fixture
+def cache(tmp_path):
+    made = ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0)
+    yield made
+    ejcache.disable()
+
+
+def program(x):
+    return jax.numpy.tanh(x) @ x.T + 1
+
+
+ARGUMENT = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+
+
+def programs_in(store):
+    """The entries of programs, without the texts kept beside them."""
+    return [info for info in store.entries() if not is_side_key(info.key)]
+
+
+def run():
+    jax.clear_caches()
+    return np.asarray(jax.jit(program)(ARGUMENT))
+
+
+def damages(data: bytes) -> list[bytes]:
+    """40 flips, spread over the whole entry, and 10 truncations."""
+    rng = random.Random(7)
+    made = []
+    for _ in range(40):
+        damaged = bytearray(data)
+        bit = rng.randrange(len(data) * 8)
+        damaged[bit // 8] ^= 1 << bit % 8
+        made.append(bytes(damaged))
+    return [*made, *(data[: rng.randrange(len(data))] for _ in range(10))]
+
+
+def test_fifty_damages_of_a_programs_entry_are_each_met_and_healed(cache, tmp_path, monkeypatch):
+    """Each is a counted miss before XLA sees it, the result is right, and the next start hits again."""
+    expected = run()
+    with ejcache.open_store(str(tmp_path / "cache")) as store:
+        (info,) = programs_in(store)
+        good = store.peek(info.key)
+        loaded = []
+        from ejcache.jax_integration.seam import patch as seam
+
+        original = seam.load_executable
+        monkeypatch.setattr(seam, "load_executable", lambda raw, target: loaded.append(raw) or original(raw, target))
+        for number, damaged in enumerate(damages(good), start=1):
+            store.replace(info.key, damaged)
+            assert run().tobytes() == expected.tobytes()
+            assert cache.stats().corrupt == number
+            healed = store.peek(info.key)
+            assert entry.decode(healed, key=info.key).raw
+    assert loaded == []
+    assert run().tobytes() == expected.tobytes()
+    assert len(loaded) == 1
+    assert cache.stats().misses_by_reason == {"absent": 1, "corrupt": 50}
+
+
+def test_an_entry_under_another_key_is_not_loaded(cache, tmp_path):
+    """An index that answers with another program's entry: a counted miss, the right result, healed."""
+    expected = run()
+    jax.jit(lambda x: x * 5)(ARGUMENT)
+    with ejcache.open_store(str(tmp_path / "cache")) as store:
+        keys = [info.key for info in programs_in(store)]
+        mine = next(key for key in keys if "program" in key)
+        other = next(key for key in keys if "program" not in key)
+        store.replace(mine, store.peek(other))
+
+        assert run().tobytes() == expected.tobytes()
+        assert cache.stats().misses_by_reason["foreign"] == 1
+        assert entry.verify(store.peek(mine), key=mine).name == "jit_program"
+
+
+def test_an_intact_entry_that_xla_rejects_is_compiled_beside_it(cache, tmp_path):
+    """The entry stays for those who can use it; this host's own goes beside it and is hit from then on."""
+    expected = run()
+    with ejcache.open_store(str(tmp_path / "cache")) as store:
+        (info,) = programs_in(store)
+        header = entry.decode(store.peek(info.key), key=info.key).header
+        nonsense = entry.encode(header, b"no executable at all" * 50)
+        store.replace(info.key, nonsense)
+
+        for _ in range(3):
+            assert run().tobytes() == expected.tobytes()
+
+        assert store.peek(info.key) == nonsense
+        assert len(programs_in(store)) == 2
+    stats = cache.stats()
+    assert (stats.misses_by_reason, stats.stores, stats.hits) == ({"absent": 1, "rejected": 1}, 2, 2)
+
+
+def test_a_cache_error_is_raised_only_when_asked_for(cache, tmp_path):
+    """`jax_raise_persistent_cache_errors` lets damage out; without it the program never sees it."""
+    run()
+    with ejcache.open_store(str(tmp_path / "cache")) as store:
+        (info,) = programs_in(store)
+        store.replace(info.key, b"damage")
+    jax.config.update("jax_raise_persistent_cache_errors", True)
+    try:
+        with pytest.raises(ejcache.EjcacheError):
+            run()
+    finally:
+        jax.config.update("jax_raise_persistent_cache_errors", False)
+
+
+FLIPS = """
+    import json, os, random, sys
+    from pathlib import Path
+    import jax, numpy as np
+    import ejcache.jax_integration.activate, ejcache.jax_integration.compiling
+
+    directory = sys.argv[1]
+
+    def start():
+        # A fork has a back end and a cache of its own: this process has imported JAX, and done nothing with it.
+        child = os.fork()
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+            return
+        cache = ejcache.enable(directory, min_compile_seconds=0)
+        x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+        result = np.asarray(jax.jit(lambda x: jax.numpy.tanh(x) @ x.T + 1)(x)).tobytes().hex()
+        print(json.dumps([result, cache.stats().to_dict()]), flush=True)
+        sys.exit()
+
+    start()
+    database = next(Path(directory).rglob("cache.db"))
+    size = len(database.read_bytes())
+    rng = random.Random(11)
+    # The header and the first pages, where a flip does most harm, and anywhere.
+    for offset in [rng.randrange(100) for _ in range(2)] + [rng.randrange(size) for _ in range(4)]:
+        damaged = bytearray(database.read_bytes())
+        damaged[offset % len(damaged)] ^= 1 << rng.randrange(8)
+        database.write_bytes(bytes(damaged))
+        start()
+    start()
+    start()
+"""
+
+
+def test_flips_in_the_database_file_leave_a_program_right(tmp_path, run_python):
+    """Flips in the index itself, each in a process of its own: the result is right, nothing crashes, the next heals."""
+    done = run_python(FLIPS, tmp_path / "cache", env={"PYTHONWARNINGS": "ignore::DeprecationWarning"})
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 9
+    assert len({result for result, _ in answers}) == 1
+    *_, healed, last = (stats for _, stats in answers)
+    assert 1 in (healed["hits"], healed["stores"])
+    assert last["hits"] == 1

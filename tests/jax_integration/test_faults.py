@@ -1,0 +1,104 @@
+"""An error in the cache's own steps, of whatever type, costs that step and never the program."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import ejcache
+from ejcache.coordination.store_single_flight import StoreSingleFlight
+from ejcache.jax_integration import compiling, publishing
+from ejcache.stores.local.store import LocalStore
+
+x = np.arange(8, dtype=np.float32)
+ERRORS = [RecursionError, MemoryError, ValueError, OSError]
+
+
+@pytest.fixture
+def cache(tmp_path):
+    cache = ejcache.enable(str(tmp_path), min_compile_seconds=0)
+    yield cache
+    ejcache.disable()
+
+
+def run(factor):
+    jax.clear_caches()
+    assert np.allclose(jax.jit(lambda x: x * factor + 1)(x), x * factor + 1)
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error("ours")
+
+    return fail
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (compiling, "make_key"),
+        (LocalStore, "get"),
+        (LocalStore, "put"),
+        (LocalStore, "add_counters"),
+        (StoreSingleFlight, "run"),
+        (publishing, "module_text"),
+        (publishing, "record_miss"),
+    ],
+)
+def test_an_error_of_ours_is_not_the_programs(owner, name, error, cache, monkeypatch):
+    """The program compiles and runs, cold and warm."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, raising(error))
+        for _ in range(2):
+            run(2.0)
+    run(2.0)
+    run(2.0)
+    assert cache.stats().hits >= 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_lease_that_cannot_be_released_compiles_nothing_twice(error, cache, monkeypatch):
+    """The executable that was compiled is the program's."""
+    real = StoreSingleFlight.run
+
+    def failing(self, key, **named):
+        real(self, key, **named)
+        raise error("ours")
+
+    monkeypatch.setattr(StoreSingleFlight, "run", failing)
+    run(3.0)
+    assert cache.stats().stores == 1
+    assert cache.stats().misses == 1
+
+
+def test_the_programs_own_error_is_the_programs(cache, monkeypatch):
+    """Also where releasing the lease fails on its way out, with the cause that it had."""
+    real = StoreSingleFlight.run
+
+    def failing(self, key, **named):
+        try:
+            real(self, key, **named)
+        finally:
+            raise KeyError("ours")
+
+    def out_of_memory(program):
+        raise RuntimeError("RESOURCE_EXHAUSTED") from ValueError("the cause")
+
+    monkeypatch.setattr(StoreSingleFlight, "run", failing)
+    monkeypatch.setattr(compiling.seam, "compile_executable", out_of_memory)
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED") as raised:
+        run(4.0)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_the_flag_lets_the_error_through(cache, monkeypatch):
+    """`jax_raise_persistent_cache_errors`, for a person who looks for the reason."""
+    monkeypatch.setattr(LocalStore, "get", raising(RecursionError))
+    jax.config.update("jax_raise_persistent_cache_errors", True)
+    try:
+        with pytest.raises(RecursionError):
+            run(5.0)
+    finally:
+        jax.config.update("jax_raise_persistent_cache_errors", False)

@@ -1,0 +1,441 @@
+"""Preload: what the last run used is loaded before it is asked for, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import ejcache
+from ejcache.jax_integration import activate
+from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
+from ejcache.jax_integration.seam import backends
+from ejcache.stores.local.store import LocalStore
+
+WAIT = 60.0
+X = np.arange(4.0, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _leave_jax_as_it_was(monkeypatch):
+    monkeypatch.setenv("EJCACHE_PRELOAD", "1")
+    yield
+    ejcache.disable()
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return str(tmp_path / "cache")
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """Loads in the background: each tells `begun`, and goes on when `may_go` is set, as it is at first."""
+    return Loads(monkeypatch)
+
+
+class Loads:
+    def __init__(self, monkeypatch):
+        self.programs = 0
+        self.begun = threading.Semaphore(0)
+        self.may_go = threading.Event()
+        self.may_go.set()
+        load = backends.load_ahead
+
+        def load_ahead(*arguments):
+            self.programs += 1
+            self.begun.release()
+            assert self.may_go.wait(WAIT)
+            return load(*arguments)
+
+        monkeypatch.setattr(backends, "load_ahead", load_ahead)
+
+
+def start(directory, **settings):
+    jax.clear_caches()
+    return ejcache.enable(directory, min_compile_seconds=0, **settings)
+
+
+def run(factors):
+    """Compile and run one program for each factor; the values are checked."""
+    for factor in factors:
+        value = jax.jit(lambda x, factor=factor: jax.numpy.sin(x) * factor)(X)
+        assert np.allclose(value, np.sin(X) * factor)
+
+
+def first_run(directory, factors, **settings):
+    with start(directory, **settings):
+        run(factors)
+
+
+def settle():
+    """Wait until this process loads nothing in the background, and plans nothing."""
+    preloader = activate._session.preloader
+    assert preloader._scheduler.drain(patience=WAIT, limit=WAIT)
+    if preloader._loader is not None:
+        assert preloader._loader._scheduler.drain(patience=WAIT, limit=WAIT)
+    return preloader
+
+
+def profiles(directory):
+    """Every run profile in the cache, and its key."""
+    with LocalStore(directory) as store:
+        keys = [info.key for info in store.entries() if info.key.startswith("run_profile-")]
+        return {key: decode_profile(ejcache.entry.decode(store.peek(key), kind=RUN_PROFILE_KIND).raw) for key in keys}
+
+
+def amounts(cache):
+    return {name.removeprefix("preload_"): n for name, n in cache.stats().amounts.items() if name.startswith("preload")}
+
+
+def test_programs_of_the_last_run_are_there_when_they_are_asked_for(directory):
+    """They are hits, loaded in the background, and what the asking thread waits for is no load."""
+    first_run(directory, [1, 2, 3])
+    with start(directory) as cache:
+        settle()
+        run([1, 2, 3])
+        assert cache.stats().hits == 3
+        assert cache.stats().misses == 0
+        assert amounts(cache)["hits"] == amounts(cache)["loaded"] == 3
+
+
+def test_a_program_that_is_being_loaded_is_awaited(directory, loads):
+    """It is loaded once."""
+    first_run(directory, [1])
+    loads.may_go.clear()
+    with start(directory) as cache:
+        assert loads.begun.acquire(timeout=WAIT)
+        asked = threading.Thread(target=run, args=([1],))
+        asked.start()
+        loads.may_go.set()
+        asked.join(WAIT)
+        assert cache.stats().hits == amounts(cache)["hits"] == loads.programs == 1
+
+
+def test_threads_take_short_turns_while_something_is_loaded(directory, loads):
+    """Otherwise the loading thread waits for the program's whole turn after each system call; then all is as before."""
+    before = sys.getswitchinterval()
+    first_run(directory, range(2))
+    loads.may_go.clear()
+    with start(directory):
+        assert loads.begun.acquire(timeout=WAIT)
+        assert sys.getswitchinterval() < before
+        loads.may_go.set()
+        settle()
+        assert sys.getswitchinterval() == before
+
+
+def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directory, loads):
+    """The background does not load it as well."""
+    first_run(directory, [1, 2])
+    loads.may_go.clear()
+    with start(directory, preload_threads=1) as cache:
+        assert loads.begun.acquire(timeout=WAIT)
+        run([2])
+        assert cache.stats().hits == 1
+        loads.may_go.set()
+        run([1])
+        settle()
+        assert cache.stats().hits == 2
+        assert amounts(cache)["hits"] == loads.programs == 1
+
+
+def test_unused_programs_are_released_and_leave_the_profile(directory):
+    """After three runs that did not use it, a program is no longer loaded."""
+    first_run(directory, [1, 2])
+    for loaded in (2, 2, 2, 1, 1):
+        with start(directory) as cache:
+            preloader = settle()
+            run([1])
+        assert (amounts(cache)["loaded"], amounts(cache)["hits"]) == (loaded, 1)
+        assert amounts(cache).get("unused", 0) == loaded - 1
+        assert preloader._loader.held == 0
+
+
+def test_the_memory_that_is_held_stays_below_its_setting(directory, loads):
+    """The next program is loaded when one has been handed over."""
+    first_run(directory, range(1, 7))
+    (profile,) = profiles(directory).values()
+    (uses,) = profile.environments.values()
+    limit = 2 * 26 * max(use.size for use in uses)
+    with start(directory, preload_memory=limit) as cache:
+        preloader = settle()
+        assert loads.programs == 2
+        for factor in range(1, 7):
+            run([factor])
+            assert preloader._loader.held <= limit
+            settle()
+        assert amounts(cache)["hits"] == 6
+
+
+def test_without_memory_nothing_is_loaded_ahead(directory, loads):
+    """Programs are hits as ever."""
+    first_run(directory, [1])
+    with start(directory, preload_memory=0) as cache:
+        settle()
+        run([1])
+        assert cache.stats().hits == 1
+        assert loads.programs == 0
+
+
+def test_what_nobody_asks_for_is_released(directory, monkeypatch):
+    """After a time without requests no memory is held."""
+    monkeypatch.setattr("ejcache.jax_integration.preload.loader.IDLE_SECONDS", 0.01)
+    first_run(directory, [1])
+    with start(directory) as cache:
+        preloader = settle()
+        deadline = time.monotonic() + WAIT
+        while amounts(cache).get("unused") != 1 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert preloader._loader.held == 0
+        run([1])
+        assert cache.stats().hits == 1
+
+
+@pytest.mark.parametrize("payload", [b"", b"not an entry", b"EJC1" + b"\xff" * 100])
+def test_a_damaged_profile_is_none_and_is_replaced(directory, payload, loads):
+    """The run after it preloads again."""
+    first_run(directory, [1])
+    (key,) = profiles(directory)
+    with LocalStore(directory) as store:
+        store.replace(key, payload)
+    with start(directory) as cache:
+        settle()
+        run([1])
+        assert cache.stats().hits == 1
+        assert cache.stats().errors == loads.programs == 0
+    assert key in profiles(directory)
+
+
+def test_a_damaged_entry_is_a_miss_of_the_request(directory):
+    """Preloading neither counts nor quarantines it; the request does, once."""
+    first_run(directory, [1, 2])
+    with LocalStore(directory) as store:
+        (key, *_) = [info.key for info in store.entries() if info.key.startswith("jit")]
+        data = bytearray(store.peek(key))
+        data[-1] ^= 1
+        store.replace(key, bytes(data))
+    with start(directory) as cache:
+        settle()
+        assert cache.stats().corrupt == 0
+        run([1, 2])
+        assert (cache.stats().corrupt, cache.stats().misses_by_reason) == (1, {"corrupt": 1})
+        assert (cache.stats().hits, cache.stats().stores) == (1, 1)
+
+
+def test_an_entry_that_is_gone_costs_nothing(directory):
+    """It was evicted: the program compiles as ever."""
+    first_run(directory, [1])
+    with LocalStore(directory) as store:
+        for key in [info.key for info in store.entries() if info.key.startswith("jit")]:
+            store.delete(key)
+    with start(directory) as cache:
+        settle()
+        run([1])
+        assert cache.stats().misses_by_reason == {"absent": 1}
+        assert cache.stats().errors == 0
+
+
+def test_what_xla_refuses_to_load_ahead_is_asked_for_as_ever(directory, monkeypatch):
+    """A failure of preload costs nothing but the preload."""
+    first_run(directory, [1])
+
+    def refuse(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(backends, "load_ahead", refuse)
+    with start(directory) as cache:
+        settle()
+        run([1])
+        assert (cache.stats().hits, cache.stats().errors) == (1, 0)
+        assert amounts(cache) == {}
+
+
+@pytest.mark.parametrize("broken", ["raw_options", "load_ahead"])
+def test_no_failure_of_preload_reaches_the_program(directory, monkeypatch, broken):
+    """Neither when it records nor when it hands over."""
+    first_run(directory, [1])
+    with start(directory) as cache:
+        settle()
+        monkeypatch.setattr(backends, broken, None)
+        run([1, 2])
+        assert (cache.stats().hits, cache.stats().misses, cache.stats().errors) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("settings", [{"preload": False}, {"check_contents": True}, {"check_one_in": 3}])
+def test_settings_that_switch_it_off(directory, loads, settings):
+    """Checks want to see what is stored, so nothing is loaded before they look."""
+    first_run(directory, [1])
+    with start(directory, **settings):
+        settle()
+        run([1])
+    assert loads.programs == 0
+
+
+def test_a_read_only_cache_is_preloaded_and_no_profile_is_written(directory):
+    """The profile that is there is used."""
+    first_run(directory, [1])
+    before = profiles(directory)
+    with start(directory, read_only=True) as cache:
+        settle()
+        run([1, 2])
+        assert amounts(cache)["hits"] == 1
+    assert profiles(directory) == before
+
+
+def test_another_cache_is_not_preloaded_from_this_one(directory, tmp_path):
+    """A program that changes its cache gets the entries of the one that it names."""
+    first_run(directory, [1])
+    with start(directory) as cache:
+        settle()
+        other = ejcache.enable(str(tmp_path / "other"))
+        run([1])
+        assert (cache.stats().hits, other.stats().misses) == (0, 1)
+
+
+def test_quick_programs_are_in_the_profile_and_are_not_loaded(directory, loads):
+    """They are marked, because no storage has them."""
+    with ejcache.enable(directory, min_compile_seconds=1000):
+        jax.clear_caches()
+        run([1])
+    (profile,) = profiles(directory).values()
+    ((use,),) = profile.environments.values()
+    assert use.quick > 0
+    assert not use.stored
+    with start(directory):
+        settle()
+    assert loads.programs == 0
+
+
+# -- in processes of their own ---------------------------------------------------------------------------------------
+
+PROGRAM = """
+    import json, os, sys, time
+    import jax, numpy as np
+    import ejcache
+
+    cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+    {before}
+    value = jax.jit(lambda x: jax.numpy.cos(x) * {factor})(np.arange(4, dtype=np.float32))
+    assert np.allclose(value, np.cos(np.arange(4)) * {factor}), value
+    {after}
+    # On a busy machine a program this short ends before its profile is read, and then it writes none.
+    preloader = getattr(sys.modules["ejcache.jax_integration.activate"]._session, "preloader", None)
+    for run in getattr(preloader, "_runs", ()):
+        run.planned.wait(60)
+    print(json.dumps(dict(cache.stats().amounts)))
+"""
+
+LOADED = """
+    jax.devices()
+    for _ in range(60_000):
+        if cache.stats().amounts.get("preload_loaded"):
+            break
+        time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def program(run_python, directory, tmp_path):
+    """Run a script, whose path names its profile."""
+
+    def run(*before, after="", factor="2", text=PROGRAM, env=None):
+        path = tmp_path / "program.py"
+        whole = textwrap.dedent(text)
+        begin = "\n".join(textwrap.dedent(part) for part in before)
+        for name, part in (("{before}", begin), ("{after}", after), ("{factor}", factor)):
+            whole = whole.replace(name, textwrap.dedent(part).strip())
+        path.write_text(whole)
+        done = run_python(path, directory, env=env)
+        return json.loads(done.stdout.splitlines()[-1]), done
+
+    return run
+
+
+def test_the_second_process_is_preloaded(program):
+    """It begins when the program makes its backend, and the profile was written when the first process ended."""
+    program()
+    counted, _ = program(LOADED)
+    assert counted["preload_hits"] == counted["hits"] == 1
+
+
+CALLBACK = PROGRAM.replace(
+    "jax.numpy.cos(x) * {factor}",
+    "jax.pure_callback(lambda y: np.cos(y) * {factor}, jax.ShapeDtypeStruct((4,), np.float32), x)",
+)
+
+
+def test_programs_with_host_callbacks_are_never_loaded_ahead(program, directory):
+    """Without its callbacks such a program ends the process; the other programs of the run are preloaded."""
+    other = "jax.jit(lambda x: x * 7)(1.0)"
+    for _ in range(3):
+        program(other, text=CALLBACK)
+    for profile in profiles(directory).values():
+        for uses in profile.environments.values():
+            assert [use.key.partition("-")[0] for use in uses] == ["jit__lambda"]
+            assert len(uses) == 1
+    counted, _ = program(LOADED, other, text=CALLBACK)
+    assert counted["preload_loaded"] == counted["preload_hits"] == 1
+
+
+def test_another_device_is_no_hit_of_the_preload(program):
+    """The key is the same for each device; what was loaded for the first one is dropped."""
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    place = "jax.config.update('jax_default_device', jax.devices()[{}])"
+    check = "assert next(iter(value.devices())).id == {}"
+    program(place.format(0), env=env)
+    counted, _ = program(LOADED, place.format(1), env=env, after=check.format(1))
+    assert (counted["hits"], counted["preload_unused"], counted.get("preload_hits", 0)) == (1, 1, 0)
+
+
+def test_a_forked_child_preloads_nothing_and_works(program):
+    """What the parent has loaded, or is loading, is not used in the child; the profile is the parent's."""
+    child = """
+        pid = os.fork()
+        if pid == 0:
+            preloader = ejcache.jax_integration.activate._session.preloader
+            os._exit(0 if preloader._loader is None and preloader._closed else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    """
+    program()
+    counted, _ = program("import ejcache.jax_integration.activate", LOADED, child)
+    assert counted["preload_hits"] == 1
+
+
+def test_a_program_may_end_while_entries_are_being_loaded(program):
+    """It ends at once, as it would without them."""
+    many = "[jax.jit(lambda x: jax.numpy.sin(x) * each)(1.0) for each in range(20)]"
+    program(many)
+    _, done = program(text=PROGRAM.replace("value = ", "jax.devices(); print('{}'); sys.exit(); value = "))
+    assert done.stderr == ""
+
+
+def test_a_process_that_never_compiles_leaves_the_profile_alone(program, directory):
+    """It says nothing about what the program uses."""
+    program()
+    before = profiles(directory)
+    for _ in range(4):
+        program(text=PROGRAM.replace("value = ", "jax.devices(); print('{}'); sys.exit(); value = "))
+    assert profiles(directory) == before
+
+
+def test_pgle_variants_are_preloaded_as_they_are_asked_for(program):
+    """JAX asks for the optimised variant with the options of the plain one, and for the one to be profiled."""
+    env = {"JAX_ENABLE_PGLE": "1", "JAX_PGLE_PROFILING_RUNS": "1"}
+    several = """
+        f = jax.jit(lambda x: jax.numpy.tanh(x) * 3)
+        values = [np.asarray(f(np.arange(4, dtype=np.float32))) for _ in range(4)]
+        assert all(np.array_equal(value, values[0]) for value in values)
+    """
+    program(env=env, after=several)
+    counted, _ = program(LOADED, env=env, after=several)
+    assert counted["hits"] >= 1
+    assert counted.get("errors", 0) == 0

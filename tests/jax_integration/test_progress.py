@@ -1,0 +1,137 @@
+"""`EJCACHE_PROGRESS`: lines about compilations that take long, and none about others."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from steps import Steps
+
+from ejcache.cache.miss_log import STORED, MissRecord, record_miss
+from ejcache.jax_integration.progress import CompileProgress
+
+COMPILING = """
+import threading, time
+import jax, ejcache
+from ejcache.jax_integration import progress
+from ejcache.util.scheduler import Scheduler
+
+said = threading.Event()
+
+class Stream:
+    def write(self, text):
+        print(text, end="", flush=True)
+        said.set()
+    def flush(self):
+        pass
+
+real = progress.CompileProgress
+progress.CompileProgress = lambda: real(after={after}, stream=Stream())
+cache = ejcache.enable(min_compile_seconds=0)
+
+from ejcache.jax_integration.seam import patch
+compile_executable = patch.compile_executable
+def slowly(program):
+    if {after} == 0:
+        said.wait(60)
+    return compile_executable(program)
+patch.compile_executable = slowly
+
+def train_step(x):
+    return x * 3 + 1
+
+jax.jit(train_step)(2.0).block_until_ready()
+stats = cache.stats()
+print(stats.hits, stats.misses)
+"""
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def steps(clock):
+    return Steps(clock)
+
+
+def test_lines_of_a_long_compilation(clock, steps):
+    """Lines come after 5, 10 and 20 seconds, and one at the end; afterwards there are none."""
+    stream = io.StringIO()
+    progress = CompileProgress(scheduler=steps, clock=clock, stream=stream)
+    with progress.of("jit_train_step"):
+        for _ in range(30):
+            clock.now += 1
+            steps.step()
+    for _ in range(100):
+        clock.now += 1
+        steps.step()
+    assert stream.getvalue().splitlines() == [
+        "ejcache: compiling jit_train_step, 5 s so far",
+        "ejcache: compiling jit_train_step, 10 s so far",
+        "ejcache: compiling jit_train_step, 20 s so far",
+        "ejcache: compiled jit_train_step in 30 s",
+    ]
+
+
+def test_how_long_it_took_last_time(clock, steps):
+    """The lines say how long the last compilation of a program of this name took, as the miss log has it."""
+    for seconds in (12.0, 92.0):
+        record_miss(
+            MissRecord(
+                time=1.0, url="", reason="", outcome=STORED, compile_seconds=seconds, key="", name="jit_train_step"
+            )
+        )
+    stream = io.StringIO()
+    with CompileProgress(scheduler=steps, clock=clock, stream=stream).of("jit_train_step"):
+        clock.now += 6
+        steps.step()
+    assert "6 s so far; it took 92 s last time\n" in stream.getvalue()
+
+
+def test_nothing_about_a_quick_compilation(clock, steps):
+    """A compilation of less than five seconds prints nothing, also if it fails, and also later."""
+    stream = io.StringIO()
+    progress = CompileProgress(scheduler=steps, clock=clock, stream=stream)
+
+    def fail():
+        with progress.of("jit_f"):
+            clock.now += 4
+            steps.step()
+            raise ValueError("not compiled")
+
+    with pytest.raises(ValueError, match="not compiled"):
+        fail()
+    clock.now += 100
+    steps.step()
+    assert stream.getvalue() == ""
+
+
+def test_a_closed_stream(clock, steps):
+    """A program that has closed its stderr compiles on."""
+    stream = io.StringIO()
+    stream.close()
+    with CompileProgress(scheduler=steps, clock=clock, stream=stream).of("jit_f"):
+        clock.now += 6
+        steps.step()
+
+
+def test_in_a_program(run_python, monkeypatch):
+    """With the variable, a long compile prints lines until it ends; a hit prints none; without it nothing does."""
+    monkeypatch.setenv("EJCACHE_PROGRESS", "1")
+    lines = run_python(COMPILING.format(after=0)).stdout.splitlines()
+    assert lines[0].startswith("ejcache: compiling jit_train_step, 0 s so far")
+    assert any(line.startswith("ejcache: compiled jit_train_step in ") for line in lines)
+    assert lines[-1] == "0 1"
+    assert run_python(COMPILING.format(after=0)).stdout.splitlines() == ["1 0"]

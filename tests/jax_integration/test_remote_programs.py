@@ -1,0 +1,217 @@
+"""Programs whose cache directory is a bucket: what they compute, how often they ask it, and what its trouble costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import textwrap
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from buckets import GcsServer
+from cli_helpers import PYTHON
+from helpers import variables_to_clear
+
+PROGRAM = """
+    import sys
+    import jax, numpy as np
+    import ejcache
+    cache = ejcache.enable(min_compile_seconds=0)
+    x = np.arange(6, dtype=np.float32)
+    def compute(numbers):
+        for number in numbers:
+            y = jax.jit(lambda x: jax.numpy.tanh(x) * number)(x)
+            assert np.allclose(y, np.tanh(x) * number, rtol=1e-5), number
+    def stop_at(place):
+        print(place, flush=True)
+        sys.stdin.readline()
+"""
+
+STATS = """
+import json
+print(json.dumps(cache.stats().to_dict()), flush=True)
+"""
+
+
+def started(server, disk, lines, **env) -> subprocess.Popen:
+    """A program with its cache in the bucket and its local tier on `disk`, which then does what `lines` say."""
+    cleared = {name: value for name, value in os.environ.items() if name not in variables_to_clear(os.environ)}
+    variables = {
+        **cleared,
+        "JAX_PLATFORMS": "cpu",
+        "EJCACHE_PRELOAD": "0",  # its requests would be counted
+        "JAX_COMPILATION_CACHE_DIR": "gs://bucket/a",
+        "STORAGE_EMULATOR_HOST": server.url,
+        "EJCACHE_LOCAL_DIR": str(disk),
+        "HOME": str(disk),
+        **env,
+    }
+    return subprocess.Popen(
+        [PYTHON, "-c", textwrap.dedent(PROGRAM) + lines],
+        env=variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process, *, timeout=60) -> tuple[dict, str]:
+    """What the program counted, and what it said on stderr, once it has ended as it should."""
+    out, err = process.communicate(timeout=timeout)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1]), err
+
+
+def run(server, disk, lines, **env) -> dict:
+    """What a program counted that was run to its end without a word on stderr."""
+    counted, err = finished(started(server, disk, lines + STATS, **env))
+    assert err == ""
+    return counted
+
+
+def asked(server) -> Counter:
+    """The requests since the last look, by what they were for."""
+    counted: Counter = Counter()
+    for record in server.requests:
+        kind = next((kind for kind in ("entries", "leases", "used", "counters", "policy") if kind in record.path), "")
+        if record.method == "POST" and not kind:
+            kind = "writes"
+        counted[record.method, kind or record.path] += 1
+    server.clear_requests()
+    return counted
+
+
+def entries(server) -> set[str]:
+    """Names of the compiled programs in the bucket, without the texts that explain them."""
+    return {name for name in server.objects() if "/entries/" in name and "module_text" not in name}
+
+
+def written(server) -> Counter:
+    """What there is in the bucket, by kind."""
+    return Counter(name.split("/")[2] for name in server.objects())
+
+
+def test_cold_and_warm(server, tmp_path):
+    """A cold start publishes, a warm one fetches once, a third on that host asks nothing; nobody lists."""
+    server.reset()
+    work = "compute([2, 3, 4])\n"
+    cold = run(server, tmp_path / "one", work)
+    assert (cold["misses"], cold["stores"], cold["hits"]) == (3, 3, 0)
+    requests = asked(server)
+    assert requests["GET", "entries"] == 3
+    # An entry and the text that explains it, each in one request.
+    assert len(entries(server)) == 3
+    assert written(server)["entries"] == 6
+    assert requests["POST", "writes"] <= 2 * 3 + 3 + 2  # a lease for each program; counters and a journal
+    assert not [path for method, path in requests if method == "GET" and path.endswith("/o")]
+
+    before = server.objects()
+    warm = run(server, tmp_path / "two", work, EJCACHE_READ_ONLY="1")
+    assert (warm["hits"], warm["misses"], warm["errors"]) == (3, 0, 0)
+    assert asked(server) == {("GET", "entries"): 3}
+    assert server.objects() == before
+
+    again = run(server, tmp_path / "two", work)
+    assert (again["hits"], again["misses"]) == (3, 0)
+    assert again["tiers"]["local"]["hits"] == 3
+    requests = asked(server)
+    assert requests["GET", "entries"] == 0
+    assert set(requests) <= {("POST", "writes")}
+
+
+def test_a_killed_programs_uploads(server, tmp_path):
+    """What a killed program had yet to publish is published by the next one on that host."""
+    server.reset()
+    server.add_fault("stall", method="POST")
+    killed = started(server, tmp_path, "compute([5, 6])\nstop_at('stored')\n", EJCACHE_WAIT_SECONDS="0")
+    for line in killed.stdout:
+        if line.strip() == "stored":
+            break
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert entries(server) == set()
+    server.clear_faults()
+    counted = run(server, tmp_path, "compute([7])\n")
+    assert counted["stores"] == 1
+    assert len(entries(server)) == 3
+
+
+def test_a_directory_between_hosts(server, tmp_path):
+    """A directory on a network file system is shared as a bucket is: a second host hits, and has its own copies."""
+    network = textwrap.dedent(
+        """
+        import ejcache.stores.filesystems as filesystems
+        real = filesystems.detect_filesystem
+        filesystems.detect_filesystem = (
+            lambda path, **options: ("nfs4", frozenset()) if "/nfs/" in str(path) else real(path, **options)
+        )
+        """
+    )
+    shared = str(tmp_path / "nfs" / "cache")
+    work = network + "compute([2, 3])\n"
+    cold = run(server, tmp_path / "one", work, JAX_COMPILATION_CACHE_DIR=shared)
+    assert (cold["stores"], cold["errors"]) == (2, 0)
+    warm = run(server, tmp_path / "two", work, JAX_COMPILATION_CACHE_DIR=shared)
+    assert (warm["hits"], warm["misses"], warm["tiers"]["local"]["backfills"]) == (2, 0, 2)
+    assert not list((tmp_path / "nfs").rglob("cache.db"))
+
+
+CASES = [
+    ("gone", "start"),
+    ("refusing", "start"),
+    ("stalling", "start"),
+    ("forbidden", "start"),
+    ("gone", "middle"),
+    ("stalling", "middle"),
+    ("refusing", "end"),
+    ("stalling", "end"),
+]
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory):
+    """What became of a program for each trouble at each moment; several run at once, because most of it is waiting."""
+
+    def suffer(case) -> tuple[dict, str]:
+        trouble, moment = case
+        with GcsServer() as server:
+
+            def begin() -> None:
+                if trouble == "gone":
+                    server.stop()
+                elif trouble == "stalling":
+                    server.add_fault("stall")
+                else:
+                    server.add_fault("status", status={"refusing": 503, "forbidden": 403}[trouble])
+
+            lines = "compute([2, 3])\nstop_at('middle')\ncompute([4, 5])\nstop_at('end')\n" + STATS
+            if moment == "start":
+                begin()
+            process = started(server, tmp_path_factory.mktemp("disk"), lines)
+            for line in process.stdout:
+                if line.strip() == moment:
+                    begin()
+                process.stdin.write("\n")
+                process.stdin.flush()
+                if line.strip() == "end":
+                    break
+            return finished(process)
+
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        return dict(zip(CASES, pool.map(suffer, CASES), strict=True))
+
+
+@pytest.mark.parametrize(("trouble", "moment"), CASES)
+def test_trouble_is_the_buckets_own(troubled, trouble, moment):
+    """The program is right, ends, keeps what it compiled nearby, and says at most one sentence."""
+    counted, err = troubled[trouble, moment]
+    assert (counted["hits"], counted["misses"], counted["stores"]) == (0, 4, 4)
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == (0 if moment == "end" else 1)
+    assert (counted["errors"] > 0) is (moment != "end")
+    if moment != "end":
+        assert "the program goes on without it" in err

@@ -1,0 +1,144 @@
+"""Tracebacks show the program, not us: no frame of ours wherever JAX hides its own, and in interrupts."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ejcache
+
+PACKAGE = str(Path(ejcache.__file__).parent)
+X = np.ones((2, 3), np.float32)
+FILTERING = ("auto", "tracebackhide", "remove_frames", "quiet_remove_frames")
+
+
+@pytest.fixture(autouse=True)
+def enabled(tmp_path):
+    jax.clear_caches()
+    ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0)
+    yield
+    ejcache.disable()
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@ejcache.ejit
+def dot_with_itself(x):
+    return jnp.dot(x, x)
+
+
+@ejcache.autotuned(configs=[{"block": 1}, {"block": 2}], name="scaled")
+def scaled(x, *, block):
+    return jnp.dot(x, jnp.ones((7, 7))) * block
+
+
+def compile_error():
+    jax.jit(lambda x: x + 1, compiler_options={"xla_there_is_no_such_flag": True})(X)
+
+
+def compile_error_ahead_of_time():
+    jax.jit(lambda x: x + 1).lower(X).compile(compiler_options={"xla_there_is_no_such_flag": True})
+
+
+def callback_error():
+    def refuse(x):
+        raise ValueError("refused")
+
+    jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(refuse, jax.ShapeDtypeStruct(X.shape, X.dtype), x))(X))
+
+
+def unknown_option():
+    ejcache.ejit(static_argnumz=1)(lambda x: x)
+
+
+MISTAKES = [
+    compile_error,
+    compile_error_ahead_of_time,
+    callback_error,
+    unknown_option,
+    pytest.param(lambda: ejcache.ejit(lambda x: x, static_argnumz=1), id="unknown_option_at_once"),
+    pytest.param(lambda: dot_with_itself(X), id="tracing_error"),
+    pytest.param(lambda: dot_with_itself(object()), id="no_array"),
+    pytest.param(lambda: dot_with_itself(1, 2, 3), id="too_many_arguments"),
+    pytest.param(lambda: scaled(X), id="tuned"),
+    pytest.param(scaled, id="tuned_without_arguments"),
+    pytest.param(lambda: jax.jit(scaled)(X), id="tuned_within_jit"),
+]
+
+
+@contextlib.contextmanager
+def filtered(how):
+    jax.config.update("jax_traceback_filtering", how)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", "auto")
+
+
+def frames_of(call):
+    """The files in everything that Python prints of the exception of `call`, causes and contexts included."""
+    with pytest.raises(BaseException) as raised:
+        call()
+    printed = "".join(traceback.format_exception(raised.value))
+    assert __file__ in printed
+    return printed.count(f'File "{PACKAGE}')
+
+
+@pytest.mark.parametrize("filtering", FILTERING)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_no_frame_of_ours(mistake, filtering):
+    """Errors of compiling, tracing, callbacks and bad arguments show the program's lines and none of ours."""
+    with filtered(filtering):
+        assert frames_of(mistake) == 0
+
+
+@pytest.mark.parametrize("mistake", [compile_error, compile_error_ahead_of_time])
+def test_all_frames_when_filtering_is_off(mistake):
+    """`JAX_TRACEBACK_FILTERING=off` shows our frames too, for reports of mistakes that are ours."""
+    with filtered("off"):
+        assert frames_of(mistake) > 5
+
+
+def test_an_interrupt_while_xla_compiles(run_python, tmp_path):
+    """JAX does not filter KeyboardInterrupt; all frames of ours between JAX and XLA are cut out of it all the same."""
+    finished = run_python(
+        f"""
+        import _thread, signal, sys, threading, time
+        import ejcache, jax, jax.numpy as jnp, numpy as np
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+
+        ejcache.enable({str(tmp_path / "cache")!r}, min_compile_seconds=0)
+        main = threading.main_thread().ident
+
+        def interrupt():
+            done = threading.Event()
+            while not done.wait(0.001):
+                frame = sys._current_frames().get(main)
+                while frame is not None:
+                    if frame.f_code.co_name == "backend_compile_and_load":
+                        _thread.interrupt_main()
+                        return
+                    frame = frame.f_back
+
+        @jax.jit
+        def slow(x):
+            for i in range(240):  # a busy machine starts the other thread late
+                x = jnp.sin(x @ x) * i
+            return x
+
+        lowered = slow.lower(np.ones((8, 8), np.float32))
+        threading.Thread(target=interrupt, daemon=True).start()
+        lowered.compile()
+        """,
+        check=False,
+        env={"JAX_TRACEBACK_FILTERING": "auto"},
+    )
+    assert "KeyboardInterrupt" in finished.stderr
+    assert "in <module>" in finished.stderr
+    assert PACKAGE not in finished.stderr

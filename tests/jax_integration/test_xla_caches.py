@@ -1,0 +1,362 @@
+"""XLA's own caches: private to each process, and exchanged with the store file by file so that nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from buckets import GcsServerProcess, gcs_bucket
+from helpers import SUPPORT, local_documents
+
+from ejcache.jax_integration.xla_caches.directories import Mirror
+from ejcache.jax_integration.xla_caches.files import AUTOTUNE, KERNELS, XlaFiles
+from ejcache.jax_integration.xla_caches.kernels import merge_kernels
+from ejcache.keys.protobuf import Field, join, split
+from ejcache.stores.documents import Documents
+
+SEEN = f"""
+    import os, sys
+    from pathlib import Path
+    import jax
+    import ejcache
+    from jax._src import compiler
+    from ejcache.jax_integration import compiling
+    compiling._PLATFORMS_WITH_CACHES = frozenset({{"cpu"}})
+    seen = []
+    compile = compiler.backend_compile_and_load
+    def watched(backend, module, devices, options, *rest):
+        debug = options.executable_build_options.debug_options
+        seen.append([getattr(debug, name) for name in ({AUTOTUNE!r}, {KERNELS!r})])
+        for path in seen[-1]:
+            assert not path or path.startswith("/elsewhere") or Path(path).parent.is_dir(), path
+        return compile(backend, module, devices, options, *rest)
+    compiler.backend_compile_and_load = watched
+    cache = ejcache.enable(sys.argv[1], min_compile_seconds=0, **dict(arg.split("=") for arg in sys.argv[2:]))
+    jax.jit(lambda x: x + 1).lower(1.0).compile()
+    print("|".join(seen[-1] if seen else ["loaded"]))
+    print(cache.stats().hits)
+    ejcache.disable()
+    jax.jit(lambda x: x + 2).lower(1.0).compile()
+    print("|".join(seen[-1]))
+"""
+
+
+def kernels(*names, version=3, **fingerprints):
+    """A file as XLA writes it."""
+
+    def text(number, value):
+        return Field(number, 2, value if isinstance(value, bytes) else value.encode())
+
+    return join(
+        [
+            *(
+                text(1, join([text(1, name), text(2, join([text(1, fingerprints.get(name, f"of {name}"))]))]))
+                for name in names
+            ),
+            Field(2, 0, bytes([version])),
+        ]
+    )
+
+
+def names_in(data):
+    return [split(field.value)[0].value.decode() for field in split(data) if field.number == 1]
+
+
+@pytest.mark.parametrize("spelled", ["{}", "file://{}"])
+def test_a_local_cache(run_python, tmp_path, spelled):
+    """Each process has its own directory, removed at exit, and it is no part of the key."""
+    paths = []
+    for hits in ("0", "1"):
+        said = run_python(SEEN, spelled.format(tmp_path / "cache"), f"xla_caches={AUTOTUNE}").stdout.splitlines()
+        paths.append(said[0])
+        assert said[1:] == [hits, "|"]
+    assert paths[1] == "loaded"
+    directory, nothing = paths[0].split("|")
+    assert nothing == ""
+    assert directory.startswith(f"{tmp_path}/cache/v1/xla-processes/")
+    assert not Path(directory).parent.exists()
+
+
+def test_a_bucket(run_python, tmp_path):
+    """The directory is one of this host's; storage that is down costs seconds, and no program."""
+    env = {"EJCACHE_LOCAL_DIR": str(tmp_path / "disk"), "STORAGE_EMULATOR_HOST": "127.0.0.1:1"}
+    said = run_python(SEEN, "gs://bucket/a", "xla_caches=all", env=env).stdout.splitlines()
+    (tier,) = (tmp_path / "disk").iterdir()
+    assert [Path(path).name for path in said[0].split("|")] == [AUTOTUNE, KERNELS]
+    assert said[0].startswith(f"{tier}/xla/")
+
+
+@pytest.mark.parametrize(
+    ("url", "caches", "env", "expected"),
+    [
+        pytest.param("memory://x", "all", {}, "|", id="memory"),
+        pytest.param("{}", "none", {}, "|", id="none"),
+        pytest.param("{}", "none", {"XLA_FLAGS": f"--{AUTOTUNE}=/elsewhere/a"}, "/elsewhere/a|", id="own"),
+        pytest.param("{}", None, {"ALLOW_FULL_CACHE": "1"}, "both", id="full"),
+        pytest.param("{}", None, {}, "first", id="default"),
+    ],
+)
+def test_which_caches(run_python, tmp_path, url, caches, env, expected):
+    """Those that were asked for; what the program set itself is left alone."""
+    arguments = [url.format(tmp_path / "cache"), *([f"xla_caches={caches}"] if caches else [])]
+    said = run_python(SEEN, *arguments, env=env).stdout.splitlines()[0]
+    if expected in {"both", "first"}:
+        assert [bool(path) for path in said.split("|")] == [True, expected == "both"]
+    else:
+        assert said == expected
+
+
+MERGING = f"""
+import json, sys
+from pathlib import Path
+from buckets import gcs_bucket
+from ejcache.jax_integration.xla_caches.directories import Mirror
+from ejcache.jax_integration.xla_caches.files import XlaFiles
+from ejcache.stores.documents import Documents
+from test_xla_caches import kernels
+
+me, root, url = sys.argv[1:]
+mirror = Mirror(XlaFiles(Documents(gcs_bucket(url, deadline=60.0)), "e"), Path(root))
+mirror.fill()
+results = mirror.directory / {AUTOTUNE!r}
+(results / "tmp").mkdir()
+(results / "tmp" / "half").write_text("half")
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(5):
+    (results / f"only-{{me}}-{{n}}.textproto").write_text(f"{{me}} {{n}}" * 100)
+    (results / f"everyone-{{n}}.textproto").write_text(me * 1000)
+(mirror.directory / {KERNELS!r}).write_bytes(kernels("shared", f"of{{me}}"))
+if int(me) % 2:
+    mirror.store(seconds=60.0)
+"""
+
+
+def test_eight_processes_lose_nothing(tmp_path):
+    """Half of them store at once and half at their end: the bucket has every file of each, whole, and every kernel."""
+    with GcsServerProcess() as server:
+        command = [sys.executable, "-c", MERGING]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(SUPPORT)])}
+        workers = [
+            subprocess.Popen(
+                [*command, str(n), str(tmp_path / "processes"), server.url],
+                env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            for n in range(8)
+        ]  # fmt: skip
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n"
+        for worker in workers:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        for worker in workers:
+            worker.communicate(timeout=120)
+            assert worker.returncode == 0
+
+        mirror = Mirror(XlaFiles(Documents(gcs_bucket(server.url)), "e"), tmp_path / "mine")
+        assert mirror.fill() == 8 * 5 + 5 + 1
+        for n in range(5):
+            for me in range(8):
+                file = mirror.directory / AUTOTUNE / f"only-{me}-{n}.textproto"
+                assert file.read_text() == f"{me} {n}" * 100
+            common = (mirror.directory / AUTOTUNE / f"everyone-{n}.textproto").read_text()
+            assert common in {str(me) * 1000 for me in range(8)}
+        merged = (mirror.directory / KERNELS).read_bytes()
+        assert sorted(names_in(merged)) == sorted(["shared", *(f"of{me}" for me in range(8))])
+        mirror.close()
+    assert [path.name for path in (tmp_path / "processes").iterdir()] == ["present"]
+
+
+def mirror_of(tmp_path, name="mine", *, documents=None, **options):
+    files = XlaFiles(documents or local_documents(tmp_path / "store"), "e")
+    return Mirror(files, tmp_path / name, **options)
+
+
+def fill(mirror, **results):
+    (mirror.directory / AUTOTUNE).mkdir(exist_ok=True)
+    for name, text in results.items():
+        (mirror.directory / AUTOTUNE / name).write_text(text)
+
+
+def results_of(mirror):
+    return {path.name: path.read_text() for path in (mirror.directory / AUTOTUNE).iterdir()}
+
+
+def test_only_what_is_new_is_stored(tmp_path):
+    """The first result under a name stays, and what was pulled is not sent back."""
+    first = mirror_of(tmp_path)
+    first.fill()
+    fill(first, a="1", b="2")
+    assert [first.store(), first.store()] == [2, 0]
+    second = mirror_of(tmp_path)
+    assert second.fill() == 2
+    fill(second, c="3")
+    (second.directory / AUTOTUNE / ".hidden").write_text("no result")
+    assert second.store() == 1
+    fill(first, c="4", d="5")
+    first.close()
+    second.close()
+    third = mirror_of(tmp_path)
+    assert third.fill() == 4
+    assert results_of(third) == {"a": "1", "b": "2", "c": "3", "d": "5"}
+    third.close()
+
+
+def test_damage_never_reaches_xla(tmp_path):
+    """A damaged or foreign file is taken out, and the next process's result takes its place."""
+    mirror = mirror_of(tmp_path)
+    fill(mirror, a="1", b="2", c="3")
+    mirror.close()
+    stored = {path.name: path for path in (tmp_path / "store").rglob("*") if path.is_file()}
+    data = bytearray(stored["a"].read_bytes())
+    data[-40] ^= 1
+    stored["a"].write_bytes(data)
+    stored["b"].write_bytes(stored["c"].read_bytes())
+
+    mirror = mirror_of(tmp_path)
+    assert mirror.fill() == 1
+    assert results_of(mirror) == {"c": "3"}
+    fill(mirror, a="1")
+    mirror.close()
+    mirror = mirror_of(tmp_path)
+    mirror.fill()
+    assert results_of(mirror) == {"a": "1", "c": "3"}
+    mirror.close()
+
+
+def test_a_killed_process_loses_nothing(tmp_path):
+    """The next one stores what it left, and removes it; a living one's directory is left alone."""
+    program = (
+        "import sys; sys.path[:0] = sys.argv[3:]\n"
+        "from pathlib import Path\n"
+        "from test_xla_caches import fill, mirror_of\n"
+        "mirror = mirror_of(Path(sys.argv[2])); mirror.fill(); fill(mirror, left='1')\n"
+        "print(mirror.directory, flush=True); sys.stdin.read()\n"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", program, "-", str(tmp_path), str(Path(__file__).parent), str(SUPPORT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    left = Path(worker.stdout.readline().strip())
+    long_ago = time.time() - 1000
+    os.utime(left, (long_ago, long_ago))
+    living = mirror_of(tmp_path)
+    assert living.fill() == 0
+    assert left.is_dir()
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.communicate()
+
+    heir = mirror_of(tmp_path)
+    assert heir.fill() == 1
+    assert results_of(heir) == {"left": "1"}
+    assert not left.exists()
+    assert living.directory.is_dir()
+    heir.close()
+    living.close()
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == ["present"]
+
+
+def test_what_was_not_stored_in_time_is_left_to_the_next(tmp_path):
+    """A directory is removed when all of it is stored, and not before."""
+    late = mirror_of(tmp_path, exit_seconds=-1.0)
+    fill(late, a="1")
+    late.close()
+    assert late.directory.is_dir()
+    long_ago = time.time() - 1000
+    os.utime(late.directory, (long_ago, long_ago))
+    heir = mirror_of(tmp_path)
+    assert heir.fill() == 1
+    assert not late.directory.exists()
+    heir.close()
+
+
+def test_read_only(tmp_path):
+    """What is stored is used, and nothing is added."""
+    mirror = mirror_of(tmp_path)
+    fill(mirror, a="1")
+    mirror.close()
+    mirror = mirror_of(
+        tmp_path, "reader", documents=local_documents(tmp_path / "store", read_only=True), read_only=True
+    )
+    assert mirror.fill() == 1
+    fill(mirror, b="2")
+    mirror.collect()
+    assert mirror.store() == 0
+    mirror.close()
+    assert XlaFiles(local_documents(tmp_path / "store"), "e").stored() == {f"{AUTOTUNE}/a"}
+
+
+def test_merged_kernels():
+    """Both files' kernels; none twice by name or fingerprint, of which XLA would fail, and the stored one stays."""
+    stored = kernels("a", "b")
+    assert names_in(merge_kernels(stored, kernels("b", "c"))) == ["a", "b", "c"]
+    assert names_in(merge_kernels(stored, kernels("c", "d", d="of c"))) == ["a", "b", "c"]
+    assert merge_kernels(stored, kernels("c", c="of a")) is None
+    assert merge_kernels(stored, kernels("a", a="another")) is None
+    assert merge_kernels(stored, b"\xff") is None
+    for useless in (None, b"\xff", kernels("a", version=2)):
+        assert merge_kernels(useless, kernels("c")) == kernels("c")
+    assert split(merge_kernels(stored, kernels("c")))[-1] == Field(2, 0, b"\x03")
+
+
+def test_another_compiler_has_other_files(tmp_path):
+    """Kernels of one version or device are nothing for another."""
+    documents = local_documents(tmp_path / "store")
+    mirror = mirror_of(tmp_path, documents=documents)
+    fill(mirror, a="1")
+    mirror.close()
+    other = Mirror(XlaFiles(documents, "f"), tmp_path / "other")
+    assert other.fill() == 0
+    other.close()
+
+
+@pytest.mark.parametrize("link", ["v1", "v1/xla-processes", "v1/xla-processes/env"])
+def test_a_link_where_a_directory_of_ours_is_expected(link, tmp_path):
+    """It is not used, and nothing of what it points to is read or removed."""
+    home, cache = tmp_path / "home", tmp_path / "cache"
+    for name in ("projects", "1-0123456789ab"):
+        (home / name).mkdir(parents=True)
+        os.utime(home / name, (0, 0))
+    (cache / link).parent.mkdir(parents=True)
+    (cache / link).symlink_to(home)
+    with pytest.raises(OSError, match="symbolic link"):
+        Mirror(XlaFiles(local_documents(tmp_path / "store"), "env"), cache, "v1/xla-processes/env")
+    assert sorted(path.name for path in home.iterdir()) == ["1-0123456789ab", "projects"]
+
+
+def test_only_directories_of_killed_processes_are_removed(tmp_path):
+    """Of other names, and of links, nothing is touched; a pipe in one does not make us wait."""
+    root, home = tmp_path / "processes", tmp_path / "home"
+    left = root / "12-0123456789ab"
+    for directory in (root / "notes", home / "text", left / AUTOTUNE):
+        directory.mkdir(parents=True)
+    (root / "13-0123456789ab").symlink_to(home)
+    (left / AUTOTUNE / "result").write_bytes(b"result")
+    os.mkfifo(left / KERNELS)
+    for path in (root / "notes", left):
+        os.utime(path, (0, 0))
+    files = XlaFiles(local_documents(tmp_path / "store"), "env")
+    mirror = Mirror(files, tmp_path, "processes")
+    assert mirror.fill() == 1
+    mirror.close()
+    assert sorted(path.name for path in root.iterdir()) == ["13-0123456789ab", "notes", "present"]
+    assert (home / "text").is_dir()
+
+
+def test_what_is_taken_from_the_store_is_bounded(tmp_path):
+    """Of files that somebody else stored, those that are too large, and all beyond a total, are left there."""
+    documents = local_documents(tmp_path / "store")
+    files = XlaFiles(documents, "env", max_file=1000, max_total=2500)
+    (tmp_path / "own" / AUTOTUNE).mkdir(parents=True)
+    for name, size in (("a", 900), ("b", 1100), ("c", 900), ("d", 900)):
+        (tmp_path / "own" / AUTOTUNE / name).write_bytes(os.urandom(size))
+    XlaFiles(documents, "env").push(tmp_path / "own", known=set())
+    assert files.pull(tmp_path / "other") == 2
+    assert sorted(path.name for path in (tmp_path / "other" / AUTOTUNE).iterdir()) == ["a", "c"]

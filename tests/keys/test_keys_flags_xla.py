@@ -1,0 +1,122 @@
+"""The table of flags against the installed jaxlib: XLA itself says whether two lists of flags mean the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from helpers import python_command, run_program
+
+from ejcache.keys.canonical_flags import canonical_flags
+from ejcache.keys.canonical_table import KINDS, Kind
+
+# Flags are parsed once per process, so every list is parsed in a fork of a process that has only loaded jaxlib.
+PARSER = """
+import hashlib, json, os, sys
+os.environ.pop("XLA_FLAGS", None)
+from jaxlib import xla_client
+
+def parse(flags):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            os.environ["XLA_FLAGS"] = flags
+            os.write(writer, hashlib.sha256(xla_client.CompileOptions().SerializeAsString()).hexdigest().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    answer = os.read(reader, 100).decode()
+    os.close(reader)
+    os.waitpid(child, 0)
+    return answer
+
+print(json.dumps([parse(flags) for flags in json.load(sys.stdin)]))
+"""
+
+
+def parse_in_xla(texts: list[str]) -> list[str]:
+    """Digest of the compile options that XLA makes of each text; empty where it refuses."""
+    done = subprocess.run(
+        [sys.executable, "-c", PARSER], input=json.dumps(texts), capture_output=True, text=True, timeout=240, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def flags_of(kind: Kind) -> list[str]:
+    return sorted(name for name, k in KINDS.items() if k is kind and not name.startswith(("xla_tpu", "xla_sc_")))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
+def test_every_boolean_and_scalar_flag_is_one():
+    """Of two occurrences the last decides, a bare boolean is true, and 1 is true: for every flag that jaxlib knows."""
+    booleans, scalars = flags_of(Kind.BOOLEAN), [*flags_of(Kind.SCALAR), *flags_of(Kind.FILE)]
+    texts = [f"--{n}=true" for n in booleans] + [f"--{n}=3" for n in scalars]
+    first = dict(zip([*booleans, *scalars], parse_in_xla(texts), strict=True))
+    known = [name for name, digest in first.items() if digest]
+    assert len(known) > 200
+    again = [f"--{n}=false --{n}" if n in booleans else f"--{n}=5 --{n}=3" for n in known]
+    assert [name for name, digest in zip(known, parse_in_xla(again), strict=True) if digest != first[name]] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
+def test_no_two_flags_are_one_field():
+    """All booleans and scalars at once mean the same forwards and backwards, so that their order cannot matter."""
+    names = [*flags_of(Kind.BOOLEAN), *flags_of(Kind.SCALAR), *flags_of(Kind.FILE)]
+    texts = [f"--{n}=true" if KINDS[n] is Kind.BOOLEAN else f"--{n}=3" for n in names]
+    known = [text for text, digest in zip(texts, parse_in_xla(texts), strict=True) if digest]
+    opposite = [text.replace("=true", "=false").replace("=3", "=5") for text in known]
+    forwards, backwards, other = parse_in_xla([" ".join(known), " ".join(reversed(known)), " ".join(opposite)])
+    assert forwards == backwards != other != ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
+def test_lists_and_maps_mean_to_xla_what_their_normal_form_says():
+    """Where a normal form of `MAP` flags changes the text, the compile options stay; `LIST` keeps its order."""
+    texts = [
+        "--xla_backend_extra_options=b=1,a=1 --xla_backend_extra_options=a=2",
+        "--xla_gpu_analytical_latency_estimator_options=b=1,a=1,b=3",
+        "--xla_gpu_experimental_cost_model_gemm_tiling_options=b=1,a=1,b=3",
+        "--xla_cpu_max_isa='AVX2' --xla_cpu_enable_fast_math --xla_cpu_max_isa=AVX512",
+        "--xla_gpu_ptx_compiler_extra_flags=b --xla_gpu_ptx_compiler_extra_flags=a",
+        "--xla_gpu_ptx_file=b --xla_gpu_ptx_file=a",
+    ]
+    normal = [" ".join(canonical_flags(text.replace("'", "").split())) for text in texts]
+    assert normal[:4] != texts[:4]
+    plain = parse_in_xla(["", *texts])
+    assert parse_in_xla(normal) == plain[1:]
+    assert len(set(plain)) == len(plain)
+
+
+NOT_COMPILED_WITH = (
+    "xla_force_host_platform_device_count",  # says how many devices there are
+    "xla_dump_emitter_re",  # with it jaxlib 0.10.2 itself crashes in three compilations of forty
+)
+COMPILE = """
+import jax, jax.numpy as jnp
+program = jax.jit(jax.grad(lambda x: jnp.sum(jnp.tanh(x @ x) * jnp.sort(x))))
+print("COMPILED", program.lower(jax.ShapeDtypeStruct((32, 32), jnp.float32)).compile().as_text())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
+def test_dropped_flags_leave_the_compiled_program_alone(tmp_path):
+    """With every dump and log flag that this jaxlib knows, XLA makes the same code on the CPU."""
+    dropped = [name for name in flags_of(Kind.DROPPED) if name not in NOT_COMPILED_WITH]
+    candidates = [
+        f"--{name}={value}"
+        for name in dropped
+        for value in (["true", str(tmp_path)] if not name.endswith("_re") else [".*"])
+    ]
+    accepted = [text for text, digest in zip(candidates, parse_in_xla(candidates), strict=True) if digest]
+    flags = {text.partition("=")[0]: text for text in accepted}
+    assert len(flags) > 20
+    plain, dumped = (
+        run_program(python_command(COMPILE), env={"XLA_FLAGS": text}).stdout.partition("COMPILED")[2]
+        for text in ("", " ".join(flags.values()))
+    )
+    assert dumped == plain != ""
+    assert any(tmp_path.iterdir())

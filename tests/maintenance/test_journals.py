@@ -1,0 +1,461 @@
+"""Recency on shared storage: the format, the journals of processes, and what they are folded into."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from helpers import used_in
+from hypothesis import given
+from memory_bucket import MemoryBucket
+
+from ejcache.bucket.files import FileBucket
+from ejcache.errors import (
+    EntryCorruptError,
+    EntryVersionError,
+    StoreBusyError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from ejcache.maintenance.journal_format import decode, decode_lines, decode_pieces, encode
+from ejcache.maintenance.journals import SNAPSHOT, USED, JournalWriter, compact, read_uses
+from ejcache.maintenance.tables import Listing
+from ejcache.stores.base import EntryInfo
+from ejcache.testing.basics import ODD_KEYS
+from ejcache.testing.processes import in_fork
+
+GOLDEN = Path(__file__).parents[1] / "data" / "used"
+USES = {"jit_f-0123": 1_700_000_000.0, "漢字 and spaces": 1_700_000_060.0, "\u2028line": 0.0}
+NOW = 1_700_000_000.0
+
+
+# -- the format ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["journal-v1", "snapshot-v1"])
+def test_golden_files(name):
+    """Files that version 1 has written are read for ever."""
+    assert decode((GOLDEN / name).read_bytes()) == USES
+
+
+def test_writes_what_version_1_wrote():
+    """The same uses are the same bytes; only compressed ones may depend on the compressor."""
+    assert encode(USES) == (GOLDEN / "journal-v1").read_bytes()
+
+
+@given(st.dictionaries(st.sampled_from(ODD_KEYS), st.integers(0, 2**40)), st.booleans())
+def test_round_trip(used, compress):
+    """Every key that a store takes comes back, with its whole seconds."""
+    assert decode(encode(used, compress=compress)) == used
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_no_damage_goes_unseen(compress):
+    """A truncated or flipped file is refused, wherever it is damaged."""
+    data = encode(USES, compress=compress)
+    for length in range(len(data)):
+        with pytest.raises((EntryCorruptError, EntryVersionError)):
+            decode(data[:length])
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(EntryCorruptError, EntryVersionError):
+            assert decode(bytes(damaged)) == USES  # a letter of a field that nobody reads
+
+
+def changed(**fields):
+    header, _, body = encode(USES).partition(b"\n")
+    return json.dumps(json.loads(header) | fields).encode() + b"\n" + body
+
+
+def test_later_versions():
+    """A later version is told from damage; fields that this version does not know are no matter."""
+    with pytest.raises(EntryVersionError):
+        decode(changed(version=2))
+    assert decode(changed(later="field")) == USES
+
+
+def with_body(body, **fields):
+    header = {"format": "ejcache-used", "version": 1, "codec": "plain", "crc32": zlib.crc32(body), "count": 1} | fields
+    return json.dumps(header).encode() + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        changed(codec="zstd"),
+        changed(count=4),
+        changed(format="other"),
+        b"[]\n",
+        b"\n",
+        b"{" * 10_000,
+        b"[" * 4_000 + b"\n",
+        with_body(b"12\tk"),
+        with_body(b"x\tk\n"),
+        with_body(b"12\t\n"),
+        with_body(b"12 k\n"),
+        with_body(b"12\t\xff\n"),
+        with_body(b"12\ta\tb\n"),
+        with_body(b"9" * 400 + b"\tk\n"),
+        with_body(zlib.compress(b"12\tk\n")[:-1], codec="zlib"),
+        with_body(b"1" * 10_000 + b"\tk\n"),
+        with_body(b"12\tk\n", count=10**4000),
+        with_body(b"12\tk\n", crc32=float("nan")),
+        b'{"version": ' + b"9" * 4_050 + b"}\n",
+        with_body(b"9" * 5_000 + b"\tk\n"),
+    ],
+    ids=range(20),
+)
+def test_what_nobody_wrote(data):
+    """Intact by its checksum or not, what is no list of uses is refused as such."""
+    with pytest.raises(EntryCorruptError):
+        decode(data)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_pieces_are_as_good_as_the_whole(compress):
+    """A file that is read piece by piece gives the same uses, and damage in the last piece is found."""
+    used = {f"key {number}": float(number) for number in range(5000)}
+    data = encode(used, compress=compress)
+    pieces = [data[start : start + 5000] for start in range(0, len(data), 5000)]
+    assert dict(decode_pieces(pieces)) == used
+    with pytest.raises(EntryCorruptError):
+        dict(decode_pieces([*pieces[:-1], pieces[-1][:-1] + bytes([pieces[-1][-1] ^ 1])]))
+    with pytest.raises(EntryCorruptError):
+        dict(decode_pieces(pieces[:-1]))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_line_without_end_takes_linear_time(compress):
+    """A body of one endless line is refused after a few pieces, not after copying it for each of them."""
+    body = b"1" * (32 << 20)
+    stored = zlib.compress(body, 1) if compress else body
+    data = with_body(stored, codec="zlib" if compress else "plain")
+    assert tracemalloc_peak(lambda: decode(data)) < 4 << 20
+
+
+def test_a_bomb_is_refused_after_its_limit():
+    """What a journal expands to is bounded: a few hundred kilobytes cannot become a gigabyte."""
+    line = b"12\tkey\n"
+    bomb = with_body(zlib.compress(line * 900_000, 1), codec="zlib", count=900_000)
+    read = []
+    with pytest.raises(EntryCorruptError, match="more than"):
+        read.extend(map(len, decode_lines(bomb, limit=1 << 20)))
+    assert len(read) * len(line) <= 1 << 20
+
+
+def test_larger_than_a_journal():
+    """What is larger than a journal may be is refused before it is read."""
+    with pytest.raises(EntryCorruptError, match="larger"):
+        dict(decode_lines(encode(USES), limit=10))
+
+
+def tracemalloc_peak(function):
+    tracemalloc.start()
+    try:
+        with pytest.raises(EntryCorruptError):
+            function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# -- journals --------------------------------------------------------------------------------------------------------
+
+
+class Uses:
+    """What a store would hand to a journal."""
+
+    def __init__(self):
+        self.used = {}
+
+    def drain(self):
+        used, self.used = self.used, {}
+        return used
+
+
+@pytest.fixture(params=["memory", "files"])
+def objects(request, tmp_path):
+    return MemoryBucket() if request.param == "memory" else FileBucket(tmp_path / "shared")
+
+
+@pytest.fixture
+def uses():
+    return Uses()
+
+
+@pytest.fixture
+def writer(objects, uses):
+    return JournalWriter(objects, uses.drain, now=lambda: NOW)
+
+
+def names(objects):
+    return sorted(info.name for info in objects.walk(USED))
+
+
+def journal_name(number=0):
+    return f"{USED}2023-11-14/host-1-{number:032x}-0"
+
+
+def journal(objects, used, *, number=0):
+    objects.write(journal_name(number), encode(used))
+
+
+def test_one_object_per_writing(objects, uses, writer):
+    """What was used is one new object, under the day and a name of this process; nothing used is none."""
+    assert writer.write() is True
+    assert names(objects) == []
+    uses.used = {"a": 5.0, "b": 6.0}
+    assert writer.write() is True
+    uses.used = {"a": 7.0}
+    assert writer.write() is True
+    first, second = names(objects)
+    assert first.startswith(f"{USED}2023-11-14/")
+    assert f"-{os.getpid()}-" in first
+    assert (first[-2:], second[-2:]) == ("-0", "-1")
+    assert decode(objects.read(first).data) == {"a": 5.0, "b": 6.0}
+    assert decode(objects.read(second).data) == {"a": 7.0}
+
+
+def test_failed_writing_is_made_up_for(uses):
+    """What could not be written is written with the next journal, each key with its last use."""
+    objects = MemoryBucket()
+    writer = JournalWriter(objects, uses.drain)
+    write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
+    uses.used = {"a": 5.0, "b": 9.0}
+    assert writer.write() is False
+    objects.write = write
+    uses.used = {"a": 7.0, "b": 8.0}
+    assert writer.write() is True
+    (name,) = names(objects)
+    assert decode(objects.read(name).data) == {"a": 7.0, "b": 9.0}
+
+
+def raiser(error):
+    def fail(*args, **kwargs):
+        raise error
+
+    return fail
+
+
+def test_forbidden_writing_is_given_up(uses):
+    """Without permission to write no journal is tried again."""
+    objects = MemoryBucket()
+    writer = JournalWriter(objects, uses.drain)
+    write, objects.write = objects.write, raiser(StoreReadOnlyError("forbidden"))
+    uses.used = {"a": 5.0}
+    assert writer.write() is True
+    objects.write = write
+    assert writer.write() is True
+    assert names(objects) == []
+
+
+def test_storage_that_is_left_alone(uses):
+    """While the breaker is open nothing is written, and nothing is lost."""
+    objects = MemoryBucket()
+    writer, breaker = JournalWriter(objects, uses.drain), objects.breaker
+    uses.used = {"a": 5.0}
+    breaker.fail(seconds=100)
+    assert writer.write() is False
+    breaker.succeed()
+    assert writer.write() is True
+    assert len(names(objects)) == 1
+
+
+def test_what_waits_is_bounded(uses):
+    """What waits for storage to come back is bounded; the oldest is given up."""
+    objects = MemoryBucket()
+    writer, breaker = JournalWriter(objects, uses.drain, max_pending=3), objects.breaker
+    breaker.fail(seconds=100)
+    for n in range(5):
+        uses.used = {f"k{n}": 5.0}
+        writer.write()
+    breaker.succeed()
+    writer.write()
+    assert sorted(used_in(objects)) == ["k2", "k3", "k4"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_fork_writes_its_own(tmp_path, uses):
+    """A forked child writes under a name of its own, and not what its parent has yet to write."""
+    objects = FileBucket(tmp_path / "shared")
+    writer, breaker = JournalWriter(objects, uses.drain), objects.breaker
+    breaker.fail(seconds=100)
+    uses.used = {"parent": 5.0}
+    writer.write()
+    breaker.succeed()
+
+    def child():
+        uses.used = {"child": 6.0}
+        return writer.write()
+
+    assert in_fork(child) is True
+    (name,) = names(objects)
+    assert decode(objects.read(name).data) == {"child": 6.0}
+    assert writer.write() is True
+    assert used_in(objects) == {"parent": 5.0, "child": 6.0}
+    assert len(names(objects)) == 2
+
+
+def compacted_in(objects):
+    """The compaction, and the uses that it noted."""
+    with Listing() as listing:
+        return compact(objects, listing, now=NOW), dict(listing.uses())
+
+
+# -- folding ---------------------------------------------------------------------------------------------------------
+
+
+def test_compact(objects):
+    """Journals become one snapshot with each key's last use, and are gone; once more changes nothing."""
+    for n in range(20):
+        journal(objects, {"shared": 100.0 + n, f"own-{n}": 50.0}, number=n)
+    compaction, used = compacted_in(objects)
+    expected = {"shared": 119.0} | {f"own-{n}": 50.0 for n in range(20)}
+    assert (used, compaction.journals, compaction.damaged, compaction.written) == (expected, 20, 0, True)
+    assert names(objects) == [SNAPSHOT]
+    assert compacted_in(objects)[1] == used_in(objects) == expected
+    journal(objects, {"shared": 60.0, "new": 200.0})
+    assert compacted_in(objects)[1] == used_in(objects) == expected | {"new": 200.0}
+
+
+def test_nothing_to_fold(objects):
+    """Folding nothing writes a snapshot all the same: it tells others that somebody has looked."""
+    assert compacted_in(objects)[1] == {}
+    before = objects.read(SNAPSHOT).version
+    compacted_in(objects)
+    assert objects.read(SNAPSHOT).version != before
+
+
+def test_wrong_clocks(objects):
+    """A use in the future, by a clock that is wrong, counts as now."""
+    journal(objects, {"k": NOW + 10_000})
+    assert compacted_in(objects)[1] == {"k": NOW}
+
+
+def test_forgotten_entries(objects):
+    """What is known of entries that are gone is forgotten, unless the use is so new that the entry may be."""
+    journal(objects, {"there": 5.0, "gone": 5.0, "new": NOW - 60})
+    with Listing() as listing:
+        listing.add([EntryInfo("there", 1, 0.0, 0.0, "1")])
+        compact(objects, listing, complete=True, now=NOW)
+    assert used_in(objects) == {"there": 5.0, "new": NOW - 60}
+
+
+def test_damaged_journals(objects):
+    """A damaged journal is deleted and counted; one of a later version is left for processes that can read it."""
+    journal(objects, {"k": 5.0})
+    objects.write(journal_name(1), encode(USES)[:-1])
+    later = b'{"codec":"plain",' + changed(version=2)[1:]
+    objects.write(journal_name(2), later)
+    compaction, used = compacted_in(objects)
+    assert (used, compaction.journals, compaction.damaged, compaction.left) == ({"k": 5.0}, 1, 1, 1)
+    assert names(objects) == [journal_name(2), SNAPSHOT]
+
+
+def test_files_of_others_are_left_alone(objects):
+    """What is not named as a journal, or does not begin as one, was not written by ejcache and is never deleted."""
+    foreign = [f"{USED}2023-11-14/thesis.tex", f"{USED}notes", journal_name(3)]
+    for name in foreign:
+        objects.write(name, b"a private text")
+    compaction, used = compacted_in(objects)
+    assert (used, compaction.damaged) == ({}, 0)
+    assert sorted(names(objects)) == sorted([*foreign, SNAPSHOT])
+
+
+def test_a_snapshot_is_read_in_pieces(tmp_path):
+    """Reading a large snapshot takes less memory than it has bytes."""
+    objects, chosen = FileBucket(tmp_path / "shared"), random.Random(0)
+    with Listing() as listing:
+        used = {chosen.randbytes(100).hex(): 1.0 for _ in range(40_000)}
+        objects.write(SNAPSHOT, encode(used, compress=True))
+        size = objects.stat(SNAPSHOT).size
+        assert size > 4_000_000
+        read_uses(objects, listing)
+        tracemalloc.start()
+        try:
+            read_uses(objects, listing)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 0.8 * size
+
+
+def test_damaged_snapshot(objects):
+    """A damaged snapshot begins anew; one of a later version is neither read nor overwritten."""
+    objects.write(SNAPSHOT, b"garbage")
+    journal(objects, {"k": 5.0})
+    assert compacted_in(objects)[1] == {"k": 5.0}
+    objects.write(SNAPSHOT, changed(version=2))
+    journal(objects, {"l": 6.0})
+    compaction, used = compacted_in(objects)
+    assert (used, compaction.written, compaction.left) == ({"l": 6.0}, False, 1)
+    assert objects.read(SNAPSHOT).data == changed(version=2)
+    assert len(names(objects)) == 2
+
+
+def test_two_fold_at_once():
+    """Of two that fold at the same moment neither loses what the other has folded, nor a new journal."""
+    objects = MemoryBucket()
+    journal(objects, {"a": 5.0}, number=1)
+    write = objects.write
+
+    def late(name, data, *, version=None):
+        if name == SNAPSHOT:
+            objects.write = write
+            compacted_in(objects)
+            journal(objects, {"b": 6.0}, number=2)
+        return write(name, data, version=version)
+
+    objects.write = late
+    assert compacted_in(objects)[1] == {"a": 5.0, "b": 6.0}
+    assert used_in(objects) == {"a": 5.0, "b": 6.0}
+    assert names(objects) == [SNAPSHOT]
+
+
+def test_killed_while_folding():
+    """Journals that were folded by somebody who died before removing them are folded again, to the same."""
+    objects = MemoryBucket()
+    journal(objects, {"k": 5.0})
+    objects.delete_many, delete_many = raiser(KeyboardInterrupt()), objects.delete_many
+    with pytest.raises(KeyboardInterrupt):
+        compacted_in(objects)
+    objects.delete_many = delete_many
+    assert compacted_in(objects)[1] == {"k": 5.0}
+    assert names(objects) == [SNAPSHOT]
+
+
+def test_others_keep_folding():
+    """Who never gets to write the snapshot gives up with an error, and has lost nothing."""
+    objects = MemoryBucket()
+    journal(objects, {"k": 5.0})
+    objects.write = lambda *args, **options: None
+    with pytest.raises(StoreBusyError):
+        compacted_in(objects)
+    assert len(names(objects)) == 1
+
+
+def test_journal_that_cannot_be_read_now():
+    """A journal that the storage will not give now stays for the next time."""
+    objects = MemoryBucket()
+    journal(objects, {"a": 5.0}, number=1)
+    journal(objects, {"b": 6.0}, number=0xF)
+    read = objects.read
+
+    def failing(name, **options):
+        if name == journal_name(0xF):
+            raise StoreUnavailableError("reset")
+        return read(name, **options)
+
+    objects.read = failing
+    compaction, used = compacted_in(objects)
+    assert (used, compaction.left) == ({"a": 5.0}, 1)
+    objects.read = read
+    assert compacted_in(objects)[1] == {"a": 5.0, "b": 6.0}

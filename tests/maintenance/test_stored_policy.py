@@ -1,0 +1,163 @@
+"""The policy kept with a shared store: its format, changes by several people, and who goes by it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from memory_bucket import MemoryBucket
+
+from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError, StoreBusyError
+from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.maintenance.stored_policy import (
+    POLICY,
+    EffectivePolicy,
+    change_limits,
+    decode,
+    encode,
+    parse_limit,
+    policy_of,
+    read_limits,
+)
+from ejcache.util.parallel import in_parallel
+
+
+def test_format():
+    """A policy is readable JSON that says what it is; unknown fields survive."""
+    data = encode({"max_size": 10, "unused_for": None, "later": [1]})
+    assert json.loads(data) == {"format": "ejcache-policy", "version": 1, "max_size": 10, "later": [1]}
+    assert decode(data) == {"max_size": 10, "later": [1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"", EntryCorruptError),
+        (b"[]", EntryCorruptError),
+        (b'{"version": 1}', EntryCorruptError),
+        (b'{"format": "other", "version": 1}', EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 1, "max_size": -5}', EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 1, "max_size": true}', EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 1, "max_size": 1e999}', EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 1, "max_size": NaN}', EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 1, "max_size": ' + b"9" * 4000 + b"}", EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": ' + b"9" * 5000 + b"}", EntryCorruptError),
+        (b"[" * 200_000, EntryCorruptError),
+        (b"[" * 30_000, EntryCorruptError),
+        (b'{"a":' * 10_000, EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 2, "max_size": "?"}', EntryVersionError),
+    ],
+)
+def test_what_is_no_policy(text, error):
+    """Damage, nonsense and later versions are told apart, and none of them is a policy."""
+    with pytest.raises(error):
+        decode(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_size", "10GB", 10_000_000_000),
+        ("max_size", "none", None),
+        ("max_size", "-1", None),
+        ("max_entries", "7", 7),
+        ("older_than", " 2d ", 172_800.0),
+        ("unused_for", "", None),
+    ],
+)
+def test_limits_as_people_write_them(name, text, value):
+    """Sizes, ages and numbers are read; none removes a limit."""
+    assert parse_limit(name, text) == value
+
+
+@pytest.mark.parametrize(("name", "text"), [("max_size", "x"), ("max_entries", "1.5"), ("older_than", "2"), ("a", "1")])
+def test_limits_that_are_none(name, text):
+    """Anything else is refused."""
+    with pytest.raises(SettingError):
+        parse_limit(name, text)
+
+
+def test_changes():
+    """A change leaves other limits, and those that a later version knows, as they are."""
+    objects = MemoryBucket()
+    assert read_limits(objects) is None
+    change_limits(objects, {"max_size": 5, "max_entries": 9})
+    objects.write(POLICY, encode({**read_limits(objects), "later": "x"}))
+    assert change_limits(objects, {"max_size": None, "unused_for": 60.0}) == {
+        "max_entries": 9,
+        "unused_for": 60.0,
+        "later": "x",
+    }
+    assert policy_of(read_limits(objects)) == EvictionPolicy(max_entries=9, unused_for=60.0)
+
+
+def test_changes_at_once():
+    """Two who change different limits at the same time both get theirs; one who never gets through is told."""
+    objects = MemoryBucket()
+
+    class Contended:
+        """Objects of which somebody else changes the policy between a look and the first writes."""
+
+        def __init__(self, times: int) -> None:
+            self.times = times
+
+        def read(self, name, *, length=None):
+            found = objects.read(name, length=length)
+            if self.times:
+                self.times -= 1
+                change_limits(objects, {"max_entries": self.times})
+            return found
+
+        def write(self, name, data, *, version):
+            return objects.write(name, data, version=version)
+
+    assert change_limits(Contended(2), {"max_size": 5}) == {"max_size": 5, "max_entries": 0}
+    with pytest.raises(StoreBusyError):
+        change_limits(Contended(99), {"max_size": 6})
+
+
+def test_who_goes_by_it(caplog):
+    """The stored policy goes before a job's own limit; one that cannot be read removes nothing, and that is said."""
+    objects = MemoryBucket()
+    now = [0.0]
+    own, none = (EffectivePolicy(objects, max_size=size, seconds=10, clock=lambda: now[0]) for size in (7, -1))
+    assert (own(), none()) == (EvictionPolicy(max_size=7), None)
+    change_limits(objects, {"max_entries": 3})
+    assert own() == EvictionPolicy(max_size=7)
+    now[0] = 11
+    assert own() == none() == EvictionPolicy(max_entries=3)
+    change_limits(objects, {"max_entries": None})
+    now[0] = 22
+    assert (own(), none()) == (EvictionPolicy(max_size=7), None)
+    objects.write(POLICY, b"garbage")
+    now[0] = 33
+    assert own() is None
+    assert "nothing is evicted" in caplog.text
+
+
+@pytest.mark.parametrize("data", [b"[" * 200_000, b"[" * 60_000, b'{"max_size":' + b"9" * 4000 + b"}"])
+def test_a_hostile_policy_is_replaced(data):
+    """A policy that no parser gets through removes nothing, and setting a limit replaces it."""
+    objects = MemoryBucket()
+    objects.write(POLICY, data)
+    assert EffectivePolicy(objects, max_size=7)() is None
+    assert change_limits(objects, {"max_size": 5}) == {"max_size": 5}
+    assert EffectivePolicy(objects, max_size=7)() == EvictionPolicy(max_size=5)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_in_parallel(threads):
+    """Results come in order, few at a time, and the first error comes through."""
+    taken = []
+
+    def items():
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = in_parallel(lambda number: number * 2, items(), threads=threads)
+    assert next(results) == 0
+    assert len(taken) <= threads + 1
+    assert list(results) == [number * 2 for number in range(1, 100)]
+    with pytest.raises(ZeroDivisionError):
+        list(in_parallel(lambda number: 1 // (50 - number), range(100), threads=threads))

@@ -1,0 +1,51 @@
+"""Copying entries: what is copied, in which order, and in how much memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from ejcache import entry
+from ejcache.maintenance.transfer import CopyPlan, Selection, transfer
+from ejcache.stores.base import EntryInfo
+from ejcache.stores.memory import MemoryStore
+
+EVERYTHING = Selection()
+
+
+def infos(count):
+    return (EntryInfo(f"jit_step-cpu-plain-{n:040x}-{0:024x}", 10, float(n), float(-n)) for n in range(count))
+
+
+def test_least_recently_used_first():
+    """A plan has what the target lacks, the least recently used first, and counts what the target has."""
+    listed = list(infos(5))
+    with CopyPlan(listed, [listed[2].key, "other"], selection=EVERYTHING, now=100.0) as plan:
+        assert list(plan) == [listed[n] for n in (4, 3, 1, 0)]
+        assert (plan.count, plan.entries, plan.size, plan.already) == (4, 4, 40, 1)
+
+
+def test_a_plan_takes_no_memory():
+    """Planning ten times as many entries takes no more of Python's memory."""
+
+    def peak(count):
+        tracemalloc.start()
+        try:
+            keys = (info.key for info in infos(count // 2))
+            with CopyPlan(infos(count), keys, selection=EVERYTHING, now=1e6) as plan:
+                assert (plan.count, plan.already) == (count // 2, count // 2)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(100)
+    assert peak(20_000) < 1.5 * peak(2_000)
+
+
+def test_a_key_that_no_store_can_hold():
+    """A record with a key that no store can hold is reported, and the others are copied."""
+    data = {key: entry.encode(entry.Header(key=key), b"x") for key in ("a", "b")}
+    source = [(key, lambda key=key: data[key]) for key in data]
+    target = MemoryStore()
+    done = transfer([source[0], ("evil\x1b", lambda: data["a"]), ("x" * 900, lambda: b""), source[1]], write=target.put)
+    assert (done.copied, [key for key, _ in done.damaged]) == (2, ["evil\x1b", "x" * 900])
+    assert not done.complete

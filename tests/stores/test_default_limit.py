@@ -1,0 +1,85 @@
+"""The limit of a local cache where nobody sets one: a tenth of the disk for a new cache, none for an older one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ejcache.cache.opening import open_cache_store
+from ejcache.cli.main import main
+from ejcache.settings.resolve import resolve
+from ejcache.stores.local.layout import Layout
+from ejcache.stores.local.store import LocalStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def limit_of(path: Path) -> int:
+    """The limit of the store that a program opens at `path`."""
+    with open_cache_store(str(path), resolve()) as store:
+        return store.max_size
+
+
+def test_a_new_cache_gets_a_tenth_of_its_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A new cache holds at most a tenth of its disk, and 20 GB at most; the limit is written down, silently."""
+    expected = min(20 * 10**9, shutil.disk_usage(tmp_path).total // 10)
+    assert limit_of(tmp_path / "cache") == expected
+    assert (tmp_path / "cache/v1/local/limit").read_text() == f"{expected}\n"
+    (tmp_path / "cache/v1/local/limit").write_text("1000\n")
+    assert limit_of(tmp_path / "cache") == 1000
+    assert caplog.messages == []
+
+
+def test_a_limit_that_is_set_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit in the environment counts instead, -1 for none among them."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")
+    assert limit_of(tmp_path / "cache") == -1
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "5000")
+    assert limit_of(tmp_path / "cache") == 5000
+
+
+def test_an_older_cache_is_not_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A cache of an earlier version has no limit, which is said once for the cache."""
+    with LocalStore(tmp_path / "cache") as store:
+        store.put("k", b"v")
+    (tmp_path / "cache/v1/local/limit").unlink()
+    assert limit_of(tmp_path / "cache") == -1
+    assert limit_of(tmp_path / "cache") == -1
+    (message,) = caplog.messages
+    assert message.startswith(f"ejcache: {tmp_path}/cache has no size limit, because an earlier version made it")
+
+
+@pytest.mark.parametrize("text", ["", "many", "-2", "9" * 30, "\0" * 70])
+def test_a_damaged_limit_is_none(tmp_path: Path, text: str) -> None:
+    """A file that holds no limit cuts nothing."""
+    limit_of(tmp_path / "cache")
+    (tmp_path / "cache/v1/local/limit").write_text(text)
+    assert limit_of(tmp_path / "cache") == -1
+
+
+def test_it_evicts(tmp_path: Path) -> None:
+    """The least recently used entries go when the cache's own limit is reached."""
+    limit_of(tmp_path / "cache")
+    (tmp_path / "cache/v1/local/limit").write_text("1000\n")
+    with open_cache_store(str(tmp_path / "cache"), resolve()) as store:
+        for key in "abc":
+            store.put(key, b"x" * 400)
+        assert {info.key for info in store.entries()} == {"b", "c"}
+
+
+def test_commands_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`stats` names the limit that counts, whether the cache has it or a setting does."""
+    limit_of(tmp_path / "cache")
+    (tmp_path / "cache/v1/local/limit").write_text("7000\n")
+    assert main(["stats", "--json", "--dir", str(tmp_path / "cache")]) == 0
+    assert json.loads(capsys.readouterr().out)["max_size"] == 7000
+
+
+def test_a_cache_that_does_not_exist_is_not_made_to_ask(tmp_path: Path) -> None:
+    """Asking for the limit makes nothing."""
+    assert Layout(tmp_path / "cache").limit() == min(20 * 10**9, shutil.disk_usage(tmp_path).total // 10)
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,282 @@
+"""The limit of a local store holds to the byte, at a cost that does not grow with what is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+import time
+
+import pytest
+
+from ejcache.errors import StoreTooSmallError
+from ejcache.stores.local.layout import FIXED_BYTES, WAL_BYTES, declared_overhead
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.local.values import INLINE_BYTES
+
+MB = 10**6
+
+
+def keys_of(store):
+    return {info.key for info in store.entries()}
+
+
+def disk_usage(path):
+    return sum(entry.lstat().st_blocks * 512 for entry in [path, *path.rglob("*")])
+
+
+def test_values_near_the_limit(tmp_path):
+    """With values of a sixth of the limit, the store fills to six of them and stays there."""
+    with LocalStore(tmp_path / "s", max_size=50 * MB) as store:
+        for n in range(9):
+            assert store.put(f"k{n}", bytes(8 * MB)) is True
+            assert store.size() == 8 * MB * min(n + 1, 6)
+        assert keys_of(store) == {f"k{n}" for n in range(3, 9)}
+
+
+def test_value_as_large_as_the_limit(tmp_path):
+    """A value of the whole limit replaces everything else; one byte more is refused and replaces nothing."""
+    with LocalStore(tmp_path / "s", max_size=20_000) as store:
+        store.put("a", bytes(9_000))
+        store.put("b", bytes(9_000))
+        with pytest.raises(StoreTooSmallError, match=r"20001 bytes.*20000"):
+            store.put("c", bytes(20_001))
+        assert keys_of(store) == {"a", "b"}
+        assert store.put("c", bytes(20_000)) is True
+        assert keys_of(store) == {"c"}
+        with pytest.raises(StoreTooSmallError):
+            store.replace("c", bytes(20_001))
+        assert store.get("c") == bytes(20_000)
+
+
+def test_sum_follows_every_change(tmp_path):
+    """After any sequence of puts, replacements and deletions the kept sum is the sum, and within the limit."""
+    generator = random.Random(5)
+    with LocalStore(tmp_path / "s", max_size=100_000) as store:
+        for _ in range(400):
+            key = f"k{generator.randrange(30)}"
+            data = bytes(generator.choice([0, 10, 5_000, INLINE_BYTES - 1, INLINE_BYTES, 20_000]))
+            generator.choice([store.put, store.put, store.replace])(key, data)
+            if generator.random() < 0.2:
+                store.delete(key)
+            assert store.size() == sum(info.size for info in store.entries()) <= 100_000
+        assert store.check() == []
+        files = {file.stat().st_size for file in tmp_path.rglob("*.val")}
+        assert files <= {INLINE_BYTES, 20_000}
+
+
+def test_each_keeps_its_own_limit(tmp_path):
+    """Two stores on one directory each enforce their own limit when they put."""
+    with LocalStore(tmp_path, max_size=100_000) as wide, LocalStore(tmp_path, max_size=30_000) as narrow:
+        for n in range(9):
+            wide.put(f"w{n}", bytes(10_000))
+        assert wide.size() == 90_000
+        narrow.put("n0", bytes(10_000))
+        assert keys_of(wide) == {"n0", "w7", "w8"}
+        for n in range(9):
+            wide.put(f"x{n}", bytes(10_000))
+        assert wide.size() == 100_000
+
+
+def test_least_recently_used_across_stores(tmp_path):
+    """What another process read is kept before what nobody read; the order is that of use, not of creation."""
+    with LocalStore(tmp_path, max_size=50_000) as store, LocalStore(tmp_path) as reader:
+        for n in range(5):
+            store.put(f"k{n}", bytes(10_000))
+        assert reader.get("k1") is not None
+        assert reader.peek("k0") is not None
+        assert reader.contains("k0")
+        assert store.get("k0") is not None
+        store.put("k5", bytes(20_000))
+        assert keys_of(store) == {"k0", "k1", "k4", "k5"}
+
+
+def test_use_that_could_not_be_noted(tmp_path):
+    """A reader does not wait for a busy index, and the use counts as soon as it can be noted."""
+    with LocalStore(tmp_path) as store:
+        store.put("k0", bytes(10_000))
+        store.put("k1", bytes(10_000))
+        (index,) = tmp_path.glob("v1/local/g-*/cache.db")
+        other = sqlite3.connect(index, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert store.get("k0") == bytes(10_000)
+        other.execute("ROLLBACK")
+        other.close()
+        assert store.get("k0") == bytes(10_000)
+        used = {info.key: info.last_used for info in store.entries()}
+        assert used["k0"] > used["k1"]
+    with LocalStore(tmp_path, max_size=20_000) as store:
+        store.put("k2", bytes(10_000))
+        assert keys_of(store) == {"k0", "k2"}
+
+
+def test_uses_within_a_second(tmp_path):
+    """Many uses within a second are few transactions; a listing, a write, a fork and closing write them down."""
+    with LocalStore(tmp_path) as store, LocalStore(tmp_path) as other:
+        for n in range(6):
+            store.put(f"k{n}", b"x")
+        before = {info.key: info.last_used for info in other.entries()}
+        (index,) = tmp_path.glob("v1/local/g-*/cache.db")
+        with contextlib.closing(sqlite3.connect(index)) as watching:
+            versions, started = set(), time.monotonic()
+            for n in range(40):
+                assert store.get(f"k{n % 4}") == b"x"
+                versions.add(watching.execute("PRAGMA data_version").fetchone())
+            assert len(versions) <= 3 + time.monotonic() - started
+        store.put("k6", b"x")
+        assert store.get("k4") == b"x"
+        list(store.entries())
+        assert store.get("k5") == b"x"
+        store.close()
+        after = {info.key: info.last_used for info in other.entries()}
+        assert [key for key in before if after[key] == before[key]] == []
+
+
+def test_uses_are_written_a_moment_later(tmp_path):
+    """A process that uses entries and then waits has their times written all the same."""
+    with LocalStore(tmp_path) as store, LocalStore(tmp_path) as other:
+        for n in range(3):
+            store.put(f"k{n}", b"x")
+        before = {info.key: info.last_used for info in other.entries()}
+        for n in range(3):
+            assert store.get(f"k{n}") == b"x"
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            after = {info.key: info.last_used for info in other.entries()}
+            if all(after[key] > before[key] for key in before):
+                return
+            time.sleep(0.05)
+        raise AssertionError("the uses were not written")
+
+
+def test_uses_while_the_clock_was_ahead(tmp_path):
+    """Entries used while the clock was a year ahead go before what is put once it is right again."""
+    with LocalStore(tmp_path, max_size=50_000) as store:
+        for n in range(5):
+            store.put(f"k{n}", bytes(10_000))
+    (path,) = tmp_path.glob("v1/local/g-*/cache.db")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as index:
+        index.execute("UPDATE Cache SET access_time = access_time + 365 * 86400")
+    with LocalStore(tmp_path, max_size=50_000) as store:
+        for n in range(4):
+            store.put(f"m{n}", bytes(10_000))
+            assert store.get(f"m{n}") is not None
+        assert keys_of(store) == {"k4", "m0", "m1", "m2", "m3"}
+
+
+def test_pinned_entries_stay(tmp_path):
+    """A pinned entry is never evicted; what does not fit beside pinned ones is refused, and nothing is evicted."""
+    with LocalStore(tmp_path, max_size=40_000) as store:
+        for n in range(4):
+            store.put(f"k{n}", bytes(10_000))
+        assert store.pin("k0") is True
+        assert store.pin("k0") is False
+        assert store.pin("later") is True
+        assert store.pinned() == ["k0", "later"]
+        store.put("later", bytes(10_000))
+        for n in range(5):
+            store.put(f"m{n}", bytes(10_000))
+        assert keys_of(store) == {"k0", "later", "m3", "m4"}
+        with pytest.raises(StoreTooSmallError, match="pinned"):
+            store.put("wide", bytes(30_000))
+        assert keys_of(store) == {"k0", "later", "m3", "m4"}
+        assert store.check() == []
+        assert store.unpin("k0") is True
+        assert store.unpin("k0") is False
+        assert store.put("wide", bytes(30_000)) is True
+        assert keys_of(store) == {"later", "wide"}
+
+
+def test_no_statement_scans(tmp_path):
+    """Every statement of get and put finds its rows by an index: none costs more when more is stored."""
+    with LocalStore(tmp_path, max_size=100_000) as store:
+        for n in range(50):
+            store.put(f"k{n}", bytes(5_000))
+        index = store._manager._connection.index
+        statements = []
+        index.connection.set_trace_callback(statements.append)
+        store.put("new", bytes(5_000))
+        store.put("large", bytes(20_000))
+        store.get("new")
+        store.replace("new", bytes(6_000))
+        store.delete("new")
+        index.connection.set_trace_callback(None)
+        plans = {
+            detail
+            for statement in statements
+            if statement.startswith(("SELECT", "UPDATE", "DELETE", "INSERT"))
+            for *_, detail in index.connection.execute("EXPLAIN QUERY PLAN " + statement)
+        }
+    assert any("Cache_access_time" in plan for plan in plans)
+    bad = {plan for plan in plans if plan.startswith("SCAN Cache") and "USING INDEX Cache_access_time" not in plan}
+    assert bad == set()
+    assert not any("TEMP B-TREE" in plan for plan in plans)
+
+
+def test_work_of_a_put_does_not_grow(tmp_path):
+    """An evicting put among 5,000 entries takes SQLite as many steps as among 50."""
+    steps = []
+    for number in (50, 5_000):
+        with LocalStore(tmp_path / str(number), max_size=number * 100) as store:
+            index = store._manager._connection.index
+            index.connection.execute("PRAGMA synchronous = OFF")
+            for n in range(number):
+                store.put(f"key-{n:06}", bytes(100))
+            count = [0]
+
+            def counted(count=count):
+                count[0] += 1
+                return 0
+
+            index.connection.set_progress_handler(counted, 1)
+            store.put("key-new", bytes(100))
+            index.connection.set_progress_handler(None, 0)
+            assert len(list(store.entries())) == number
+            steps.append(count[0])
+    assert steps[1] <= 1.2 * steps[0]
+
+
+def test_disk_usage_is_the_declared_one(tmp_path):
+    """`du` is within the limit and the declared overhead: many small entries with long keys, large ones, turnover."""
+    for name, limit, size, number in (("small", 300_000, 100, 6_000), ("large", 3 * MB, 30_000, 300)):
+        path = tmp_path / name
+        with LocalStore(path, max_size=limit) as store:
+            for n in range(number):
+                store.put(f"{n:0>350}", bytes(size))
+            entries = len(keys_of(store))
+            assert store.size() == limit
+            assert entries == limit // size
+            assert disk_usage(path) <= limit + declared_overhead(entries, max_size=limit)
+        assert disk_usage(path) <= limit + declared_overhead(entries, max_size=limit) - WAL_BYTES
+
+
+def test_index_shrinks_with_its_entries(tmp_path):
+    """Space of the index that entries leave is given back."""
+    with LocalStore(tmp_path) as store:
+        for n in range(500):
+            store.put(f"k{n}", bytes(8_000))
+    before = disk_usage(tmp_path)
+    with LocalStore(tmp_path, max_size=10_000) as store:
+        store.put("last", bytes(8_000))
+        assert keys_of(store) == {"last"}
+    assert before > 4 * MB
+    assert disk_usage(tmp_path) <= 10_000 + FIXED_BYTES
+
+
+def test_log_stays_short_beside_a_reader(tmp_path):
+    """A reader that keeps the write-ahead log from being reused does so until it ends, and the next put folds it."""
+    with LocalStore(tmp_path) as store:
+        store.put("k", bytes(5_000))
+        (index,) = tmp_path.glob("v1/local/g-*/cache.db")
+        log = index.with_name("cache.db-wal")
+        reader = sqlite3.connect(index, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM Cache").fetchone()
+        for _ in range(300):
+            store.replace("k", bytes(7_000))
+            if log.stat().st_size > WAL_BYTES:
+                break
+        reader.close()
+        for n in range(3):
+            store.replace(f"k{n}", bytes(7_000))
+        assert log.stat().st_size <= WAL_BYTES

@@ -1,0 +1,275 @@
+"""A process that dies at any instruction of a write leaves each entry whole or absent, and nothing that stays."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+import pytest
+from local_processes import starting
+
+from ejcache.stores.local.layout import declared_overhead
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.local.values import INLINE_BYTES
+
+POINTS = ["file-begun", "file-written", "file-placed", "row-written", "before-commit", "committed"]
+LIMIT = 200_000
+
+WRITER = """
+import os, signal, sys
+from ejcache.stores.local.store import LocalStore
+point, way = sys.argv[2:4]
+armed = False
+def hook(reached):
+    if armed and reached == point:
+        if way == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("reached", flush=True)
+        if way == "wait":
+            sys.stdin.readline()
+        else:
+            signal.pause()
+store = LocalStore(sys.argv[1], max_size=200_000, observer=hook)
+armed = True
+if sys.argv[4] == "replace":
+    store.replace("k0", b"n" * 60_000)
+else:
+    store.put("new", b"n" * 60_000)
+armed = False
+print(store.get("new") == b"n" * 60_000, flush=True)
+"""
+
+
+@pytest.fixture
+def start_python():
+    """Start an interpreter that ends with the test."""
+    with starting() as start:
+        yield start
+
+
+def fill(path):
+    with LocalStore(path, max_size=LIMIT) as store:
+        for n in range(10):
+            store.put(f"k{n}", bytes([n]) * (20_000 if n % 2 else 19_000))
+    return path
+
+
+def disk_usage(path):
+    return sum(entry.lstat().st_blocks * 512 for entry in [path, *path.rglob("*")])
+
+
+def check_whole(path):
+    """After the next open, without a repair: whole entries, the limit, no leftovers, nothing that an audit finds."""
+    with LocalStore(path, max_size=LIMIT) as store:
+        infos = list(store.entries())
+        for info in infos:
+            data = store.peek(info.key)
+            assert data is not None
+            assert len(data) == info.size
+            assert set(data) <= {ord("n"), int(info.key[1:]) if info.key.startswith("k") else ord("n")}
+            assert len(set(data)) == 1
+        assert store.size() == sum(info.size for info in infos) <= LIMIT
+        assert store.check() == []
+        assert disk_usage(path) <= LIMIT + declared_overhead(len(infos), max_size=LIMIT)
+        files = sum(1 for info in infos if info.size >= INLINE_BYTES)
+        assert len(list(path.rglob("*.val"))) == files
+        assert [file.name for file in (path / "v1/local/present").iterdir()] != []
+    assert list((path / "v1/local/present").iterdir()) == []
+
+
+@pytest.mark.parametrize("operation", ["put", "replace"])
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at(tmp_path, start_python, point, operation):
+    """Killed at each point of a put that evicts, and of a replacement."""
+    path = fill(tmp_path / "store")
+    process = start_python(WRITER, path, point, "kill", operation)
+    assert process.wait() == -signal.SIGKILL
+    check_whole(path)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_terminated_at(tmp_path, start_python, point):
+    """SIGTERM at each point of a put is as harmless."""
+    path = fill(tmp_path / "store")
+    process = start_python(WRITER, path, point, "pause", "put")
+    assert process.stdout.readline() == "reached\n"
+    process.terminate()
+    assert process.wait() == -signal.SIGTERM
+    check_whole(path)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_interrupted_at(tmp_path, start_python, point):
+    """An exception out of a signal handler, as Ctrl-C is, at each point: the process goes on, and leaves nothing."""
+    path = fill(tmp_path / "store")
+    process = start_python(
+        """
+        import sys
+        from ejcache.stores.local.store import LocalStore
+        armed = False
+        def hook(reached):
+            global armed
+            if armed and reached == sys.argv[2]:
+                armed = False
+                raise KeyboardInterrupt
+        store = LocalStore(sys.argv[1], max_size=200_000, observer=hook)
+        armed = True
+        try:
+            store.put("new", b"n" * 60_000)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        store.put("again", b"n" * 100)
+        assert store.get("again") == b"n" * 100
+        assert store.delete("again")
+        """,
+        path,
+        point,
+    )
+    assert process.stdout.readline() == "interrupted\n"
+    assert process.wait() == 0, process.stderr.read()
+    check_whole(path)
+
+
+@pytest.mark.parametrize("point", ["file-begun", "file-written"])
+def test_sweep_spares_a_living_writer(tmp_path, start_python, point):
+    """A value that a living process is writing survives the sweep after another process's death."""
+    path = fill(tmp_path / "store")
+    living = start_python(WRITER, path, point, "wait", "put")
+    assert living.stdout.readline() == "reached\n"
+    dead = start_python(WRITER, path, "file-written", "kill", "put")
+    assert dead.wait() == -signal.SIGKILL
+    assert len(list(path.glob("v1/local/g-*/tmp/*"))) == 2
+    with LocalStore(path, max_size=LIMIT) as store:
+        assert len(list(path.glob("v1/local/g-*/tmp/*"))) == 1
+        assert store.check() == []
+        living.stdin.write("go on\n")
+        living.stdin.flush()
+        assert living.stdout.readline() == "True\n"
+        assert living.wait() == 0
+        assert store.get("new") == b"n" * 60_000
+    check_whole(path)
+
+
+def test_open_while_a_writer_is_inside(tmp_path, start_python):
+    """A process that stands still inside its transaction delays nobody who reads, and writers until their deadline."""
+    path = fill(tmp_path / "store")
+    writer = start_python(WRITER, path, "before-commit", "wait", "put")
+    assert writer.stdout.readline() == "reached\n"
+    with LocalStore(path, max_size=LIMIT, timeout=0.3) as store:
+        assert store.get("k9") == b"\x09" * 20_000
+        assert store.contains("new") is False
+        with pytest.raises(OSError, match="busy"):
+            store.put("mine", b"x" * 100)
+        writer.stdin.write("go on\n")
+        writer.stdin.flush()
+        assert writer.wait() == 0
+        assert store.get("new") == b"n" * 60_000
+        assert store.put("mine", b"n" * 100)
+    check_whole(path)
+
+
+def test_killed_while_a_new_index_is_made(tmp_path, start_python):
+    """A generation that was being made when its process died is no generation, and is removed."""
+    path = tmp_path / "store"
+    process = start_python(
+        """
+        import os, signal, sys
+        from ejcache.stores.local.store import LocalStore
+        LocalStore(sys.argv[1], observer=lambda point: os.kill(os.getpid(), signal.SIGKILL))
+        """,
+        path,
+    )
+    assert process.wait() == -signal.SIGKILL
+    assert len(list((path / "v1/local").glob("new-*"))) == 1
+    fill(path)
+    assert list((path / "v1/local").glob("new-*")) == []
+    check_whole(path)
+
+
+def test_clean_end_needs_no_sweep(tmp_path, run_python):
+    """A process that ends without closing its store, and writes once more while it ends, leaves no trace of itself."""
+    path = tmp_path / "store"
+    run_python(
+        """
+        import atexit, sys
+        late = []
+        atexit.register(lambda: late[0].add_counters({"late": 1}) or late[0].put("late", b"x" * 20_000))
+        from ejcache.stores.local.store import LocalStore
+        late.append(LocalStore(sys.argv[1]))
+        late[0].put("k", b"value")
+        """,
+        str(path),
+    )
+    assert list((path / "v1/local/present").iterdir()) == []
+    assert list(path.rglob("cache.db-*")) == []
+    with LocalStore(path) as store:
+        assert store.counters() == {"late": 1}
+        assert store.get("late") == b"x" * 20_000
+
+
+def test_stopped_process_is_not_dead(tmp_path, start_python):
+    """A stopped process that has the store open is neither swept nor waited for."""
+    path = fill(tmp_path / "store")
+    stopped = start_python(WRITER, path, "file-written", "wait", "put")
+    assert stopped.stdout.readline() == "reached\n"
+    os.kill(stopped.pid, signal.SIGSTOP)
+    with LocalStore(path, max_size=LIMIT, timeout=1.0) as store:
+        assert store.put("mine", b"n" * 30_000)
+        assert store.get("mine") == b"n" * 30_000
+        assert len(list(path.glob("v1/local/g-*/tmp/*"))) == 1
+    os.kill(stopped.pid, signal.SIGCONT)
+    out, _ = stopped.communicate("go on\n", timeout=60)
+    assert out == "True\n"
+    check_whole(path)
+
+
+class Interrupts:
+    """Raises where a signal handler's exception would come: at the end of the nth call of C, or the start of Python's.
+
+    Once, so that what is done about the interrupt is not interrupted.
+    """
+
+    PLACES = re.compile(r"/ejcache/stores/|/diskcache/|/contextlib\.py$")
+
+    def __init__(self, number):
+        self.left = number
+
+    def __call__(self, frame, event, argument):
+        if event in {"call", "c_return"} and self.PLACES.search(frame.f_code.co_filename):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+# A file that was open when it came is closed when the exception is dropped.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("operation", ["put", "replace", "get", "delete"])
+def test_interrupted_anywhere(tmp_path, operation):
+    """Ctrl-C at any moment of a call: the store is as usable as before, and each entry is whole or absent."""
+    with LocalStore(tmp_path, max_size=LIMIT, timeout=0.1) as store:
+        arguments = (b"n" * 60_000,) if operation in {"put", "replace"} else ()
+        interrupted = 0
+        kept = []  # as sys.last_exc keeps it, and with it what was open when it came
+        while len(kept) == interrupted:
+            key = f"k{interrupted}"
+            if operation != "put":
+                store.put(key, b"o" * 60_000)
+            interrupted += 1
+            sys.setprofile(Interrupts(interrupted))
+            try:
+                getattr(store, operation)(key, *arguments)
+            except KeyboardInterrupt as exc:
+                kept.append(exc)
+            finally:
+                sys.setprofile(None)
+            assert store.size() == sum(info.size for info in store.entries())
+            for info in store.entries():
+                value = store.peek(info.key) or b""
+                assert (len(value), len(set(value))) == (60_000, 1), f"interrupted at {interrupted}"
+        assert interrupted > 10
+    with LocalStore(tmp_path, max_size=LIMIT) as store:
+        assert store.check() == []
+        assert len(list(tmp_path.rglob("*.val"))) == len(list(store.entries()))

@@ -1,0 +1,447 @@
+"""Where a local store can be, what it does to the place, and what it says where it cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ejcache.errors import NotAStoreError, StoreError, StoreReadOnlyError
+from ejcache.stores.local import layout as local_layout
+from ejcache.stores.local.store import LocalStore
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+
+AS_NOBODY = """
+import logging, os, sys
+from ejcache.errors import *
+from ejcache.stores import filesystems, memory
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.opening import open_store
+# Only now: the interpreter itself may be in a directory of root's.
+os.setgroups([])
+os.setgid(12345)
+os.setuid(12345)
+os.environ.pop("HOME", None)
+def said(kind, function, *arguments):
+    try:
+        function(*arguments)
+    except kind as exc:
+        return str(exc)
+    raise AssertionError(f"no {kind.__name__}")
+"""
+
+
+@pytest.fixture
+def open_place():
+    """A directory that every user can reach; pytest's own are for their owner only."""
+    place = Path(tempfile.mkdtemp(prefix="ejcache-test-"))
+    place.chmod(0o777)
+    yield place
+    shutil.rmtree(place)
+
+
+def tree(path):
+    """Everything below `path`: names, modes, contents."""
+    return {
+        str(entry.relative_to(path)): (entry.lstat().st_mode, entry.read_bytes() if entry.is_file() else None)
+        for entry in [path, *path.rglob("*")]
+    }
+
+
+def test_layout(tmp_path):
+    """The store is below v1/local, for its owner only, and the directory is tagged as a cache."""
+    path = tmp_path / "a" / "cache"
+    with LocalStore(path) as store:
+        store.put("k", b"x" * 50_000)
+        store.put("l", b"x")
+    assert sorted(entry.name for entry in path.iterdir()) == ["CACHEDIR.TAG", "v1"]
+    assert (path / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert stat.S_IMODE((path / "v1").stat().st_mode) == 0o700
+    assert [entry.name for entry in (path / "v1").iterdir()] == ["local"]
+    assert len(list(path.glob("v1/local/g-*/cache.db"))) == 1
+    assert all(stat.S_IMODE(entry.stat().st_mode) & 0o077 == 0 for entry in path.rglob("*.val"))
+
+
+def test_plain_jax_and_shared_files_are_left_alone(tmp_path):
+    """Files of plain JAX, of the shared layout and of strangers are never counted, listed, evicted or deleted."""
+    path = tmp_path / "cache"
+    (path / "v1/entries/ab").mkdir(parents=True)
+    (path / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()
+    for name in ("jit_f-0123-cache", "jit_f-0123-atime", ".lockfile", "v1/entries/ab/abcd", "v1/used"):
+        (path / name).write_bytes(b"not ours" * 10_000)
+    before = tree(path)
+    with LocalStore(path, max_size=50_000) as store:
+        assert list(store.entries()) == []
+        assert store.size() == 0
+        for n in range(5):
+            store.put(f"k{n}", b"x" * 20_000)
+        assert store.get("jit_f-0123-cache") is None
+        assert store.delete("jit_f-0123-cache") is False
+        assert store.check(fix=True) == []
+    after = tree(path)
+    assert {name: after[name] for name in before} == before
+    assert "CACHEDIR.TAG" in after
+
+
+def test_directory_with_other_things_is_not_tagged(tmp_path):
+    """A directory that holds something else than caches is not tagged: backups would leave it out."""
+    (tmp_path / "thesis.tex").write_text("\\begin{document}")
+    mode = stat.S_IMODE(tmp_path.stat().st_mode)
+    with LocalStore(tmp_path) as store:
+        assert store.put("k", b"value")
+    assert not (tmp_path / "CACHEDIR.TAG").exists()
+    assert (tmp_path / "thesis.tex").exists()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("place", ["", "v1", "v1/local"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_file_in_the_place(tmp_path, place, read_only):
+    """A regular file where a directory should be is no store, and is left as it is."""
+    path = tmp_path / "cache"
+    file = path / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("not ours")
+    with pytest.raises(NotAStoreError, match="not a directory"):
+        LocalStore(path, read_only=read_only)
+    assert file.read_text() == "not ours"
+    assert [entry for entry in path.rglob("*") if entry.is_file()] in ([], [file])
+
+
+def test_file_on_the_way(tmp_path):
+    """A path through a regular file is refused in one sentence."""
+    (tmp_path / "file").write_text("not ours")
+    with pytest.raises(NotAStoreError, match="part of its path is a file"):
+        LocalStore(tmp_path / "file" / "cache")
+
+
+def test_newer_format(tmp_path):
+    """A store of a newer layout is refused, with both numbers, and nothing in it is changed."""
+    with LocalStore(tmp_path / "s") as store:
+        store.put("k", b"value")
+    (tmp_path / "s/v1/local/format").write_text("2\n")
+    before = tree(tmp_path / "s")
+    for read_only in (False, True):
+        with pytest.raises(NotAStoreError, match=r"format 2.*reads 1"):
+            LocalStore(tmp_path / "s", read_only=read_only)
+    assert tree(tmp_path / "s") == before
+
+
+def test_unusable_names(tmp_path):
+    """A name that no directory can have is refused in one sentence."""
+    for name in ("x" * 300, "a/" * 3000):
+        with pytest.raises(StoreError, match="cannot be used"):
+            LocalStore(tmp_path / name)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreError, match="cannot be used"):
+        LocalStore(tmp_path / "loop" / "cache")
+
+
+def test_link_to_a_directory(tmp_path):
+    """A symbolic link to a directory is that directory."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with LocalStore(tmp_path / "link") as store, LocalStore(tmp_path / "real") as same:
+        store.put("k", b"value")
+        assert same.get("k") == b"value"
+
+
+def test_read_only_leaves_no_trace(tmp_path):
+    """Everything that reads works in a store that is open for reading only, and changes no byte and no time."""
+    path = tmp_path / "s"
+    with LocalStore(path) as store:
+        store.put("k", b"value")
+        store.put("large", b"x" * 50_000)
+        store.add_counters({"hits": 3})
+        store.pin("k")
+    before = tree(path)
+    times = {entry: entry.stat().st_mtime_ns for entry in path.rglob("*")}
+    with LocalStore(path, read_only=True) as store:
+        assert store.read_only
+        used = {info.key: info.last_used for info in store.entries()}
+        assert store.get("k") == b"value"
+        assert store.peek("large", length=3) == b"xxx"
+        assert store.contains("large")
+        assert store.size() == 50_005
+        assert store.counters() == {"hits": 3}
+        assert store.pinned() == ["k"]
+        assert store.check() == []
+        store.add_counters({"hits": 1})
+        for write in (
+            lambda: store.put("k", b""),
+            lambda: store.put("m", b""),
+            lambda: store.replace("k", b""),
+            lambda: store.delete("k"),
+            lambda: store.quarantine("k", b"value"),
+            lambda: store.pin("m"),
+            lambda: store.unpin("k"),
+            lambda: store.check(fix=True),
+            store.reset_counters,
+        ):
+            with pytest.raises(StoreReadOnlyError):
+                write()
+        assert {info.key: info.last_used for info in store.entries()} == used
+    assert tree(path) == before
+    assert {entry: entry.stat().st_mtime_ns for entry in path.rglob("*")} == times
+
+
+def test_reader_follows_a_writer(tmp_path):
+    """A store that was opened for reading only, before there was anything, sees what writers do afterwards."""
+    path = tmp_path / "s"
+    with LocalStore(path, read_only=True) as reader:
+        assert reader.get("k") is None
+        assert not path.exists()
+        for n in range(3):
+            with LocalStore(path) as writer:
+                writer.put(f"k{n}", b"x" * 20_000 * n)
+                assert reader.get(f"k{n}") == b"x" * 20_000 * n
+                writer.delete("k1")
+                assert reader.contains("k1") is False
+            assert reader.get(f"k{n}") == (None if n == 1 else b"x" * 20_000 * n)
+
+
+def test_deleted_while_open(tmp_path):
+    """With its directory gone, a store answers that nothing is there, and the next put makes it again."""
+    path = tmp_path / "s"
+    with LocalStore(path) as store, LocalStore(path) as other:
+        for gone in (path, path / "v1", path / "v1/local", next(path.glob("v1/local/g-*"))):
+            gone = next(path.glob("v1/local/g-*")) if gone.name.startswith("g-") else gone  # noqa: PLW2901
+            store.put("k", b"value")
+            store.put("large", b"x" * 50_000)
+            assert other.get("k") == b"value"
+            shutil.rmtree(gone)
+            assert store.get("k") is None
+            assert store.contains("large") is False
+            assert list(store.entries()) == []
+            assert store.size() == 0
+            assert store.delete("k") is False
+            assert store.put("k", b"anew") is True
+            assert store.get("k") == b"anew"
+            assert other.get("k") == b"anew"
+            assert other.put("large", b"y" * 50_000) is True
+            assert store.get("large") == b"y" * 50_000
+            store.delete("k"), store.delete("large")
+        assert store.check() == []
+
+
+def test_replaced_by_a_file_while_open(tmp_path):
+    """With a file where its directory was, a store raises its own error, and leaves the file."""
+    path = tmp_path / "s"
+    with LocalStore(path) as store:
+        store.put("k", b"value")
+        shutil.rmtree(path)
+        path.write_text("not ours")
+        with pytest.raises(NotAStoreError):
+            store.put("k", b"value")
+        with pytest.raises(NotAStoreError):
+            store.get("k")
+        assert path.read_text() == "not ours"
+
+
+@contextlib.contextmanager
+def limited(kind, value):
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def fill(store):
+    for n in range(50):
+        store.put(f"fill{n}", b"f" * 5_000)
+
+
+def test_no_room(tmp_path):
+    """Out of room, a put raises and leaves nothing of itself, hits go on, and all is well when room comes back."""
+    path = tmp_path / "s"
+    with LocalStore(path) as store:
+        store.put("small", b"small")
+        store.put("large", b"l" * 40_000)
+        with limited(resource.RLIMIT_FSIZE, 60_000):
+            with pytest.raises(StoreError, match="no room") as caught:
+                store.put("new", b"n" * 70_000)
+            assert isinstance(caught.value.__cause__, OSError)
+            assert caught.value.__cause__.errno == errno.EFBIG
+            with pytest.raises(StoreError, match="no room"):
+                fill(store)
+            assert store.get("small") == b"small"
+            assert store.get("large") == b"l" * 40_000
+            assert store.contains("new") is False
+            store.close()
+            assert store.get("large") == b"l" * 40_000
+            with LocalStore(path) as other:
+                assert other.get("large") == b"l" * 40_000
+            with pytest.raises(StoreError, match="no room"):
+                LocalStore(tmp_path / "other")
+        assert store.put("new", b"n" * 70_000) is True
+        assert store.check() == []
+        assert list(path.glob("v1/local/g-*/tmp/*")) == []
+        LocalStore(tmp_path / "other").close()
+
+
+@needs_root
+def test_full_file_system(tmp_path, run_python):
+    """A full file system is survived as a file size limit is; hits go on in a process that starts then."""
+    mount = shutil.which("mount")
+    (tmp_path / "disk").mkdir()
+    if mount is None or os.system(f"{mount} -t tmpfs -o size=1m tmpfs {tmp_path}/disk 2>/dev/null"):
+        pytest.skip("no file system can be mounted here")
+    try:
+        run_python(
+            """
+            import sys
+            from ejcache.errors import StoreError
+            from ejcache.stores.local.store import LocalStore
+            def fill(store, size):
+                n = 0
+                try:
+                    while True:
+                        store.put(f"{size}-{n}", b"x" * size)
+                        n += 1
+                except StoreError as exc:
+                    assert "no room" in str(exc), exc
+                return n
+            store = LocalStore(sys.argv[1])
+            store.put("first", b"f" * 20_000)
+            assert fill(store, 100_000) + fill(store, 20_000) + fill(store, 3_000) + fill(store, 10) > 5
+            assert store.get("first") == b"f" * 20_000
+            other = LocalStore(sys.argv[1])
+            assert other.get("first") == b"f" * 20_000
+            other.close()
+            before = {info.key: info.size for info in store.entries()}
+            for key, size in before.items():
+                assert store.peek(key) in (b"x" * size, b"f" * size)
+            """,
+            str(tmp_path / "disk" / "store"),
+        )
+        os.system(f"{mount} -o remount,size=8m {tmp_path}/disk")
+        with LocalStore(tmp_path / "disk" / "store") as store:
+            assert store.put("after", b"a" * 200_000)
+            assert store.get("first") == b"f" * 20_000
+            assert store.check() == []
+        os.system(f"{mount} -o remount,ro {tmp_path}/disk")
+        with LocalStore(tmp_path / "disk" / "store") as store:
+            assert store.read_only
+            assert store.get("after") == b"a" * 200_000
+            with pytest.raises(StoreReadOnlyError):
+                store.put("k", b"")
+        with LocalStore(tmp_path / "disk") as store:
+            assert store.read_only
+            assert store.get("k") is None
+    finally:
+        os.system(f"umount {tmp_path}/disk")
+
+
+def test_out_of_descriptors(tmp_path):
+    """Out of file descriptors, every call raises our error, and nothing is taken for damage."""
+    path = tmp_path / "s"
+    with LocalStore(path) as store:
+        store.put("k", b"value")
+        store.close()
+        taken = []
+        # More than other tests have left open in this process.
+        with limited(resource.RLIMIT_NOFILE, 40 + max(int(path.name) for path in Path("/dev/fd").iterdir())):
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            for _ in range(8):
+                with contextlib.suppress(StoreError):
+                    store.get("k")
+                store.close()
+                os.close(taken.pop())
+        for descriptor in taken:
+            os.close(descriptor)
+        assert store.get("k") == b"value"
+        assert store.counters() == {}
+
+
+@needs_root
+def test_unwritable_directory(open_place, run_python):
+    """A user who may read, but not write, reads; what is empty reads as empty; writes say why not."""
+    path = open_place / "s"
+    with LocalStore(path) as store:
+        store.put("k", b"value")
+        store.put("large", b"x" * 50_000)
+    open_place.chmod(0o755)
+    (open_place / "empty").mkdir()
+    for entry in [path, *path.rglob("*")]:
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
+    run_python(
+        AS_NOBODY
+        + """
+store = LocalStore(sys.argv[1])
+assert store.read_only
+assert store.get("k") == b"value"
+assert store.get("large") == b"x" * 50_000
+assert len(list(store.entries())) == 2
+assert "cannot be written" in said(StoreReadOnlyError, store.put, "k2", b"x")
+store.add_counters({"hits": 1})
+empty = LocalStore(sys.argv[2])
+assert empty.read_only and empty.get("k") is None and list(empty.entries()) == []
+said(StoreReadOnlyError, empty.put, "k", b"x")
+message = said(StoreUnavailableError, LocalStore, sys.argv[3])
+assert "Permission denied" in message and "belongs to the user with id 0" in message, message
+""",
+        str(path),
+        str(open_place / "empty"),
+        str(open_place / "new"),
+    )
+    with LocalStore(path) as writer:
+        writer.put("live", b"x")
+        run_python(AS_NOBODY + "assert LocalStore(sys.argv[1]).get('k') == b'value'\n", str(path))
+        assert writer.check() == []
+
+
+@needs_root
+def test_two_users(open_place, run_python):
+    """The second user of a directory is told whose it is, and nothing of the first one's is lost."""
+    path = open_place / "s"
+    with LocalStore(path) as store:
+        store.put("k", b"value")
+    path.chmod(0o777)
+    before = tree(path)
+    run_python(
+        AS_NOBODY
+        + """
+for read_only in (False, True):
+    message = said(StoreUnavailableError, lambda: LocalStore(sys.argv[1], read_only=read_only))
+    assert "id 0" in message and "0700" in message, message
+""",
+        str(path),
+    )
+    assert tree(path) == before
+
+
+@needs_root
+def test_user_without_a_name(open_place, run_python):
+    """A user id that no file knows a name of, without a home, has a store like anybody else."""
+    run_python(
+        AS_NOBODY
+        + """
+with open_store(sys.argv[1], max_size="1MB") as store:
+    store.put("k", b"value")
+    assert store.get("k") == b"value"
+message = said(UsageError, open_store, "~/cache")
+assert "home directory" in message, message
+""",
+        str(open_place / "s"),
+    )
+    assert (open_place / "s").stat().st_uid == 12345
+
+
+def test_explanation_of_a_failure(tmp_path):
+    """What cannot be used is explained by the nearest thing that can be looked at."""
+    exc = local_layout.explain_failure(tmp_path / "a" / "b", OSError(errno.EIO, "Input/output error"))
+    assert "Input/output error" in str(exc)
+    assert str(tmp_path) in str(exc)

@@ -1,0 +1,247 @@
+"""Threads, forks and late comers share a local store without waiting for ever and without losing anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+import time
+import warnings
+
+import pytest
+from local_processes import starting
+
+from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
+from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
+from ejcache.stores.local.values import ValueFiles
+from ejcache.testing.processes import in_fork
+from ejcache.util import locks as local_locks
+
+
+def test_busy_index_has_a_deadline(tmp_path):
+    """While another process holds the index, reads go on, and writes raise after the store's own timeout."""
+    with LocalStore(tmp_path, timeout=0.2) as store:
+        store.put("k", b"value")
+        (index,) = tmp_path.glob("v1/local/g-*/cache.db")
+        other = sqlite3.connect(index, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            assert store.get("k") == b"value"
+            assert store.contains("k")
+            assert [info.key for info in store.entries()] == ["k"]
+            with LocalStore(tmp_path, timeout=0.2) as late:
+                assert late.get("k") == b"value"
+            for write in (
+                lambda: store.put("l", b""),
+                lambda: store.replace("k", b""),
+                lambda: store.delete("k"),
+                lambda: store.add_counters({"n": 1}),
+            ):
+                with pytest.raises(StoreBusyError):
+                    write()
+        finally:
+            other.close()
+        assert store.put("l", b"x")
+        assert store.counters() == {}
+        assert store.check() == []
+
+
+def test_busy_opening_has_a_deadline(tmp_path):
+    """While another process opens the store for ever, opening it raises after the timeout; reading only does not."""
+    with LocalStore(tmp_path) as store:
+        store.put("k", b"value")
+    with local_locks.exclusive(tmp_path / "v1/local/lock", deadline=time.monotonic()):
+        with pytest.raises(StoreBusyError):
+            LocalStore(tmp_path, timeout=0.2)
+        with LocalStore(tmp_path, read_only=True, timeout=0.2) as reader:
+            assert reader.get("k") == b"value"
+
+
+def test_signal_handler_inside_a_put(tmp_path):
+    """A signal handler that uses the store inside one of its own calls gets an error, and no half done transaction."""
+    seen = []
+
+    def handler(*_):
+        try:
+            seen.append(store.put("handler", b"x"))
+        except StoreError as exc:
+            seen.append(type(exc))
+
+    def interrupt(step):
+        if step == "row-written" and not seen:
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with LocalStore(tmp_path, timeout=0.2, observer=interrupt) as store:
+            assert store.put("k", b"value")
+            assert seen == [StoreBusyError]
+            assert store.get("k") == b"value"
+            assert not store.contains("handler")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_fork_holds_no_lock(tmp_path):
+    """A child that lives on after its parent closed the store keeps nobody out, and is nobody that looks alive."""
+    store = LocalStore(tmp_path)
+    store.put("k", b"value")
+    ready, done = os.pipe(), os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os.write(ready[1], b"r")
+        os.read(done[0], 1)
+        os._exit(0 if store.get("k") == b"value" and store.put("child", b"x") else 1)
+    try:
+        os.read(ready[0], 1)
+        store.close()
+        assert list((tmp_path / "v1/local/present").iterdir()) == []
+        with LocalStore(tmp_path, timeout=0.5) as other:
+            assert other.put("other", b"x")
+    finally:
+        os.write(done[1], b"d")
+        _, status = os.waitpid(child, 0)
+        for end in (*ready, *done):
+            os.close(end)
+    assert status == 0
+    with store:
+        assert {info.key for info in store.entries()} == {"k", "other", "child"}
+        assert store.check() == []
+
+
+def test_parent_goes_on_after_forks(tmp_path):
+    """Parent and children all put and get after a fork, in the same store object."""
+    with LocalStore(tmp_path) as store:
+        store.put("parent", b"before")
+        for n in range(3):
+            assert in_fork(lambda n=n: (store.get("parent"), store.put(f"child{n}", b"c" * 20_000))) == (
+                b"before",
+                True,
+            )
+            assert store.get(f"child{n}") == b"c" * 20_000
+            assert store.put(f"parent{n}", b"p")
+        assert len(list(store.entries())) == 7
+        assert store.check() == []
+
+
+def test_fork_inside_a_call(tmp_path):
+    """A fork in the middle of the store's own call: the child gets an error, the parent's call is completed."""
+    told = []
+
+    def fork(point):
+        if point == "before-commit" and not told:
+            told.append(point)
+
+            def child():
+                try:
+                    return store.get("k")
+                except StoreUnavailableError as exc:
+                    return str(exc)
+
+            told.append(in_fork(child))
+
+    with LocalStore(tmp_path, timeout=0.2, observer=fork) as store:
+        assert store.put("k", b"value") is True
+        assert "forked off" in told[1]
+        assert store.get("k") == b"value"
+        assert store.check() == []
+
+
+def test_threads(tmp_path):
+    """Many threads in one store put, get, close and list at once."""
+    failures = []
+
+    def work(number):
+        try:
+            for n in range(30):
+                key = f"k{n % 10}"
+                store.put(key, key.encode() * 3_000)
+                assert store.get(key) in (None, key.encode() * 3_000)
+                if n % 10 == number:
+                    store.close()
+                    list(store.entries())
+                    store.delete(key)
+                store.add_counters({"done": 1})
+        except BaseException as exc:
+            failures.append(exc)
+
+    with LocalStore(tmp_path, max_size=50_000, timeout=30.0) as store:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert store.counters() == {"done": 180}
+        assert store.check() == []
+
+
+def test_listing_holds_no_lock(tmp_path):
+    """While somebody is in the middle of a long listing, writers write, and no key is listed twice."""
+    with LocalStore(tmp_path) as store, LocalStore(tmp_path, timeout=0.2) as writer:
+        for n in range(1_500):
+            store.put(f"k{n:04}", b"")
+        listing = store.entries()
+        seen = [next(listing).key for _ in range(10)]
+        assert writer.delete("k0003")
+        assert writer.put("k0003", b"x")
+        assert writer.delete("k1400")
+        seen += [info.key for info in listing]
+        assert len(seen) == len(set(seen)) == 1_499
+
+
+def test_dropped_without_closing(tmp_path, recwarn):
+    """A store that nobody refers to any more has released everything."""
+    store = LocalStore(tmp_path)
+    store.put("k", b"value")
+    assert list((tmp_path / "v1/local/present").iterdir()) != []
+    del store
+    assert list((tmp_path / "v1/local/present").iterdir()) == []
+    assert [warning for warning in recwarn if issubclass(warning.category, ResourceWarning)] == []
+
+
+def test_two_processes_open_a_new_store_at_once(tmp_path):
+    """Of many processes that start at once on a directory that does not exist, all share one store."""
+    code = """
+        import sys
+        from ejcache.stores.local.store import LocalStore
+        sys.stdin.readline()
+        with LocalStore(sys.argv[1]) as store:
+            store.put(f"k{sys.argv[2]}", b"x" * 20_000)
+            store.add_counters({"n": 1})
+        print("done", flush=True)
+        """
+    path = tmp_path / "a" / "b" / "store"
+    with starting() as start:
+        processes = [start(code, path, n) for n in range(4)]
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in processes:
+            assert process.stdout.readline() == "done\n", process.stderr.read()
+    with LocalStore(path) as store:
+        assert len(list(store.entries())) == 4
+        assert store.counters() == {"n": 4}
+    assert len(list(path.glob("v1/local/g-*"))) == 1
+
+
+def test_replaced_under_a_reader(tmp_path, monkeypatch):
+    """However often an entry is replaced between a reader's look at the index and at the file, the reader gets it."""
+    with LocalStore(tmp_path) as store, LocalStore(tmp_path) as other:
+        values = [bytes([number]) * 60_000 for number in range(12)]
+        store.put("k", values[0])
+        left = iter(values[1:])
+        read = ValueFiles.read
+
+        def replaced_first(values, row, length=None):
+            value = next(left, None)
+            if value is not None:
+                other.replace("k", value)
+            return read(values, row, length)
+
+        monkeypatch.setattr(ValueFiles, "read", replaced_first)
+        assert store.get("k") == values[-1]
+        assert DAMAGED_ROWS not in store.counters()

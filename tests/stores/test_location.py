@@ -1,0 +1,97 @@
+"""A location is parsed once, without looking at anything, and never holds or repeats a credential."""
+
+from __future__ import annotations
+
+import pytest
+
+from ejcache.errors import StoreNotAskedError, UsageError
+from ejcache.stores import filesystems
+from ejcache.stores.filesystems import detect_shared_storage, forget_verdicts
+from ejcache.stores.location import Location, LocationKind, display_url
+from ejcache.stores.opening import open_store
+from ejcache.stores.shared.store import SharedStore
+from ejcache.util.threads import CallTimeoutError
+
+
+@pytest.fixture(autouse=True)
+def no_verdicts():
+    """No verdict about a path is another test's."""
+    forget_verdicts()
+    yield
+    forget_verdicts()
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "bucket", "prefix"),
+    [
+        ("gs://bucket/a/b/", LocationKind.GCS, "bucket", "a/b"),
+        ("S3A://bucket", LocationKind.S3, "bucket", ""),
+        ("abfs://container@account/x", LocationKind.FSSPEC, "container@account", "x"),
+        ("sftp://alice@host:22/dir@1", LocationKind.FSSPEC, "alice@host:22", "dir@1"),
+        ("memory://name/x", LocationKind.MEMORY, "name/x", ""),
+    ],
+)
+def test_parts(url, kind, bucket, prefix):
+    """A URL is its kind, its bucket or host, and what follows."""
+    location = Location.parse(url)
+    assert (location.kind, location.bucket, location.prefix) == (kind, bucket, prefix)
+    assert Location.parse(location) is location
+    assert Location.parse(location.url) == location
+
+
+SECRET = "hunter2"
+WITH_SECRETS = [
+    f"sftp://alice:{SECRET}@host/dir",
+    f"s3://AKIAEXAMPLE:{SECRET}@bucket/x",
+    f"s3://AKIAEXAMPLE:ab/{SECRET}/x@bucket/x",
+    f"s3://bucket:{SECRET}/x",
+    f"gs://{SECRET}@bucket/x",
+    f"webdav://{SECRET}@host/x",
+    f"abfs://container@account/x?sig={SECRET}",
+    f"s3://bucket/x?X-Amz-Signature={SECRET}",
+    f"https://alice:{SECRET}@host/x",
+    f"nonsense://host/x?token={SECRET}",
+]
+
+
+@pytest.mark.parametrize("url", WITH_SECRETS)
+def test_credentials_are_refused_and_not_repeated(url):
+    """A URL with a password, a token or a signature is refused, and the message does not repeat it."""
+    with pytest.raises(UsageError) as caught:
+        Location.parse(url)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in display_url(url)
+    if not url.startswith(("https", "nonsense")):
+        assert "put credentials in" in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/a", "/var/cache", "abfs://c@a/x", "sftp://alice@host:22/d@1", "a?b"])
+def test_display_changes_nothing_else(url):
+    """What carries no credential is shown as it is."""
+    assert display_url(url) == url
+
+
+def test_verdict_is_reached_once(tmp_path, monkeypatch):
+    """A directory is looked at once per process, however many parts of a cache ask."""
+    looked = []
+    monkeypatch.setattr(filesystems, "detect_filesystem", lambda path, **_: (looked.append(path), ("nfs4", ()))[1])
+    location = Location.parse(tmp_path)
+    assert all(detect_shared_storage(location) for _ in range(5))
+    assert looked == [str(tmp_path)]
+
+
+def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
+    """A mount that does not answer when it is looked at is shared storage, and its first read waits no second time."""
+    looked = []
+
+    def hang(what, function, seconds):
+        looked.append(what)
+        raise CallTimeoutError(f"{what} gave no answer within {seconds} s")
+
+    monkeypatch.setattr(filesystems, "call_with_timeout", hang)
+    with open_store(tmp_path / "mount") as store:
+        assert isinstance(store, SharedStore)
+        with pytest.raises(StoreNotAskedError):
+            store.get("k")
+        assert detect_shared_storage(Location.parse(tmp_path / "mount"))
+    assert len(looked) == 1

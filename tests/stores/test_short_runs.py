@@ -1,0 +1,92 @@
+"""A program that ends at once, with hits of its host's copies only, leaves what it used and counted to a later one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from buckets import GcsServer, S3Server
+
+from ejcache.bucket.layout import COUNTERS
+from ejcache.maintenance.journal_format import decode
+from ejcache.maintenance.journals import USED
+from ejcache.stores.opening import open_bucket
+from ejcache.stores.shared.backlog import UsageBacklog, decode_usage, encode_usage
+from ejcache.stores.shared.store import SharedStore
+
+PROGRAM = """
+import sys
+from ejcache import entry
+from ejcache.cache.opening import open_cache_store
+from ejcache.settings.resolve import resolve
+
+store = open_cache_store(sys.argv[1], resolve())
+for n in range(6):
+    key = f"jit_f{n}-cpu-plain-{n:064x}"
+    if store.get(key) is None:
+        store.put(key, entry.encode(entry.Header(key=key), b"x" * 100))
+store.add_counters({"hits": 6})
+if "asks" in sys.argv:
+    store.get(f"jit_g-cpu-plain-{7:064x}")
+print(store.tier_counters().get("local_hits", 0), "s3fs" in sys.modules or "gcsfs" in sys.modules)
+"""
+
+
+@pytest.fixture(params=["s3", "gs"])
+def url(request, monkeypatch):
+    with S3Server() if request.param == "s3" else GcsServer() as server:
+        endpoint = {"AWS_ENDPOINT_URL": server.url} if request.param == "s3" else {"STORAGE_EMULATOR_HOST": server.url}
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+        for name, value in {**endpoint, **keys}.items():
+            monkeypatch.setenv(name, value)
+        yield f"{request.param}://bucket/short"
+
+
+def test_journals_and_counters_arrive(run_python, url):
+    """Short runs make no client; the next run that makes a request sends what they used and counted, once."""
+    assert run_python(PROGRAM, url).stderr == ""
+    with contextlib.closing(open_bucket(url)) as bucket:
+        first = len(list(bucket.walk(COUNTERS)))
+        for _ in range(3):
+            finished = run_python(PROGRAM, url)
+            assert (finished.stdout.strip(), finished.stderr) == ("6 False", "")
+        assert len(list(bucket.walk(USED))) == 0
+        assert len(list(bucket.walk(COUNTERS))) == first
+        for runs in (5, 6):
+            finished = run_python(PROGRAM, url, "asks")
+            assert (finished.stdout.strip(), finished.stderr) == ("6 True", "")
+            with SharedStore(bucket) as shared:
+                assert shared.counters()["hits"] == 6 * runs
+        listing = [info.name for info in bucket.walk(USED)]
+        assert len(listing) == 2
+        assert len(decode(bucket.read(listing[0]).data)) == 6
+
+
+def test_what_was_left_long_ago_is_sent_by_any_run(run_python, url, tmp_path, monkeypatch):
+    """A run that finds usage that is ten minutes old makes a client for it."""
+    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "copies"))
+    assert run_python(PROGRAM, url).stderr == ""
+    assert run_python(PROGRAM, url).stdout.strip() == "6 False"
+    (left,) = tmp_path.rglob("usage.jsonl")
+    used, sums = decode_usage(left.read_bytes())
+    left.write_bytes(encode_usage(time.time() - 601, used, sums))
+    assert run_python(PROGRAM, url).stdout.strip() == "6 True"
+    assert not left.exists()
+    with contextlib.closing(open_bucket(url)) as bucket, SharedStore(bucket) as shared:
+        assert shared.counters()["hits"] == 18
+
+
+def test_lines_of_another_form_are_left_out(tmp_path):
+    """Uses of one key count as the latest, sums add up, and a torn or foreign line costs itself only."""
+    left = UsageBacklog(tmp_path / "scratch" / "usage.jsonl")
+    assert left.take() == ({}, {})
+    assert not left.is_due()
+    key = f"jit_f-cpu-plain-{1:064x}"
+    left.leave({key: 5.0}, {"hits": 1})
+    left.leave({key: 4.0}, {"hits": 2, "seconds": 0.5})
+    with (tmp_path / "scratch" / "usage.jsonl").open("ab") as file:
+        file.write(b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": 1}, "sums": {"hits": 9}}\n{"at": 1, "us')
+    assert not left.is_due()
+    assert left.take() == ({key: 5.0}, {"hits": 3.0, "seconds": 0.5})
+    assert left.take() == ({}, {})

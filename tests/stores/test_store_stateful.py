@@ -1,0 +1,41 @@
+"""Every store against a model, by a state machine (HYPOTHESIS_PROFILE=soak does more of it)."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.memory import MemoryStore
+from ejcache.stores.wrappers import WrapperStore
+from ejcache.testing.stateful import store_machine
+
+TestLocal = store_machine("LocalMachine", lambda path, limit: LocalStore(path, max_size=limit)).TestCase
+TestMemory = store_machine("MemoryMachine", lambda path, limit: MemoryStore(str(path), max_size=limit)).TestCase
+TestWrapped = store_machine(
+    "WrappedMachine", lambda path, limit: WrapperStore(MemoryStore(str(path), max_size=limit))
+).TestCase
+
+
+class ForgetfulStore(WrapperStore):
+    """A get that is no use."""
+
+    def get(self, key):
+        return self.inner.peek(key)
+
+
+class LeakyStore(WrapperStore):
+    """A quarantine that forgets to compare."""
+
+    def quarantine(self, key, data):
+        return self.inner.delete(key)
+
+
+@pytest.mark.parametrize("broken", [ForgetfulStore, LeakyStore])
+def test_machine_finds(broken):
+    """The machine tells a store that breaks the contract from one that keeps it."""
+    machine = store_machine("BrokenMachine", lambda path, limit: broken(MemoryStore(str(path), max_size=limit)))
+    quick = hypothesis.settings(max_examples=200, phases=[hypothesis.Phase.generate], report_multiple_bugs=False)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=quick)

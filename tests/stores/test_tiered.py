@@ -1,0 +1,544 @@
+"""The tiered store: what each tier is asked, what is copied and uploaded, and what trouble does to it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ejcache.bucket.breaker import breaker_for
+from ejcache.bucket.files import FileBucket
+from ejcache.errors import (
+    EntryCorruptError,
+    EntryVersionError,
+    StoreBusyError,
+    StoreError,
+    StoreReadOnlyError,
+    StoreTooSmallError,
+    StoreUnavailableError,
+)
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.memory import MemoryStore, forget_memory
+from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.tiered.store import TieredStore
+from ejcache.testing import FaultStore, StoreTests
+from ejcache.testing.processes import in_fork
+from ejcache.util.log import forget_warnings
+
+
+class TestTieredStore(StoreTests):
+    """The conformance suite on a local store over one in memory.
+
+    The limit is the shared tier's, which upkeep keeps, and memory is not shared by processes.
+    """
+
+    multiprocess = False
+    bounded = False
+
+    def open(self, path, *, max_size=-1, read_only=False):
+        return TieredStore(
+            LocalStore(path / "local"),
+            MemoryStore(str(path), max_size=max_size),
+            scratch=path / "scratch",
+            read_only=read_only,
+        )
+
+    test_fork_after_open = None  # a fork shares the local tier and not the memory; the suite below has both
+
+    @pytest.fixture(autouse=True)
+    def _forget(self, tmp_path):
+        yield
+        forget_memory(str(tmp_path / "store"))
+
+
+class TestTieredOverFiles(StoreTests):
+    """The conformance suite on a local store over a shared directory, with real processes."""
+
+    bounded = False
+
+    def open(self, path, *, max_size=-1, read_only=False):
+        return TieredStore(
+            LocalStore(path / "local", read_only=read_only),
+            SharedStore(FileBucket(path / "shared"), max_size=max_size, read_only=read_only, counter_interval=0),
+            scratch=path / "scratch",
+            read_only=read_only,
+        )
+
+
+@pytest.fixture
+def local(tmp_path):
+    return FaultStore(LocalStore(tmp_path / "local"))
+
+
+@pytest.fixture
+def shared():
+    return FaultStore(MemoryStore())
+
+
+@pytest.fixture
+def store(local, shared, tmp_path):
+    store = TieredStore(local, shared, scratch=tmp_path / "scratch", verify=intact)
+    yield store
+    store.close()
+
+
+def intact(key, data):
+    """Bytes are intact when they begin with their key."""
+    if data.startswith(b"new format"):
+        raise EntryVersionError("of another version")
+    if not data.startswith(key.encode()):
+        raise EntryCorruptError("not what was put")
+
+
+def open_breaker(store):
+    breaker_for(store.url).fail(seconds=100)
+
+
+def let_probe(store):
+    """The cool-down passes."""
+    breaker_for(store.url)._retry_at = 0.0
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_shared_hit_is_copied(store, local, shared):
+    """A hit of the shared tier is copied into the local one, which answers from then on."""
+    shared.inner.put("k", b"k-value")
+    assert store.get("k") == b"k-value"
+    assert local.inner.peek("k") == b"k-value"
+    assert store.get("k") == b"k-value"
+    assert shared.calls["get"] == 1
+    counted = store.tier_counters()
+    assert counted["shared_hits"] == counted["local_misses"] == counted["local_backfills"] == counted["local_hits"] == 1
+
+
+def test_miss_asks_each_tier_once(store, local, shared):
+    """An entry that nobody has costs one request of the shared tier."""
+    assert store.get("k") is None
+    assert shared.calls == {"get": 1}
+    assert store.tier_counters()["shared_misses"] == 1
+
+
+def test_damaged_bytes_stay_where_they_are(store, local, shared):
+    """Damaged bytes of the shared tier are never written to the local tier; the reader quarantines them."""
+    shared.inner.put("k", b"garbage")
+    assert store.get("k") == b"garbage"
+    assert store.quarantine("k", b"garbage") is True
+    assert shared.inner.contains("k") is False
+    assert local.calls["put"] == 0
+    assert store.tier_counters()["shared_corrupt"] == 1
+    assert store.get("k") is None
+
+
+def test_other_versions_are_left_alone(store, local, shared):
+    """An entry of a format that this version does not read is returned, kept where it is, and not copied."""
+    shared.inner.put("k", b"new format")
+    assert store.get("k") == b"new format"
+    assert shared.inner.contains("k") is True
+    assert local.calls["put"] == 0
+    assert "shared_corrupt" not in store.tier_counters()
+
+
+def test_local_damage_heals_from_the_shared_tier(store, local, shared):
+    """An entry that is damaged in the local tier alone is set aside there, and the next get brings the good one."""
+    store.put("k", b"k-value")
+    assert store.flush() is True
+    local.inner.replace("k", b"garbage")
+    assert store.get("k") == b"garbage"
+    assert store.quarantine("k", b"garbage") is True
+    assert store.tier_counters()["local_corrupt"] == 1
+    assert shared.inner.contains("k") is True
+    assert store.get("k") == b"k-value"
+
+
+def test_local_trouble_is_not_the_callers(store, local, shared):
+    """With a local tier that fails, entries come from the shared one."""
+    shared.inner.put("k", b"k-value")
+    local.fail("get", StoreError("disk"), times=None)
+    local.fail("put", StoreError("disk"), times=None)
+    assert store.get("k") == b"k-value"
+    assert store.tier_counters()["local_errors"] >= 1
+
+
+def test_local_hits_are_noted_for_the_journal(tmp_path):
+    """A hit of the local tier is a use that the shared tier hears of; reads of a read-only store are none."""
+
+    class Noting(MemoryStore):
+        noted = []  # noqa: RUF012
+
+        def note_used(self, key):
+            self.noted.append(key)
+
+    with TieredStore(MemoryStore(), Noting()) as store:
+        store.put("k", b"k")
+        store.get("k")
+        store.get("absent")
+    assert Noting.noted == ["k"]
+    Noting.noted.clear()
+    local = MemoryStore()
+    local.put("k", b"k")
+    with TieredStore(local, Noting(), read_only=True) as reader:
+        assert reader.get("k") == b"k"
+    assert Noting.noted == []
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_put_does_not_wait_for_the_shared_tier(store, local, shared):
+    """A put returns while the upload has not even begun to succeed, and the entry is there at once."""
+    gate = shared.block("put")
+    assert store.put("k", b"k-value") is True
+    assert gate.reached.wait(60)
+    assert store.get("k") == b"k-value"
+    assert shared.inner.contains("k") is False
+    gate.opened.set()
+    assert store.flush() is True
+    assert shared.inner.peek("k") == b"k-value"
+    assert store.tier_counters()["shared_uploads"] == 1
+
+
+def test_quarantine_of_what_was_to_replace_an_upload_under_way(store, shared):
+    """Neither what was quarantined nor what it was to replace is there afterwards: not the old one by being late."""
+    gate = shared.block("put")
+    store.put("k", b"k-bad")
+    assert gate.reached.wait(60)
+    store.replace("k", b"k-good")
+    quarantined = []
+    thread = threading.Thread(target=lambda: quarantined.append(store.quarantine("k", b"k-good")))
+    thread.start()
+    upload = store._uploads._pending["k"]
+    waiting = threading.Event()
+    while not upload.callbacks:
+        waiting.wait(0.001)
+    gate.opened.set()
+    thread.join(60)
+    assert store.flush() is True
+
+    assert quarantined == [True]
+    assert shared.inner.peek("k") is None
+    assert store.get("k") is None
+
+
+def test_replace_during_an_upload(store, shared):
+    """What replaces an entry whose upload is under way is uploaded after it."""
+    gate = shared.block("put", after=True)
+    store.put("k", b"k-old")
+    assert gate.reached.wait(60)
+    store.replace("k", b"k-new")
+    gate.opened.set()
+    assert store.flush() is True
+    assert shared.inner.peek("k") == b"k-new"
+
+
+def test_delete_before_an_upload(store, shared):
+    """A deleted entry is not uploaded afterwards, whether its upload was waiting or under way."""
+    gates = [shared.block("put"), shared.block("put", nth=2)]
+    for key in ("a", "b", "c"):
+        store.put(key, key.encode())
+    assert all(gate.reached.wait(60) for gate in gates)
+    assert store.delete("c") is True
+    deleting = threading.Thread(target=store.delete, args=("a",))
+    deleting.start()
+    for gate in gates:
+        gate.opened.set()
+    deleting.join()
+    assert store.flush() is True
+    assert [info.key for info in shared.inner.entries()] == ["b"]
+    assert [info.key for info in store.entries()] == ["b"]
+
+
+@pytest.mark.parametrize("end", ["delete", "quarantine"])
+@pytest.mark.parametrize("how", ["put", "replace"])
+def test_what_another_process_is_uploading(tmp_path, end, how):
+    """What one process of a host deletes or quarantines is not brought back by another one that is uploading it."""
+    bucket = MemoryStore()
+    theirs = FaultStore(bucket)
+    gate = theirs.block(how)
+    there, here = (
+        TieredStore(LocalStore(tmp_path / "local"), shared, scratch=tmp_path / "scratch")
+        for shared in (theirs, FaultStore(bucket))
+    )
+    with here, there:
+        getattr(there, how)("k", b"value")
+        assert gate.reached.wait(60)
+        ended = []
+        thread = threading.Thread(target=lambda: ended.append(getattr(here, end)("k", *[b"value"][: end != "delete"])))
+        thread.start()
+        thread.join(0.2)
+        gate.opened.set()
+        thread.join(60)
+        assert ended == [True]
+        assert there.flush() is True
+        assert here.get("k") is there.get("k") is bucket.peek("k") is None
+
+
+def test_what_another_process_is_fetching(tmp_path):
+    """What one process of a host deletes is not brought back by another one that is copying it to the local tier."""
+    bucket = MemoryStore()
+    bucket.put("k", b"value")
+    theirs = FaultStore(bucket)
+    gate = theirs.block("get", after=True)
+    there, here = (
+        TieredStore(LocalStore(tmp_path / "local"), shared, scratch=tmp_path / "scratch")
+        for shared in (theirs, FaultStore(bucket))
+    )
+    with here, there:
+        getting = threading.Thread(target=there.get, args=("k",))
+        getting.start()
+        assert gate.reached.wait(60)
+        deleting = threading.Thread(target=here.delete, args=("k",))
+        deleting.start()
+        deleting.join(0.2)
+        gate.opened.set()
+        getting.join(60)
+        deleting.join(60)
+        assert here.get("k") is there.get("k") is None
+
+
+def test_somebody_elses_upload_stands(store, shared):
+    """An upload that finds another host's entry leaves it, and counts as a duplicate."""
+    shared.inner.put("k", b"k-theirs")
+    store.put("k", b"k-mine")
+    assert store.flush() is True
+    assert shared.inner.peek("k") == b"k-theirs"
+    assert store.tier_counters()["shared_duplicates"] == 1
+
+
+def test_loser_of_a_local_race_uploads_nothing(store, local, shared):
+    """Of two puts of one key only the one that made the entry uploads it."""
+    local.inner.put("k", b"k-theirs")
+    assert store.put("k", b"k-mine") is False
+    assert store.flush() is True
+    assert shared.calls["put"] == 0
+    assert len(store._uploads) == 0
+
+
+def test_damage_is_not_uploaded(store, local, shared):
+    """What the local tier gives back damaged is set aside there and never uploaded."""
+    local.damage("peek", lambda data: b"garbage")
+    store.put("k", b"k-value")
+    assert store.flush() is True
+    assert shared.calls["put"] == 0
+    assert store.tier_counters()["local_corrupt"] == 1
+
+
+@pytest.mark.parametrize("error", [StoreError("disk full"), StoreReadOnlyError("no"), StoreTooSmallError("small")])
+def test_local_tier_that_takes_nothing(store, local, shared, error):
+    """What the local tier does not take is uploaded from memory."""
+    local.fail("put", error)
+    assert store.put("k", b"k-value") is True
+    assert store.flush() is True
+    assert shared.inner.peek("k") == b"k-value"
+    assert local.inner.contains("k") is False
+    assert store._uploads._held == 0
+
+
+def test_memory_for_uploads_is_bounded(local, shared):
+    """What neither the local tier nor memory can take is refused with the local tier's error."""
+    local.fail("put", StoreError("disk full"))
+    with TieredStore(local, shared, held_bytes=10) as store:
+        with pytest.raises(StoreError, match="disk full"):
+            store.put("k", b"k" * 11)
+        assert len(store._uploads) == 0
+        assert store.put("k", b"k-later") is True
+
+
+def test_a_bucket_that_refuses_is_said_once(local, shared, caplog):
+    """Credentials that may not write are said in one sentence, however many entries there are."""
+    forget_warnings()
+    shared.fail("put", StoreReadOnlyError("no permission"), times=None)
+    with TieredStore(local, shared) as store:
+        for key in "abc":
+            assert store.put(key, key.encode()) is True
+        assert store.flush() is True
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "ejcache: memory:// refuses entries, so this job shares none: no permission"
+    ]
+
+
+def test_larger_than_the_shared_limit():
+    """An entry that the shared tier could never hold is refused before anything is written."""
+    local = MemoryStore()
+    with TieredStore(local, MemoryStore(max_size=10)) as store, pytest.raises(StoreTooSmallError):
+        store.put("k", bytes(11))
+    assert local.size() == 0
+
+
+def test_shared_tier_without_write_permission(tmp_path):
+    """Refused uploads are dropped, not tried again, and do not open the breaker."""
+    shared = FaultStore(MemoryStore())
+    shared.fail("put", StoreReadOnlyError("forbidden"), times=None)
+    with TieredStore(MemoryStore(), shared, scratch=tmp_path) as store:
+        for n in range(5):
+            assert store.put(f"k{n}", b"x") is True
+        assert store.flush() is True
+        assert store.tier_counters()["shared_refused"] == 5
+        assert breaker_for(shared.url).is_open is False
+
+
+def test_read_only_shared_tier(tmp_path):
+    """With a shared tier that is open for reading only, the host still keeps what it compiles for itself."""
+    shared = MemoryStore("read-only tier")
+    shared.put("theirs", b"t")
+    with TieredStore(MemoryStore(), MemoryStore("read-only tier", read_only=True), scratch=tmp_path) as store:
+        assert store.get("theirs") == b"t"
+        assert store.put("mine", b"m") is True
+        assert store.get("mine") == b"m"
+        assert store.flush() is True
+    assert [info.key for info in shared.entries()] == ["theirs"]
+    forget_memory("read-only tier")
+
+
+def test_read_only_store_still_copies(tmp_path):
+    """A read-only tiered store refuses writes, writes nothing to the shared tier, and fills the local one."""
+    local, shared = MemoryStore(), FaultStore(MemoryStore())
+    shared.inner.put("k", b"garbage")
+    with TieredStore(local, shared, scratch=tmp_path, verify=intact, read_only=True) as store:
+        assert store.get("k") == b"garbage"
+        shared.inner.replace("k", b"k-value")
+        assert store.get("k") == b"k-value"
+        with pytest.raises(StoreReadOnlyError):
+            store.put("l", b"l")
+    assert local.peek("k") == b"k-value"
+    assert set(shared.calls) <= {"get", "close"}
+
+
+# -- trouble ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_deadline_and_then_no_more(store, shared):
+    """After failures in a row the shared tier is not asked any more; a miss says why, and puts go on."""
+    shared.fail("get", StoreUnavailableError("gone"), times=None)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError, match="gone"):
+            store.get("k")
+    for _ in range(5):
+        with pytest.raises(StoreUnavailableError, match="is not asked"):
+            store.get("k")
+    assert shared.calls["get"] == 3
+    assert store.put("k", b"k-value") is True
+    assert store.get("k") == b"k-value"
+    assert store.flush() is False
+    assert shared.calls["put"] == 0
+    counted = store.tier_counters()
+    assert counted["shared_errors"] == 3
+    assert counted["shared_breaker_open"] == 1
+
+
+def test_timeouts_are_counted(store, shared):
+    """An answer that did not come in time counts as a timeout."""
+    shared.fail("get", StoreBusyError("slow"))
+    with pytest.raises(StoreBusyError):
+        store.get("k")
+    assert store.tier_counters()["shared_timeouts"] == 1
+
+
+def test_recovery_is_found_behind_the_program(store, shared):
+    """After the cool-down a probe behind the program closes the breaker, and what had waited is uploaded."""
+    open_breaker(shared)
+    store.put("k", b"k-value")
+    assert store.flush() is False
+    breaker, closed = breaker_for(shared.url), threading.Event()
+    succeed = breaker.succeed
+    breaker.succeed = lambda: (succeed(), closed.set())
+    gate = shared.block("contains")
+    let_probe(shared)
+    with pytest.raises(StoreUnavailableError):
+        store.get("other")
+    assert gate.reached.wait(60)
+    gate.opened.set()
+    assert closed.wait(60)
+    assert breaker.is_open is False
+    assert store.get("other") is None
+    assert store.flush() is True
+    assert shared.inner.peek("k") == b"k-value"
+
+
+def test_failed_upload_is_tried_again(store, shared):
+    """An upload that failed is made later, by the recurring retry, and once only."""
+    shared.fail("put", StoreUnavailableError("reset"))
+    store.put("k", b"k-value")
+    store.worker.drain(patience=60, limit=60)
+    assert shared.inner.contains("k") is False
+    store._retry()
+    assert store.flush() is True
+    assert shared.inner.peek("k") == b"k-value"
+    assert shared.calls["put"] == 2
+
+
+def test_closing_does_not_wait_for_a_stalled_upload(tmp_path):
+    """A shared tier that stalls keeps a closing program no longer than its patience, and the rest is spooled."""
+    local, shared = LocalStore(tmp_path / "local"), FaultStore(MemoryStore())
+    store = TieredStore(local, shared, scratch=tmp_path / "scratch", drain_seconds=0.05)
+    gates = [shared.block("put"), shared.block("put", nth=2)]
+    for n in range(5):
+        store.put(f"k{n}", b"x")
+    assert all(gate.reached.wait(60) for gate in gates)
+    store.close()
+    assert store.tier_counters()["shared_spooled"] == 5
+    assert shared.calls["close"] == 0
+    for gate in gates:
+        gate.opened.set()
+
+
+def test_when_uploaded(store, shared):
+    """A callback comes after the upload was tried, whatever came of it, and at once where there is none."""
+    called = threading.Event()
+    assert store.when_uploaded("absent", called.set) is False
+    assert called.is_set()
+    for outcome in ("works", "fails"):
+        called.clear()
+        gate = shared.block("put")
+        if outcome == "fails":
+            shared.fail("put", StoreUnavailableError("gone"))
+        store.put(outcome, outcome.encode())
+        assert gate.reached.wait(60)
+        assert store.when_uploaded(outcome, called.set) is True
+        assert not called.is_set()
+        gate.opened.set()
+        assert called.wait(60)
+        # Still known a moment later, when nothing is to be waited for.
+        called.clear()
+        assert store.when_uploaded(outcome, called.set) is True
+        assert called.is_set()
+
+
+def test_tasks_before_closing(shared):
+    """Tasks that were to run before closing run each time the store is closed, before the tiers are."""
+    seen = []
+    store = TieredStore(MemoryStore(), shared)
+    store.before_close(lambda: seen.append(shared.calls["close"]))
+    store.put("k", b"x")
+    store.close()
+    store.get("k")
+    store.close()
+    assert seen == [0, 1]
+
+
+def test_counters_of_tiers_are_taken_once(store):
+    """Counts are handed out once, and stay in the total."""
+    store.put("k", b"k")
+    store.get("k")
+    assert store.take_tier_counters()["local_hits"] == 1
+    assert "local_hits" not in store.take_tier_counters()
+    assert store.tier_counters()["local_hits"] == 1
+
+
+def test_fork_during_an_upload(store, shared):
+    """A fork's child neither waits for nor repeats its parent's uploads, and makes its own."""
+    gate = shared.block("put")
+    store.put("parent", b"parent")
+    assert gate.reached.wait(60)
+
+    def child():
+        pending = len(store._uploads)
+        shared.disarm()
+        put = store.put("child", b"child")
+        return pending, put, store.flush(), sorted(info.key for info in shared.inner.entries())
+
+    assert in_fork(child) == (0, True, True, ["child"])
+    gate.opened.set()
+    assert store.flush() is True
+    assert [info.key for info in shared.inner.entries()] == ["parent"]

@@ -1,0 +1,103 @@
+"""Object stores on loopback for the tests: Google's protocol from tools/gcs_server, Amazon's from moto."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+from helpers import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from gcs_server import GcsServer, GcsServerProcess
+
+from ejcache.bucket.gcs import GcsBucket
+from ejcache.bucket.retry import RetryPolicy
+from ejcache.bucket.s3 import S3Bucket
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "ENDPOINT",
+    "GcsServer",
+    "GcsServerProcess",
+    "S3Server",
+    "endpoint_at",
+    "gcs_bucket",
+    "prefix_of",
+    "s3_bucket",
+]
+
+ENDPOINT = "endpoint"
+
+
+def prefix_of(path: Path) -> str:
+    """A short prefix that is the same for the same path, in this process and in others."""
+    return hashlib.sha256(str(path).encode()).hexdigest()[:12]
+
+
+def endpoint_at(path: Path) -> str:
+    """The URL of the server that a fixture has written beside `path`: other processes find it there."""
+    return (path.parent / ENDPOINT).read_text()
+
+
+def gcs_bucket(server: GcsServer | str, prefix: str = "prefix", **policy: float) -> GcsBucket:
+    """The bucket named "bucket" of a server."""
+    url = server if isinstance(server, str) else server.url
+    return GcsBucket("bucket", prefix, endpoint_url=url, policy=RetryPolicy(**policy))
+
+
+class S3Server:
+    """moto's server in a process of its own, with one bucket named "bucket"."""
+
+    def __enter__(self) -> Self:
+        script = (
+            "import sys, threading, boto3\n"
+            "from moto.s3.responses import S3Response\n"
+            "from moto.server import ThreadedMotoServer\n"
+            # S3 decides a condition and carries the request out in one step. moto looks first and writes then, so that
+            # two writers could both be told that they had created the object.
+            "lock = threading.Lock()\n"
+            "def atomically(method):\n"
+            "    def run(*arguments, **named):\n"
+            "        with lock:\n"
+            "            return method(*arguments, **named)\n"
+            "    return run\n"
+            "for name in ('put_object', 'delete_object'):\n"
+            "    setattr(S3Response, name, atomically(getattr(S3Response, name)))\n"
+            "server = ThreadedMotoServer(ip_address='127.0.0.1', port=0, verbose=False)\n"
+            "server.start()\n"
+            "url = 'http://%s:%d' % server.get_host_and_port()\n"
+            "boto3.client('s3', endpoint_url=url, aws_access_key_id='a', aws_secret_access_key='b',"
+            " region_name='us-east-1').create_bucket(Bucket='bucket')\n"
+            "print(url, flush=True)\n"
+            "sys.stdin.read()\n"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self.url = self._process.stdout.readline().decode().strip()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@functools.cache
+def _session() -> Any:
+    from aiobotocore.session import AioSession
+
+    return AioSession()  # one for all, because each reads megabytes of service descriptions
+
+
+def s3_bucket(url: str, prefix: str = "prefix", **policy: float) -> S3Bucket:
+    """The bucket named "bucket" of moto's server."""
+    options = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "us-east-1"}, "session": _session()}
+    return S3Bucket("bucket", prefix, endpoint_url=url, options=options, policy=RetryPolicy(**policy))

@@ -1,0 +1,119 @@
+"""The command line called in this process, and caches for it to look at."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import zstandard
+
+from ejcache import entry
+from ejcache.cli.main import main
+from ejcache.keys.key import CacheKey, parse_key
+from ejcache.settings.resolve import set_command_line
+from ejcache.stores.local.store import LocalStore
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The document, without the version that every object has."""
+        value = json.loads(self.out)
+        if isinstance(value, dict):
+            assert value.pop("schema") == 1
+        return value
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def ejcache(*arguments: object, columns: int | None = None) -> Said:
+    """Run the command line as `main` does, in this process; the layer of its options is empty afterwards.
+
+    Args:
+        arguments: of the command line.
+        columns: the width of the terminal that it prints to; without it, it prints to a pipe.
+    """
+    out, err = io.StringIO() if columns is None else Terminal(), io.StringIO()
+    terminal = {} if columns is None else {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    try:
+        with (
+            mock.patch.dict(os.environ, terminal),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            status = main([str(argument) for argument in arguments])
+    finally:
+        set_command_line({})
+    return Said(status, out.getvalue(), err.getvalue())
+
+
+def key_text(name="jit_train", *, variant="plain", jaxlib="1.0", program="p", platform="cpu") -> str:
+    components = {"computation": program, "jaxlib": jaxlib}
+    return CacheKey(name=name, platform=platform, variant=variant, components=components).text
+
+
+def put(store: LocalStore, key: str, raw: bytes = b"executable", *, seconds: float = 2.5) -> bytes:
+    parts = parse_key(key)
+    header = entry.Header(
+        key=key,
+        name=parts.name if parts else "",
+        platform=parts.platform if parts else "",
+        logical_key=parts.logical if parts else "",
+        compile_seconds=seconds,
+        jax="0.12.0",
+        jaxlib="0.12.0",
+        components={"computation": "c0ffee"},
+    )
+    data = entry.encode(header, raw)
+    assert store.put(key, data)
+    return data
+
+
+def fill(directory, *names: str) -> list[str]:
+    """A local cache with one entry of each name; the keys, the least recently used first."""
+    keys = [key_text(name) for name in names]
+    with LocalStore(directory) as store:
+        for key in keys:
+            put(store, key)
+        store.add_counters(
+            {"hits": 3, "misses": 1, "miss_absent": 1, "stores": 1, "skip_quick": 2, "seconds_saved": 7.5}
+        )
+    return keys
+
+
+def plain_jax(directory, name="jit_old", *, digit="a", raw=b"\x00\x00\x00\x09executable") -> str:
+    """An entry as plain JAX writes it."""
+    directory.mkdir(exist_ok=True)
+    key = f"{name}-{digit * 64}"
+    (directory / f"{key}-cache").write_bytes(zstandard.ZstdCompressor().compress(raw))
+    return key
+
+
+def files(directory) -> dict[str, bytes]:
+    """Every file below a directory."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+PYTHON = sys.executable

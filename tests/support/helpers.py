@@ -1,0 +1,113 @@
+"""Plain helpers that several test files use; fixtures are in conftest.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.stores.documents import Documents
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout."""
+
+SUPPORT = ROOT / "tests" / "support"
+"""Modules that tests share, and that programs of tests import."""
+
+CLEARED = ("EJCACHE_", "EASYDEL_", "EJKERNEL_", "JAX_", "XLA_", "LIBTPU_", "NEURON_")
+"""Beginnings of the variables that would change what a test sees."""
+CLEARED_NAMES = (
+    "ALLOW_FULL_CACHE",
+    "AWS_ENDPOINT_URL",
+    "COMPILE_FUNC_DIR",
+    "EJCACHE",
+    "FORCE_COLOR",
+    "NO_COLOR",
+    "PYTHONWARNINGS",
+    "STORAGE_EMULATOR_HOST",
+    "XDG_CACHE_HOME",
+)
+
+
+def variables_to_clear(environment: Mapping[str, str]) -> list[str]:
+    """Names in `environment` that a test must not inherit from the person who runs it."""
+    return [name for name in environment if name.startswith(CLEARED) or name in CLEARED_NAMES]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a program ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def __str__(self) -> str:
+        return f"exit {self.returncode}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+
+def run_program(
+    arguments: list[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str | None] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    check: bool = True,
+    timeout: float = 120.0,
+    input: str | None = None,  # noqa: A002  # as subprocess.run has it
+) -> Finished:
+    """Run a program with this environment, changed by `env` (None removes a variable).
+
+    With `check`, an exit status other than 0 fails the test and shows both streams.
+    """
+    environment = dict(os.environ)
+    for name, value in (env or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    done = subprocess.run(
+        [os.fspath(argument) for argument in arguments],
+        env=environment,
+        cwd=cwd,
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    finished = Finished(done.returncode, done.stdout, done.stderr)
+    assert not check or done.returncode == 0, f"{arguments}\n{finished}"
+    return finished
+
+
+def python_command(code_or_path: str | os.PathLike[str], *arguments: str) -> list[str | os.PathLike[str]]:
+    """The command that runs a program text (anything with a line break or a space) or a program file."""
+    text = os.fspath(code_or_path)
+    is_file = isinstance(code_or_path, os.PathLike) or (text.endswith(".py") and "\n" not in text)
+    return [sys.executable, *([text] if is_file else ["-c", text]), *arguments]
+
+
+def local_documents(path: str | os.PathLike[str], *, read_only: bool = False) -> Documents:
+    """Documents in a directory of a local disk."""
+    from ejcache.bucket.files import FileBucket
+    from ejcache.stores.documents import Documents
+
+    return Documents(FileBucket(path, local=True, documents=True), read_only=read_only)
+
+
+def used_in(objects: Bucket) -> dict[str, float]:
+    """When each entry was last used, by the snapshot and the journals in `objects`."""
+    from ejcache.maintenance.journals import read_uses
+    from ejcache.maintenance.tables import Listing
+
+    with Listing() as listing:
+        read_uses(objects, listing)
+        return dict(listing.uses())

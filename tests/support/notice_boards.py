@@ -1,0 +1,36 @@
+"""What the ranks of a job need of JAX's client of the coordination service, within one process."""
+
+from __future__ import annotations
+
+import threading
+
+
+class NoticeBoard:
+    """Notes that are written once, and waits that end.
+
+    Attributes:
+        asked: the milliseconds that each wait was allowed.
+    """
+
+    def __init__(self):
+        self._notes = {}
+        self._there = threading.Condition()
+        self.asked = []
+
+    def key_value_set_bytes(self, name, note):
+        with self._there:
+            if name in self._notes:
+                raise RuntimeError("ALREADY_EXISTS")
+            self._notes[name] = note
+            self._there.notify_all()
+
+    def blocking_key_value_get_bytes(self, name, milliseconds):
+        with self._there:
+            self.asked.append(milliseconds)
+            if not self._there.wait_for(lambda: name in self._notes, milliseconds / 1000):
+                raise RuntimeError("DEADLINE_EXCEEDED")
+            return self._notes[name]
+
+    def key_value_dir_get_bytes(self, directory):
+        with self._there:
+            return [(name, note) for name, note in self._notes.items() if name.startswith(f"{directory}/")]

@@ -1,0 +1,17 @@
+"""A scheduler without threads: what is due runs when the test says so."""
+
+from __future__ import annotations
+
+from ejcache.util.scheduler import Scheduler
+
+
+class Steps(Scheduler):
+    """Runs what is due, by `clock`, in `step`."""
+
+    def __init__(self, clock):
+        super().__init__(threads=0, clock=clock)
+
+    def step(self):
+        """Run what is due now."""
+        while self.run_due():
+            pass

@@ -1,0 +1,733 @@
+"""Changes that authors make to training scripts: pairs of real programs, and the words that name each change.
+
+`tests/cache/test_why_pairs.py` compiles both programs of each pair, one after the other, and reads the first line of
+`ejcache why`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["PAIRS", "WhyPair"]
+
+MLP = """
+import jax, jax.numpy as jnp, numpy as np
+from functools import partial
+
+learning_rate = 0.001
+momentum = 0.9
+batch, width, classes = 32, 64, 10
+layers = 2
+dtype = jnp.float32
+sizes = [width] * layers + [classes]
+rng = np.random.default_rng(0)
+params = [{"w": rng.normal(size=(a, b)).astype(dtype), "b": np.zeros(b, dtype)} for a, b in zip([width] + sizes, sizes)]
+params = jax.tree.map(jnp.asarray, params)
+opt_state = ()
+x = jnp.asarray(rng.normal(size=(batch, width)), dtype)
+y = jnp.asarray(rng.integers(0, classes, size=batch), jnp.int32)
+
+def activation(h):
+    return jnp.tanh(h)
+
+def forward(params, x):
+    h = x
+    for layer in params[:-1]:
+        h = activation(h @ layer["w"] + layer["b"])
+    return h @ params[-1]["w"] + params[-1]["b"]
+
+def loss(params, x, y):
+    logits = forward(params, x)
+    return jnp.mean((logits - jax.nn.one_hot(y, classes)) ** 2)
+
+def update(params, opt_state, grads):
+    return jax.tree.map(lambda p, g: p - learning_rate * g, params, grads), opt_state
+
+@jax.jit
+def train_step(params, opt_state, x, y):
+    value, grads = jax.value_and_grad(loss)(params, x, y)
+    params, opt_state = update(params, opt_state, grads)
+    return params, opt_state, value
+
+jax.block_until_ready(train_step(params, opt_state, x, y))
+"""
+
+ATTENTION = """
+import jax, jax.numpy as jnp, numpy as np
+
+batch, seq, heads, dim = 4, 32, 4, 64
+dropout_rate = 0.1
+temperature = 1.0
+causal = True
+params = {name: jnp.ones((dim, dim), jnp.float32) for name in ("q", "k", "v", "o")}
+scale_mask = np.linspace(0.0, 1.0, seq * seq, dtype=np.float32).reshape(seq, seq)
+x = jnp.ones((batch, seq, dim), jnp.float32)
+key = jax.random.key(0)
+
+def attention(params, x, key):
+    q, k, v = (jnp.reshape(x @ params[n], (*x.shape[:2], heads, -1)) for n in "qkv")
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / temperature
+    if causal:
+        scores = jnp.where(jnp.tril(jnp.ones((seq, seq), bool)), scores, -1e9)
+    weights = jax.nn.softmax(scores)
+    keep = jax.random.bernoulli(key, 1 - dropout_rate, weights.shape)
+    weights = jnp.where(keep, weights, 0.0)
+    out = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape)
+    return out @ params["o"]
+
+@jax.jit
+def attend(params, x, key):
+    return attention(params, x, key).sum()
+
+jax.block_until_ready(attend(params, x, key))
+"""
+
+LOOP = """
+import jax, jax.numpy as jnp, numpy as np
+
+steps = 5
+decay = 0.99
+w = jnp.eye(16)
+x = jnp.ones((8, 16))
+table = np.arange(100, dtype=np.float32)
+
+def cell(h, w):
+    return jnp.tanh(h @ w) * decay
+
+@jax.jit
+def run(w, x):
+    h = x
+    for _ in range(steps):
+        h = cell(h, w)
+    return h
+
+jax.block_until_ready(run(w, x))
+"""
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+devices = np.array(jax.devices())
+mesh = Mesh(devices[:4].reshape(4), ("data",))
+spec = P("data")
+out = P("data")
+x = jax.device_put(np.ones((8, 16), np.float32), NamedSharding(mesh, spec))
+w = jax.device_put(np.ones((16, 16), np.float32), NamedSharding(mesh, P()))
+
+def step(x, w):
+    h = jnp.tanh(x @ w)
+    return h * 2
+
+step = jax.jit(step, out_shardings=NamedSharding(mesh, out))
+jax.block_until_ready(step(x, w))
+"""
+
+SCALAR = """
+import jax, jax.numpy as jnp, numpy as np
+from functools import partial
+
+x = jnp.ones((8, 16), jnp.bfloat16)
+scale = 2.0
+options = {}
+
+@partial(jax.jit, static_argnames=("n", "mode"))
+def apply(x, scale, n=2, mode="sum"):
+    for _ in range(n):
+        x = jnp.sin(x) * scale
+    return x.sum(-1) if mode == "sum" else x.mean(-1)
+
+jax.block_until_ready(apply(x, scale, **options))
+"""
+
+
+@dataclass(frozen=True)
+class WhyPair:
+    """Two programs.
+
+    Attributes:
+        title: what was changed.
+        says: a regular expression that the first line must match.
+        program: the text of the first one.
+        edits: what is replaced in it to get the second one.
+        env: variables of the two processes, if they need processes of their own.
+        config: flags of JAX for the two programs.
+        argv: arguments of the two processes, if they need processes of their own.
+        function: whose miss is explained.
+        quick: part of every test run.
+    """
+
+    title: str
+    says: str
+    program: str = MLP
+    edits: tuple[tuple[str, str], ...] = ()
+    env: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    config: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    argv: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    function: str = "train_step"
+    quick: bool = field(default=False)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the two programs need processes of their own."""
+        return bool(self.env[0] or self.env[1] or self.argv[0] or self.argv[1])
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The texts of the two programs."""
+        after = self.program
+        for old, new in self.edits:
+            assert old in after, (self.title, old)
+            after = after.replace(old, new)
+        return self.program, after
+
+
+def mlp(title: str, says: str, *edits: tuple[str, str], program: str = MLP, **more: Any) -> WhyPair:
+    return WhyPair(title, says, program=program, edits=edits, **more)
+
+
+def attention(title: str, says: str, *edits: tuple[str, str], program: str = ATTENTION, **more: Any) -> WhyPair:
+    return WhyPair(title, says, program=program, edits=edits, function="attend", **more)
+
+
+def loop(title: str, says: str, *edits: tuple[str, str], program: str = LOOP, **more: Any) -> WhyPair:
+    return WhyPair(title, says, program=program, edits=edits, function="run", **more)
+
+
+def scalar(title: str, says: str, *edits: tuple[str, str], program: str = SCALAR, **more: Any) -> WhyPair:
+    return WhyPair(title, says, program=program, edits=edits, function="apply", **more)
+
+
+FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+
+
+def sharded(title: str, says: str, *edits: tuple[str, str], env: Any = (EIGHT, EIGHT), **more: Any) -> WhyPair:
+    return WhyPair(title, says, program=SHARDED, edits=edits, env=env, function="step", **more)
+
+
+def config(title: str, says: str, name: str, value: Any, was: Any = None, **more: Any) -> WhyPair:
+    return WhyPair(title, says, config=({} if was is None else {name: was}, {name: value}), **more)
+
+
+def flags(title: str, says: str, before: str, after: str, **more: Any) -> WhyPair:
+    return WhyPair(title, says, env=({"XLA_FLAGS": before}, {"XLA_FLAGS": after}), **more)
+
+
+SGD = "    return jax.tree.map(lambda p, g: p - learning_rate * g, params, grads), opt_state"
+MOMENTUM = """    opt_state = jax.tree.map(lambda m, g: momentum * m + g, opt_state, grads)
+    return jax.tree.map(lambda p, m: p - learning_rate * m, params, opt_state), opt_state"""
+ZEROS = ("opt_state = ()", "opt_state = jax.tree.map(jnp.zeros_like, params)")
+ADAM = """    mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, opt_state[0], grads)
+    nu = jax.tree.map(lambda n, g: 0.99 * n + 0.01 * g * g, opt_state[1], grads)
+    params = jax.tree.map(lambda p, m, n: p - learning_rate * m / (jnp.sqrt(n) + 1e-8), params, mu, nu)
+    return params, (mu, nu)"""
+SQUARES = "    return jnp.mean((logits - jax.nn.one_hot(y, classes)) ** 2)"
+ENTROPY = "    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1))"
+GLOBAL_NORM = """    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+    grads = jax.tree.map(lambda g: g / norm, grads)
+    params, opt_state = update"""
+UNROLLED = """    h = x
+    for _ in range(steps):
+        h = cell(h, w)
+    return h"""
+
+PAIRS = [
+    # -- numbers in the source
+    mlp("learning rate", r"learning_rate changed: 0\.001 -> 0\.01 .*train\.py:5", ("0.001", "0.01"), quick=True),
+    mlp(
+        "learning rate in a dictionary",
+        r"\blr changed: 0\.001 -> 0\.003",
+        ("'lr': 0.001", "'lr': 0.003"),
+        program=MLP.replace("learning_rate = 0.001", "config = {'lr': 0.001}").replace(
+            "learning_rate *", "config['lr'] *"
+        ),
+    ),
+    mlp(
+        "weight decay",
+        r"decay changed: 0\.1 -> 0\.2",
+        ("decay = 0.1", "decay = 0.2"),
+        program="decay = 0.1\n" + MLP.replace("learning_rate * g,", "learning_rate * (g + decay * p),"),
+    ),
+    mlp(
+        "label smoothing",
+        r"smoothing changed: 0\.05 -> 0\.15",
+        ("smoothing = 0.05", "smoothing = 0.15"),
+        program="smoothing = 0.05\n"
+        + MLP.replace("jax.nn.one_hot(y, classes))", "jax.nn.one_hot(y, classes) * (1 - smoothing) - smoothing)"),
+    ),
+    mlp(
+        "a literal in an expression",
+        r"a constant changed: 3 -> 5 \(\d places\), train\.py:19",
+        ("h * 3", "h * 5"),
+        program=MLP.replace("tanh(h)", "tanh(h * 3)"),
+    ),
+    attention(
+        "dropout rate",
+        r"a constant changed: 0\.9 -> 0\.7, train\.py:19",
+        ("dropout_rate = 0.1", "dropout_rate = 0.3"),
+    ),
+    attention("temperature", r"temperature changed: 1 -> 0\.7", ("temperature = 1.0", "temperature = 0.7"), quick=True),
+    attention("the value of a mask", r"a constant changed: -1e\+09 -> -10000, train\.py:17", ("-1e9", "-1e4")),
+    attention(
+        "a captured table",
+        r"contents of a constant f32\[32,32\] changed",
+        ("0.0, 1.0, seq", "0.0, 2.0, seq"),
+        program=ATTENTION.replace("/ temperature", "/ temperature * scale_mask"),
+        quick=True,
+    ),
+    loop("decay", r"decay changed: 0\.99 -> 0\.9", ("0.99", "0.9")),
+    loop(
+        "a small captured array",
+        r"a constant changed: \[1, 2, 3, 5\] -> \[1, 2, 4, 5\], train\.py:15",
+        ("2.0, 3.0", "2.0, 4.0"),
+        program=LOOP.replace("h = x\n", "h = x * jnp.repeat(np.array([1.0, 2.0, 3.0, 5.0], np.float32), 4)\n"),
+    ),
+    loop(
+        "a large captured array",
+        r"contents of a constant f32\[100\] changed",
+        ("np.arange(100,", "1 + np.arange(100,"),
+        program=LOOP.replace("return h\n", "return h, h.sum() + table\n"),
+    ),
+    loop(
+        "a seed in the program",
+        r"constant changed: 0 -> 1",
+        ("jax.random.key(0)", "jax.random.key(1)"),
+        program=LOOP.replace("h = x\n", "h = x + jax.random.normal(jax.random.key(0), x.shape)\n"),
+    ),
+    loop(
+        "an integer in the program",
+        r"constant changed: 7 -> 9",
+        ("+ 7", "+ 9"),
+        program=LOOP.replace("return h\n", "return h, jnp.argmax(h) + 7\n"),
+    ),
+    attention(
+        "captured keys",
+        r"the contents of a constant u32\[\d+,2\] changed",
+        ("key(5)", "key(6)"),
+        program=ATTENTION.replace(
+            "key = jax.random.key(0)",
+            "key = jax.random.key(0)\nkeys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(5), 64)))",
+        ).replace("key).sum()", "key).sum() + jnp.asarray(keys).max()"),
+    ),
+    # -- shapes
+    mlp(
+        "batch size",
+        r"the batch size changed: argument x f32\[32,64\] -> f32\[64,64\]",
+        ("batch, width, classes = 32", "batch, width, classes = 64"),
+        quick=True,
+    ),
+    mlp(
+        "a last, smaller batch",
+        r"the batch size changed: argument x f32\[32,64\] -> f32\[7,64\]",
+        ("batch, width, classes = 32", "batch, width, classes = 7"),
+    ),
+    mlp(
+        "width of the layers",
+        r"shapes changed \(64 -> 128\): argument x f32\[32,64\] -> f32\[32,128\]",
+        ("32, 64, 10", "32, 128, 10"),
+    ),
+    mlp("number of classes", r"shape of the parameters changed.*10 -> 12", ("32, 64, 10", "32, 64, 12")),
+    mlp("more layers", r"layers or parameters were added.*params\[3\]", ("layers = 2", "layers = 3"), quick=True),
+    mlp("fewer layers", r"layers or parameters were removed", ("layers = 2", "layers = 1")),
+    attention(
+        "sequence length",
+        r"the sequence length .*changed: argument x f32\[4,32,64\] -> f32\[4,48,64\]",
+        ("4, 32, 4, 64", "4, 48, 4, 64"),
+        quick=True,
+    ),
+    attention("number of heads", r"heads changed: 4 -> 8, train\.py:4", ("4, 32, 4, 64", "4, 32, 8, 64")),
+    attention(
+        "batch of attention",
+        r"the batch size changed: argument x f32\[4,32,64\] -> f32\[8,32,64\]",
+        ("= 4, 32", "= 8, 32"),
+    ),
+    attention(
+        "dimension of the model",
+        r"shapes changed \(64 -> 128\): argument x f32\[4,32,64\] -> f32\[4,32,128\]",
+        ("4, 32, 4, 64", "4, 32, 4, 128"),
+    ),
+    loop(
+        "rank of an argument",
+        r"the rank changed: argument x f32\[8,16\] -> f32\[16\]",
+        ("jnp.ones((8, 16))", "jnp.ones(16)"),
+    ),
+    loop(
+        "images",
+        r"the rank changed: argument x f32\[8,16\] -> f32\[8,28,16\]",
+        ("jnp.ones((8, 16))", "jnp.ones((8, 28, 16))"),
+    ),
+    scalar(
+        "another batch of bfloat16",
+        r"the batch size changed: argument x bf16\[8,16\] -> bf16\[4,16\]",
+        ("(8, 16)", "(4, 16)"),
+    ),
+    # -- data types
+    mlp(
+        "dtype",
+        r"the dtype changed f32 -> bf16: argument x f32\[32,64\] -> bf16\[32,64\]",
+        ("dtype = jnp.float32", "dtype = jnp.bfloat16"),
+        quick=True,
+    ),
+    mlp("float16", r"the dtype changed f32 -> f16", ("dtype = jnp.float32", "dtype = jnp.float16")),
+    mlp(
+        "mixed precision inside",
+        r"the computation changed at train\.py:\d+ in forward: \+ \d convert",
+        ("h = x\n", "h = x.astype(jnp.bfloat16)\n"),
+    ),
+    mlp(
+        "labels of another integer type",
+        r"the dtype changed i32 -> u8: argument y i32\[32\] -> u8\[32\]",
+        ("jnp.int32", "jnp.uint8"),
+    ),
+    scalar(
+        "a Python scalar became an array",
+        r"because the dtype of the result changed: bf16\[8\] -> f32\[8\]",
+        ("scale = 2.0", "scale = jnp.float32(2.0)"),
+        quick=True,
+    ),
+    scalar(
+        "an integer became a float",
+        r"the dtype changed i32 -> f32: argument scale i32\[\] -> f32\[\]",
+        ("scale = 2\n", "scale = 2.5\n"),
+        program=SCALAR.replace("scale = 2.0", "scale = 2"),
+    ),
+    scalar(
+        "a scalar became a vector",
+        r"the rank changed: argument scale f32\[\] -> f32\[16\]",
+        ("scale = 2.0", "scale = jnp.ones(16)"),
+    ),
+    scalar(
+        "a NumPy scalar",
+        r"because the dtype of the result changed: bf16\[8\] -> f32\[8\]",
+        ("scale = 2.0", "scale = np.float32(2.0)"),
+    ),
+    config("x64", r"jax_enable_x64 changed: .*-> True", "jax_enable_x64", True, quick=True),
+    mlp(
+        "batch and learning rate",
+        r"batch size changed: argument x f32\[32,64\] -> f32\[16,64\].*learning_rate changed: 0\.001 -> 0\.1",
+        ("0.001", "0.1"),
+        ("= 32, 64", "= 16, 64"),
+    ),
+    # -- code
+    mlp(
+        "activation",
+        r"computation changed at train\.py:\d+ in activation: .*tanh",
+        ("jnp.tanh(h)", "jax.nn.relu(h)"),
+        quick=True,
+    ),
+    mlp("activation gelu", r"computation changed at train\.py:\d+ in activation", ("jnp.tanh(h)", "jax.nn.gelu(h)")),
+    mlp("loss", r"computation changed at train\.py:\d+ in loss", (SQUARES, ENTROPY)),
+    mlp("optimizer momentum", r"the optimizer's state changed: 6 arguments were added", (SGD, MOMENTUM), ZEROS),
+    mlp(
+        "optimizer adam",
+        r"the optimizer's state changed: 12 arguments were added",
+        (SGD, ADAM),
+        (ZEROS[0], "opt_state = (jax.tree.map(jnp.zeros_like, params),) * 2"),
+    ),
+    mlp(
+        "gradient clipping",
+        r"computation changed at train\.py:\d+ in train_step",
+        (
+            "    params, opt_state = update",
+            "    grads = jax.tree.map(lambda g: jnp.clip(g, -1.0, 1.0), grads)\n    params, opt_state = update",
+        ),
+    ),
+    mlp(
+        "global norm",
+        r"the computation changed at train\.py:\d+ in train_step",
+        (
+            "    params, opt_state = update",
+            GLOBAL_NORM,
+        ),
+    ),
+    mlp(
+        "regularisation",
+        r"computation changed at train\.py:\d+ in loss",
+        ("classes)) ** 2)", "classes)) ** 2) + sum(jnp.sum(p['w']**2) for p in params)"),
+    ),
+    mlp(
+        "residual connections",
+        r"computation changed at train\.py:\d+ in forward: \+ .*add",
+        (
+            '        h = activation(h @ layer["w"] + layer["b"])',
+            '        h = h + activation(h @ layer["w"] + layer["b"])',
+        ),
+    ),
+    mlp(
+        "layer normalisation",
+        r"computation changed at train\.py:\d+ in forward",
+        (
+            "    return h @ params[-1]",
+            "    h = (h - h.mean(-1, keepdims=True)) / (h.std(-1, keepdims=True) + 1e-5)\n    return h @ params[-1]",
+        ),
+    ),
+    mlp(
+        "metrics are returned too",
+        r"the function returns 8 arrays, not 7",
+        ("return params, opt_state, value", "return params, opt_state, value, optax_like(grads)"),
+        ("@jax.jit", "def optax_like(g):\n    return jnp.max(g[0]['w'])\n\n@jax.jit"),
+    ),
+    mlp(
+        "gradients are returned too",
+        r"the function returns 13 arrays, not 7",
+        ("return params, opt_state, value", "return params, opt_state, value, grads"),
+    ),
+    mlp(
+        "remat",
+        r"rematerialisation .* was added",
+        ("jax.value_and_grad(loss)", "jax.value_and_grad(jax.checkpoint(loss))"),
+        quick=True,
+    ),
+    mlp(
+        "a bug was fixed: mean, not sum",
+        r"the computation changed at train\.py:29 in loss: - 2 divide",
+        ("jnp.mean((logits", "jnp.sum((logits"),
+    ),
+    mlp(
+        "power of the loss",
+        r"the computation changed at train\.py:29 in loss.*constant changed: 2 -> 4, train\.py:29",
+        ("classes)) ** 2)", "classes)) ** 4)"),
+    ),
+    mlp(
+        "function renamed",
+        r"the function was renamed: train_step -> train_one_step",
+        ("train_step", "train_one_step"),
+        function="train_one_step",
+    ),
+    mlp(
+        "a print for debugging",
+        r"a callback into Python \(jax\.debug\.print, pure_callback\) was added|calls back into the process",
+        ("    value, grads", "    jax.debug.print('step')\n    value, grads"),
+    ),
+    attention(
+        "causal or not",
+        r"computation changed at train\.py:\d+ in attention: - .*(select|compare|_where|tril)",
+        ("causal = True", "causal = False"),
+    ),
+    attention(
+        "softmax replaced",
+        r"computation changed at train\.py:\d+ in attention",
+        ("jax.nn.softmax(scores)", "jax.nn.sigmoid(scores)"),
+    ),
+    attention(
+        "gradient of it",
+        r"the function returns 4 arrays, not 1",
+        ("return attention(params, x, key).sum()", "return jax.grad(lambda p: attention(p, x, key).sum())(params)"),
+    ),
+    attention(
+        "the order of an einsum",
+        r"the computation changed at train\.py:\d+ in attention",
+        ("bqhd,bkhd->bhqk", "bqhd,bkhd->bhkq"),
+    ),
+    loop(
+        "number of unrolled steps",
+        r"train\.py:11 in cell is 7 times in the program, not 5",
+        ("steps = 5", "steps = 7"),
+    ),
+    loop(
+        "scan in place of a loop",
+        r"a loop \(scan.*\) was added",
+        (UNROLLED, "    return jax.lax.scan(lambda h, _: (cell(h, w), None), x, None, length=steps)[0]"),
+        quick=True,
+    ),
+    loop(
+        "steps of a fori_loop",
+        r"steps changed: 5 -> 50, train\.py:4",
+        ("steps = 5", "steps = 50"),
+        program=LOOP.replace(UNROLLED, "    return jax.lax.fori_loop(0, steps, lambda i, h: cell(h, w), x)"),
+    ),
+    loop(
+        "a loop unrolled",
+        r"a loop \(scan.*\) was removed",
+        ("unroll=1", "unroll=5"),
+        program=LOOP.replace(
+            UNROLLED, "    return jax.lax.scan(lambda h, _: (cell(h, w), None), x, None, length=steps, unroll=1)[0]"
+        ),
+    ),
+    loop(
+        "a branch",
+        r"a branch \(cond, switch\) was added, train\.py:18",
+        ("    return h\n", "    return jax.lax.cond(h.sum() > 0, lambda h: h, lambda h: jnp.sin(h), h)\n"),
+    ),
+    loop(
+        "a while loop",
+        r"a loop .* was added",
+        (UNROLLED, "    return jax.lax.while_loop(lambda h: h.sum() < 1.0, lambda h: cell(h, w), x)"),
+    ),
+    loop(
+        "vmap over the other axis",
+        r"the computation changed at train\.py:\d+ in \w+: .*transpose",
+        ("h = cell(h, w)", "h = jax.vmap(cell, (1, None), 1)(h.T, w).T"),
+    ),
+    loop(
+        "an axis of a sum",
+        r"the shape of the result changed: f32\[16\] -> f32\[8\]; reduce changed: .*train\.py:18",
+        ("return h.sum(0)", "return h.sum(1)"),
+        program=LOOP.replace("return h\n", "return h.sum(0)\n"),
+    ),
+    loop(
+        "order of operations",
+        r"the computation changed at train\.py:11 in cell",
+        ("jnp.tanh(h @ w) * decay", "jnp.tanh((h * decay) @ w)"),
+    ),
+    loop(
+        "transposed weights", r"the computation changed at train\.py:11 in cell: \+ 5 transpose", ("h @ w", "h @ w.T")
+    ),
+    # -- static arguments
+    scalar(
+        "static argument",
+        r"train\.py:12 in apply is 3 times in the program, not 2",
+        ("options = {}", "options = {'n': 3}"),
+        quick=True,
+    ),
+    scalar(
+        "static mode", r"computation changed at train\.py:\d+ in apply", ("options = {}", "options = {'mode': 'mean'}")
+    ),
+    # -- precision, random numbers, settings of JAX
+    mlp(
+        "precision of one product",
+        r"precision of dot_general changed: DEFAULT -> HIGHEST.*train\.py",
+        ('h @ params[-1]["w"]', 'jnp.matmul(h, params[-1]["w"], precision="highest")'),
+    ),
+    config(
+        "precision of all products",
+        r"jax_default_matmul_precision changed: .* -> .*highest",
+        "jax_default_matmul_precision",
+        "highest",
+        quick=True,
+    ),
+    attention(
+        "random generator",
+        r"because the random number generator changed: threefry -> rng_bit_generator",
+        ("jax.random.key(0)", "jax.random.key(0, impl='rbg')"),
+    ),
+    attention(
+        "random generator by flag",
+        r"because the random number generator changed: threefry -> rng_bit_generator",
+        config=({}, {"jax_default_prng_impl": "rbg"}),
+    ),
+    attention(
+        "partitionable random numbers",
+        r"the setting jax_threefry_partitionable changed: .* -> False",
+        config=({}, {"jax_threefry_partitionable": False}),
+    ),
+    scalar("default dtype", r"the setting jax_enable_x64 changed: .* -> True", config=({}, {"jax_enable_x64": True})),
+    config("optimization level", r"optimization_level changed: .* -> O2", "jax_optimization_level", "O2"),
+    config("memory fitting level", r"memory_fitting_level changed: .* -> O1", "jax_memory_fitting_level", "O1"),
+    # -- compiler options and flags
+    mlp(
+        "compiler option",
+        r"compiler_options changed: \+ xla_cpu_enable_fast_math=True",
+        ("@jax.jit", "@partial(jax.jit, compiler_options={'xla_cpu_enable_fast_math': True})"),
+        quick=True,
+    ),
+    mlp(
+        "value of a compiler option",
+        r"compiler_options changed: xla_cpu_enable_fast_math=True -> False",
+        ("fast_math': True", "fast_math': False"),
+        program=MLP.replace("@jax.jit", "@partial(jax.jit, compiler_options={'xla_cpu_enable_fast_math': True})"),
+    ),
+    flags(
+        "an XLA flag", r"XLA_FLAGS changed: \+ --xla_cpu_enable_fast_math=true", "", "--xla_cpu_enable_fast_math=true"
+    ),
+    flags(
+        "value of an XLA flag",
+        r"XLA_FLAGS changed: --xla_cpu_max_isa=AVX2 -> AVX",
+        "--xla_cpu_max_isa=AVX2",
+        "--xla_cpu_max_isa=AVX",
+    ),
+    flags(
+        "an XLA flag less",
+        r"XLA_FLAGS changed: - --xla_allow_excess_precision=false",
+        "--xla_allow_excess_precision=false",
+        "",
+    ),
+    flags(
+        "a flag and a number",
+        r"XLA_FLAGS changed: \+ --xla_allow_excess_precision=false",
+        "--xla_cpu_enable_fast_math=true",
+        "--xla_cpu_enable_fast_math=true --xla_allow_excess_precision=false",
+    ),
+    WhyPair(
+        "a flag on the command line",
+        r"flags on the command line changed: \+ --xla_cpu_enable_fast_math=true",
+        argv=((), ("--xla_cpu_enable_fast_math=true",)),
+    ),
+    WhyPair("x64 by a variable", r"jax_enable_x64 changed: .* -> True", env=({}, {"JAX_ENABLE_X64": "1"})),
+    WhyPair(
+        "namespace", r"EJCACHE_NAMESPACE changed: \(none\) -> v2", env=({}, {"EJCACHE_NAMESPACE": "v2"}), quick=False
+    ),
+    WhyPair(
+        "precision by a variable",
+        r"jax_default_matmul_precision changed: .* -> highest",
+        env=({}, {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}),
+    ),
+    WhyPair(
+        "a fresh compilation is forced", r"EASYDEL_RECOMPILE_FORCE asks", env=({}, {"EASYDEL_RECOMPILE_FORCE": "1"})
+    ),
+    # -- donation, devices and sharding
+    mlp(
+        "donation",
+        r"argument params \(6 arrays\) is donated now",
+        ("@jax.jit", "@partial(jax.jit, donate_argnums=0)"),
+        quick=True,
+    ),
+    mlp(
+        "donation no longer",
+        r"is no longer donated",
+        ("donate_argnums=0", "donate_argnums=()"),
+        program=MLP.replace("@jax.jit", "@partial(jax.jit, donate_argnums=0)"),
+    ),
+    sharded(
+        "number of devices",
+        r"the number of devices changed: 4 -> 2",
+        ("devices[:4].reshape(4)", "devices[:2].reshape(2)"),
+    ),
+    sharded(
+        "number of host devices",
+        r"the number of devices changed: 4 -> 8",
+        ("devices[:4].reshape(4)", "devices.reshape(-1)"),
+        env=(FOUR, EIGHT),
+    ),
+    sharded(
+        "sharding of an argument",
+        r"the sharding of argument x changed: P\('data'\) -> P\(None, 'data'\)",
+        ('spec = P("data")', 'spec = P(None, "data")'),
+    ),
+    sharded(
+        "replicated",
+        r"the sharding of argument x changed: P\('data'\) -> P\(\)",
+        ('spec = P("data")', "spec = P()"),
+    ),
+    sharded(
+        "sharding of the result",
+        r"the sharding of the result changed: P\('data'\) -> P\(None, 'data'\)",
+        ('out = P("data")', 'out = P(None, "data")'),
+    ),
+    sharded(
+        "names of the mesh",
+        r"the mesh's axes were renamed: data=4 -> batch=4",
+        ('("data",)', '("batch",)'),
+        ('P("data")', 'P("batch")'),
+    ),
+    sharded(
+        "shape of the mesh",
+        r"the mesh changed: data=4 -> data=2, model=2",
+        ('reshape(4), ("data",)', 'reshape(2, 2), ("data", "model")'),
+    ),
+    sharded(
+        "a constraint inside",
+        r"computation changed at train\.py:\d+ in step: \+ .*sharding_constraint",
+        (
+            "    return h * 2",
+            "    h = jax.lax.with_sharding_constraint(h, NamedSharding(mesh, P(None, 'data')))\n    return h * 2",
+        ),
+    ),
+    sharded(
+        "one device only",
+        r"the number of devices changed: 4 -> 1",
+        ("devices[:4].reshape(4)", "devices[:1].reshape(1)"),
+    ),
+]

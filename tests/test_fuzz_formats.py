@@ -1,0 +1,344 @@
+"""Every format that is read from a store, fed with what nobody wrote: only our own errors come out.
+
+Inputs are genuine objects with changed bytes, and objects of the right outer form with hostile JSON inside. Half of
+each get their checksums recomputed, so that they reach what lies behind the checksum. Hypothesis chooses the seeds;
+each seed stands for many inputs, because most of them end within microseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import random
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from autotune_helpers import record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ejcache import entry
+from ejcache.autotune.records.record import decode_record, encode_record
+from ejcache.bucket.base import Blob
+from ejcache.coordination.leases_shared import _decode as decode_lease
+from ejcache.coordination.leases_shared import _LeaseRecord
+from ejcache.errors import EntryError
+from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
+from ejcache.maintenance import bundle, journal_format, stored_policy
+from ejcache.stores.shared.counters import decode_sums
+from ejcache.stores.tiered.quick import QuickNote, decode_notes, encode_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INPUTS = 100_000 if settings().max_examples >= 1000 else 2_000
+BATCH = INPUTS // settings().max_examples
+
+HOSTILE_TEXTS = ["", "\x00", "\x1b]0;x\x07", "\ud800", "\u202e", "a" * 5000, "../..", "~", "=", "漢字", "1e999", "\n\t"]
+HOSTILE_NUMBERS = [0, -1, 10**400, -(10**400), 2**63, 1e308, math.nan, math.inf, -math.inf, 0.1, 10**18, True, None]
+USES = {"jit_f-0123": 1_700_000_000.0, "漢字": 1_700_000_060.0, "k" * 300: 5.0}
+
+
+def hostile(chance: random.Random, depth: int = 0) -> object:
+    """A JSON value that a parser, or the code that uses its result, may stumble over."""
+    kind = chance.randrange(8 if depth < 4 else 4)
+    if kind == 7 and depth == 0 and chance.random() < 0.1:
+        value: object = []
+        for _ in range(chance.choice([50, 500, 900])):
+            value = [value] if chance.random() < 0.5 else {"a": value}
+        return value
+    if kind < 2:
+        return chance.choice(HOSTILE_NUMBERS)
+    if kind < 4:
+        return chance.choice(HOSTILE_TEXTS)
+    members = range(chance.randrange(4))
+    if kind < 6:
+        return [hostile(chance, depth + 1) for _ in members]
+    return {chance.choice(HOSTILE_TEXTS): hostile(chance, depth + 1) for _ in members}
+
+
+def changed(chance: random.Random, fields: dict) -> bytes:
+    """JSON of `fields` with some of them hostile, missing, added, or of a nested object's."""
+    fields = json.loads(json.dumps(fields))
+    for _ in range(chance.randint(1, 3)):
+        into = fields
+        while (
+            below := [value for value in into.values() if isinstance(value, dict) and value]
+        ) and chance.random() < 0.5:
+            into = chance.choice(below)
+        name = chance.choice([*into, "later"])
+        if chance.random() < 0.2:
+            into.pop(name, None)
+        else:
+            into[name] = hostile(chance)
+    spaces = chance.choice([(",", ":"), (", ", ": ")])
+    text = json.dumps(fields, sort_keys=True, separators=spaces, ensure_ascii=chance.random() < 0.8)
+    if chance.random() < 0.05:
+        text = text.replace(":", ":" + chance.choice(["[", '{"a":']) * 20_000, 1)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def mutated(chance: random.Random, data: bytes) -> bytes:
+    """`data` with a few bytes flipped, cut, doubled, moved or replaced."""
+    out = bytearray(data)
+    for _ in range(chance.choice([1, 1, 2, 8])):
+        at, length = chance.randrange(len(out) + 1), chance.choice([1, 2, 4, 8, 64])
+        how = chance.randrange(6)
+        if how == 0 and at < len(out):
+            out[at] ^= 1 << chance.randrange(8)
+        elif how == 1:
+            del out[at : at + length]
+        elif how == 2:
+            out[at:at] = out[at : at + length]
+        elif how == 3:
+            out[at : at + length] = chance.randbytes(length)
+        elif how == 4:
+            out[at : at + length] = chance.choice([b"\xff", b"\x00", b"9", b"[", b"{", b'"', b"\n", b"\t"]) * length
+        else:
+            del out[at:]
+    return bytes(out)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: genuine objects, hostile ones, the repair of checksums, and the reader."""
+
+    samples: list[bytes]
+    structured: Callable[[random.Random], bytes]
+    mended: Callable[[bytes], bytes]
+    read: Callable[[bytes], object]
+
+
+# -- entries ---------------------------------------------------------------------------------------------------------
+
+
+def signed(data: bytes) -> bytes:
+    return data[:-32] + hashlib.sha256(data[:-32]).digest()
+
+
+ENTRY = entry.encode(entry.Header(key="k", name="jit_f", extra={"details": {"a": "b"}}), bytes(range(256)) * 4)
+
+
+def structured_entry(chance):
+    (length,) = struct.unpack(">I", ENTRY[4:8])
+    header = changed(chance, json.loads(ENTRY[8 : 8 + length]))
+    return ENTRY[:4] + struct.pack(">I", len(header)) + header + ENTRY[8 + length :]
+
+
+def read_entry(data):
+    header = entry.decode_header(data)
+    entry.decode(data, key="k")
+    return header
+
+
+# -- documents of a shared cache -------------------------------------------------------------------------------------
+
+
+def unchanged(data):
+    return data
+
+
+LEASE = _LeaseRecord("host-1-abc", 7, 15.0).encode()
+
+
+def read_lease(data):
+    found = decode_lease(data)
+    assert found is None or (0 <= found.interval <= 60 and isinstance(found.holder, str))
+
+
+def journal_mended(data):
+    head, _, body = data.partition(b"\n")
+    try:
+        header = json.loads(head)
+        header["crc32"] = zlib.crc32(body)
+        return json.dumps(header).encode() + b"\n" + body
+    except (ValueError, TypeError, RecursionError):
+        return data
+
+
+def structured_journal(*, compress):
+    def make(chance):
+        fields = json.loads(journal_format.encode(USES).partition(b"\n")[0])
+        lines = []
+        for _ in range(chance.randrange(5)):
+            seconds = chance.choice(["1", "9" * 500, "9" * 5000, "-5", "x", "1e9", "", "\u0661"])
+            key = chance.choice([*HOSTILE_TEXTS, "k", "jit_f"])
+            between = chance.choice("\t \n")
+            lines.append(f"{seconds}{between}{key}\n".encode("utf-8", "surrogatepass"))
+        body = b"".join(lines)
+        fields["count"] = len(lines)
+        fields["codec"] = "zlib" if compress else "plain"
+        body = zlib.compress(body) if compress else body
+        head = changed(chance, fields) if chance.random() < 0.5 else json.dumps(fields).encode()
+        return head + b"\n" + body
+
+    return make
+
+
+def read_journal(data):
+    for key, used in journal_format.decode(data).items():
+        assert isinstance(key, str)
+        assert math.isfinite(used)
+
+
+def read_counters(data):
+    for name, amount in decode_sums(Blob(data, "1", len(data))).items():
+        assert isinstance(name, str)
+        float(amount)
+
+
+def read_policy(data):
+    stored_policy.policy_of(stored_policy.decode(data))
+
+
+COUNTERS = json.dumps({"sums": {"hits": 5, "seconds_saved": 1.5}, "written": 1.0, "folded": {"a": "b"}}).encode()
+POLICY = stored_policy.encode({"max_size": 10, "unused_for": 60.0})
+
+
+NOTES = encode_notes([("0" * 32, QuickNote(0.025, 1.8e9)), ("1" * 32, QuickNote(None, 1.8e9))])
+
+
+def structured_notes(chance):
+    words = ["0" * 32, "f" * 33, "-", "7", "9" * 12, "9" * 5000, "-1", "1e5", "\u0661", ""]
+    lines = (" ".join(chance.choices(words, k=chance.randrange(5))) for _ in range(chance.randrange(5)))
+    return chance.choice(["\n", "\r\n", "\0"]).join(lines).encode()
+
+
+def read_notes(data):
+    notes = decode_notes(data)
+    assert decode_notes(encode_notes(notes.items())) == notes
+
+
+# -- records and bundles ---------------------------------------------------------------------------------------------
+
+RECORD = encode_record(record())
+
+
+def record_mended(data):
+    """Without its checksum a record is read as one that a person wrote."""
+    try:
+        fields = json.loads(data)
+        fields.pop("checksum", None)
+        return json.dumps(fields).encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return data
+
+
+BODY = bundle.MAGIC + bundle.encode_record("k", ENTRY) + bundle.encode_record("l", b"x")
+BUNDLE = BODY + bundle.encode_end(2, hashlib.sha256(BODY).digest())
+
+
+def structured_bundle(chance):
+    parts = [bundle.MAGIC]
+    for _ in range(chance.randrange(4)):
+        key = chance.choice(HOSTILE_TEXTS).encode("utf-8", "surrogatepass")
+        length = chance.choice([len(key), 0, 1, 2**32 - 1])
+        size = chance.choice([3, 0, 2**33, 2**64 - 1, 2**31])
+        parts.append(struct.pack(">IQ", length, size) + key + b"abc")
+    return b"".join(parts) + bundle.encode_end(chance.randrange(4), bytes(32))
+
+
+def bundle_mended(data):
+    return data[:-32] + hashlib.sha256(data[:-44]).digest() if len(data) > 44 else data
+
+
+def read_bundle(data):
+    for found in bundle.read_bundle(io.BytesIO(data)):
+        assert isinstance(found.key, str)
+    bundle.count_records(io.BytesIO(data))
+
+
+USED = ProgramUse("jit_f-0123", 10, 0.5, options=b"o" * 30, devices=(0, 1))
+RUN_PROFILE = encode_profile(
+    RunProfile({"cpu-0": (USED, ProgramUse("jit_g", quick=0.5, stored=False, unused=2)), "gpu-1": (USED,)})
+)
+
+
+def structured_run_profile(chance):
+    """Hostile programs in a list, which `changed` does not go into."""
+    fields = json.loads(RUN_PROFILE)
+    if chance.random() < 0.5:
+        return changed(chance, fields)
+    program = changed(chance, fields["environments"]["cpu-0"].pop())
+    return json.dumps(fields).encode().replace(b"[", b"[" + program + b",", 2)
+
+
+def read_run_profile(data):
+    for name, uses in decode_profile(data).environments.items():
+        assert isinstance(name, str)
+        assert all(use.size >= 0 and math.isfinite(use.seconds) and isinstance(use.options, bytes) for use in uses)
+
+
+FORMATS = {
+    "entry": Format([ENTRY], structured_entry, signed, read_entry),
+    "lease": Format([LEASE], lambda chance: changed(chance, json.loads(LEASE)), unchanged, read_lease),
+    "journal": Format([journal_format.encode(USES)], structured_journal(compress=False), journal_mended, read_journal),
+    "snapshot": Format(
+        [journal_format.encode(USES, compress=True)], structured_journal(compress=True), journal_mended, read_journal
+    ),
+    "counters": Format([COUNTERS], lambda chance: changed(chance, json.loads(COUNTERS)), unchanged, read_counters),
+    "policy": Format([POLICY], lambda chance: changed(chance, json.loads(POLICY)), unchanged, read_policy),
+    "notes": Format([NOTES], structured_notes, unchanged, read_notes),
+    "record": Format([RECORD], lambda chance: changed(chance, json.loads(RECORD)), record_mended, decode_record),
+    "run_profile": Format([RUN_PROFILE], structured_run_profile, unchanged, read_run_profile),
+    "bundle": Format([BUNDLE], structured_bundle, bundle_mended, read_bundle),
+}
+
+
+def check(name: str, seed: int) -> None:
+    """Feed a batch of inputs to the reader of one format."""
+    made, chance = FORMATS[name], random.Random(seed)
+    for number in range(BATCH):
+        data = mutated(chance, chance.choice(made.samples)) if number % 2 else made.structured(chance)
+        if chance.random() < 0.5:
+            data = made.mended(data)
+        try:
+            made.read(data)
+        except EntryError:
+            continue
+        except BaseException as exc:
+            exc.add_note(f"{name}, seed {seed}, input {number}: {data[:2000]!r}")
+            raise
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_only_our_own_errors(name, seed):
+    """Whatever the bytes are, a reader returns what it may return or raises an error of ours."""
+    check(name, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", FORMATS)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_only_our_own_errors_at_length(name, seed):
+    """The same, with as many inputs as the profile says."""
+    check(name, seed)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_samples_are_read(name):
+    """The genuine objects that inputs are made of are read, also after their checksums were recomputed."""
+    for sample in FORMATS[name].samples:
+        FORMATS[name].read(sample)
+        FORMATS[name].read(FORMATS[name].mended(sample))
+
+
+def test_a_promise_of_gigabytes_takes_no_memory():
+    """A bundle of 17 bytes that claims an entry of 2 GiB is cut off, and no memory was taken for it."""
+    import tracemalloc
+
+    data = bundle.MAGIC + struct.pack(">IQ", 1, 2 << 30) + b"k"
+    tracemalloc.start()
+    try:
+        with pytest.raises(EntryError, match="cut off"):
+            list(bundle.read_bundle(io.BytesIO(data)))
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()

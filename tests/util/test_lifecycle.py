@@ -1,0 +1,113 @@
+"""The order of what happens at exit and at a fork."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+
+from ejcache.testing.processes import in_fork
+from ejcache.util import lifecycle
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.locks import ForkLock
+
+
+def test_phases_run_in_order(run_python):
+    """At exit the phases run in order, the latest callback of each first, and a failing one stops no other."""
+    done = run_python(
+        """
+        import atexit
+        atexit.register(lambda: print("the program's, registered before"))
+        from ejcache.util.lifecycle import ExitPhase, at_exit
+        atexit.register(lambda: print("the program's, registered after"))
+
+        def fail():
+            raise RuntimeError("no good")
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        for phase in reversed(ExitPhase):
+            at_exit(phase, lambda phase=phase: print(phase.name, 1))
+            at_exit(phase, lambda phase=phase: print(phase.name, 2))
+        at_exit(ExitPhase.UPLOAD, fail)
+        at_exit(ExitPhase.UPLOAD, interrupt)
+        at_exit(ExitPhase.CLOSE, lambda: at_exit(ExitPhase.LEASES, lambda: print("registered during exit")))
+        """
+    )
+    assert done.stdout.splitlines() == [
+        "the program's, registered after",
+        *("WRITE 2", "WRITE 1", "UPLOAD 2", "UPLOAD 1", "LEASES 2", "LEASES 1", "COUNTERS 2", "COUNTERS 1"),
+        *("registered during exit", "CLOSE 2", "CLOSE 1", "REPORT 2", "REPORT 1"),
+        "the program's, registered before",
+    ]
+    assert "no good" in done.stderr
+    assert "KeyboardInterrupt" in done.stderr
+
+
+class Tracked:
+    def __init__(self, name, seen):
+        self.name, self.seen = name, seen
+        track_forks(self)
+
+    def before_fork(self):
+        self.seen.append(f"before {self.name}")
+        if self.name == "b":
+            raise RuntimeError("no good")
+
+    def after_fork_in_parent(self):
+        self.seen.append(f"parent {self.name}")
+
+    def after_fork_in_child(self):
+        self.seen.append(f"child {self.name}")
+
+
+def test_forks_in_order():
+    """Tracked objects act in reverse order before a fork and in order after it; one that fails stops no other."""
+    seen = []
+    tracked = [Tracked(name, seen) for name in "abc"]
+    assert in_fork(lambda: seen) == ["before c", "before b", "before a", "child a", "child b", "child c"]
+    assert seen == ["before c", "before b", "before a", "parent a", "parent b", "parent c"]
+    del tracked
+
+
+def test_tracking_keeps_nothing_alive():
+    """A tracked object is collected when nothing else refers to it, and is not called any more."""
+    gc.collect()  # what other tests have left
+    before = len(lifecycle._tracked)
+    tracked = Tracked("a", [])
+    assert len(lifecycle._tracked) == before + 1
+    del tracked
+    gc.collect()
+    assert len(lifecycle._tracked) == before
+
+
+def test_fork_lock_is_free_in_parent_and_child():
+    """A lock that is held across a fork is free after it on both sides, also inside a section of the forking thread."""
+    lock = ForkLock()
+
+    def taken_and_released():
+        with lock:
+            return True
+
+    assert in_fork(taken_and_released) is True
+    with lock:
+        assert in_fork(taken_and_released) is True
+    assert taken_and_released() is True
+    lock.after_fork_in_parent()  # created by another thread between the two hooks: nothing to release
+
+
+def test_an_interrupted_exit_raises_at_its_end(monkeypatch):
+    """Ctrl-C during exit ends one callback; the others run, and the interpreter learns of it."""
+    seen = []
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lifecycle, "_callbacks", [])
+    at_exit(ExitPhase.UPLOAD, interrupt)
+    at_exit(ExitPhase.REPORT, lambda: seen.append(os.getpid()))
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle._exit()
+    assert seen == [os.getpid()]

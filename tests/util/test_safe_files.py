@@ -1,0 +1,89 @@
+"""Files that somebody else has prepared are opened without following links, without waiting and within a size."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ejcache.util.safe_files import UnsafeFileError, directory_below, open_below, read_regular, remove_below
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A cache's root, reached through a link, beside a directory of somebody's private files."""
+    (tmp_path / "scratch" / "v1" / "entries").mkdir(parents=True)
+    (tmp_path / "scratch" / "v1" / "entries" / "key").write_bytes(b"entry")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "id_rsa").write_bytes(b"secret")
+    (tmp_path / "cache").symlink_to(tmp_path / "scratch")
+    return tmp_path / "cache"
+
+
+def test_regular_file(root):
+    """A regular file is read, whole or its beginning, also where the root is a link."""
+    assert read_regular(root / "v1/entries/key", max_size=5) == b"entry"
+    assert read_regular(root / "v1/entries/key", max_size=3, length=2) == b"en"
+    descriptor = open_below(root, "v1/entries/key")
+    assert os.read(descriptor, 10) == b"entry"
+    os.close(descriptor)
+
+
+def test_too_large(root):
+    """A file that is larger than allowed is refused before it is read; a sparse one costs nothing."""
+    path = root / "sparse"
+    with path.open("wb") as file:
+        file.truncate(6 << 30)
+    with pytest.raises(UnsafeFileError, match="at most"):
+        read_regular(path, max_size=1000)
+    assert read_regular(path, max_size=1000, length=4) == b"\0" * 4
+
+
+def test_what_is_not_a_file(root, monkeypatch):
+    """Links, pipes, devices, sockets and directories are refused at once, each by its name."""
+    monkeypatch.chdir(root)
+    os.mkfifo("pipe")
+    Path("link").symlink_to(root.parent / "private" / "id_rsa")
+    Path("zero").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+    for name, what in [("pipe", "pipe"), ("link", "link"), ("zero", "link"), ("socket", "socket"), ("v1", "directory")]:
+        with pytest.raises(UnsafeFileError, match=what):
+            read_regular(name, max_size=1 << 20)
+    with pytest.raises(UnsafeFileError, match="device"):
+        read_regular("/dev/zero", max_size=1 << 20)
+
+
+@pytest.mark.parametrize("name", ["v1/entries/key", "v1/entries/../entries/key", "v1/entries/./key"])
+def test_links_below_the_root(root, name):
+    """A directory below the root that is a link, or a name that leaves it, leads nowhere."""
+    (root / "v1" / "entries" / "key").unlink()
+    (root / "v1" / "entries").rmdir()
+    (root / "v1" / "entries").symlink_to(root.parent / "private")
+    with pytest.raises(UnsafeFileError):
+        open_below(root, name)
+    with pytest.raises(UnsafeFileError):
+        remove_below(root, "v1/entries/id_rsa")
+    assert (root.parent / "private" / "id_rsa").exists()
+
+
+def test_removal(root):
+    """A file is removed once, and of a link the link itself."""
+    assert remove_below(root, "v1/entries/key") is True
+    assert remove_below(root, "v1/entries/key") is False
+    (root / "v1" / "link").symlink_to(root.parent / "private" / "id_rsa")
+    assert remove_below(root, "v1/link") is True
+    assert (root.parent / "private" / "id_rsa").read_bytes() == b"secret"
+
+
+def test_descriptors_are_closed(root):
+    """Nothing stays open, whether or not a walk ends at a link."""
+    (root / "v1" / "away").symlink_to(root.parent / "private")
+    before = len(list(Path("/dev/fd").iterdir()))
+    with pytest.raises(UnsafeFileError), directory_below(root, "v1/away"):
+        pass
+    with directory_below(root, "v1/entries"):
+        pass
+    assert len(list(Path("/dev/fd").iterdir())) == before

@@ -1,0 +1,106 @@
+"""Calls with a timeout, and many calls at once: in threads that keep no program from ending, during exit too."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from ejcache.testing.processes import in_fork
+from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import CallTimeoutError, call_with_timeout, short_turns
+
+
+def test_a_call_that_hangs_is_left_behind():
+    """The caller goes on at the timeout, and the error names the call."""
+    release = threading.Event()
+    with pytest.raises(CallTimeoutError, match=r"waiting gave no answer for 0\.05 s"):
+        call_with_timeout("waiting", release.wait, 0.05)
+    release.set()
+
+
+def test_many_at_once_in_order():
+    """Results come in the order of the items, and as many calls run at once as there are threads."""
+    barrier = threading.Barrier(8)
+    assert list(in_parallel(lambda n: (barrier.wait(60), n)[1], range(16), threads=8)) == list(range(16))
+    assert list(in_parallel(str, range(3), threads=1)) == ["0", "1", "2"]
+
+
+def test_a_failing_call_ends_the_rest():
+    """An exception reaches the caller when its turn comes, after the calls that run have finished."""
+    running = []
+
+    def call(number):
+        running.append(number)
+        if number == 2:
+            raise ValueError("no good")
+        return number
+
+    results = in_parallel(call, range(100), threads=4)
+    assert next(results) == 0
+    assert next(results) == 1
+    with pytest.raises(ValueError, match="no good"):
+        next(results)
+    assert len(running) < 20
+
+
+def test_after_a_fork():
+    """A forked child has threads of its own."""
+    assert call_with_timeout("here", lambda: 1, 60) == 1
+    assert in_fork(lambda: (call_with_timeout("there", lambda: 2, 60), list(in_parallel(int, "345")))) == (2, [3, 4, 5])
+
+
+@pytest.mark.parametrize("used_before", [True, False])
+def test_during_exit(run_python, used_before):
+    """At exit, when Python 3.12 starts no thread any more, calls are made all the same."""
+    done = run_python(
+        f"""
+        from ejcache.util.lifecycle import ExitPhase, at_exit
+        from ejcache.util.parallel import in_parallel
+        from ejcache.util.threads import call_with_timeout
+        if {used_before}:
+            list(in_parallel(int, "12"))
+            call_with_timeout("x", int, 60)
+        at_exit(ExitPhase.UPLOAD, lambda: print(list(in_parallel(int, "345")), call_with_timeout("x", lambda: 6, 60)))
+        """
+    )
+    assert done.stdout == "[3, 4, 5] 6\n"
+
+
+@pytest.fixture
+def interval():
+    """Python's switch interval, which the test may change."""
+    before = sys.getswitchinterval()
+    yield before
+    sys.setswitchinterval(before)
+
+
+def test_turns_are_short_until_the_last_user_ends(interval):
+    """Nested users change the interval once, and it is restored when the last one has ended."""
+    with short_turns():
+        short = sys.getswitchinterval()
+        with short_turns():
+            assert sys.getswitchinterval() == short < interval
+        assert sys.getswitchinterval() == short
+    assert sys.getswitchinterval() == interval
+
+
+def test_the_interval_of_the_program_is_left_alone(interval):
+    """One that is shorter is kept, and so is one that the program sets meanwhile."""
+    sys.setswitchinterval(interval / 1000)
+    own = sys.getswitchinterval()
+    with short_turns():
+        assert sys.getswitchinterval() == own
+    assert sys.getswitchinterval() == own
+    sys.setswitchinterval(interval)
+    with short_turns():
+        sys.setswitchinterval(interval * 2)
+    assert sys.getswitchinterval() == interval * 2
+
+
+def test_a_forked_child_has_the_interval_of_the_program(interval):
+    """The thread that wanted short turns does not exist in the child."""
+    with short_turns():
+        assert in_fork(sys.getswitchinterval) == interval
+        assert sys.getswitchinterval() < interval

@@ -1,0 +1,178 @@
+"""Writes what is made from the settings table: docs/settings.md and src/ejcache/settings/typed.py.
+
+With --check, writes nothing and exits with 1 if one of the two files differs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.settings import values as read
+from ejcache.settings.floors import Floors
+from ejcache.settings.table import SETTINGS
+from ejcache.util.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.settings.values import Setting
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "settings.md"
+TYPES = ROOT / "src" / "ejcache" / "settings" / "typed.py"
+
+# Parser: the type that a caller may pass, and the type of the resolved value.
+_TYPES: Final[dict[Callable[[Any], Any], tuple[str, str]]] = {
+    read.text: ("str | PathLike[str] | None", "str | None"),
+    read.boolean: ("bool", "bool"),
+    read.limit: ("int | str", "int"),
+    read.seconds: ("float", "float"),
+    read.finite_seconds: ("float", "float"),
+    read.integer: ("int", "int"),
+    read.count: ("int", "int"),
+    read.file_mode: ("int | str | None", "int | None"),
+    read.xla_caches: ("str", "str"),
+    read.salt: ("str", "str"),
+    read.texts: ("str | Sequence[str | PathLike[str]]", "tuple[str, ...]"),
+    read.autotune_policy: ('Literal["autotune", "heuristics", "error"]',) * 2,
+    read.stamp: ('Literal["hash", "json", "none"]',) * 2,
+    read.switch_or_location: ("bool | str | PathLike[str]", "bool | str"),
+}
+
+# `enable` names these parameters itself.
+_EXPLICIT: Final = ("cache_dir", "max_size", "read_only")
+
+_TYPES_HEAD = '''\
+"""The settings with their types, for type checkers and editors.
+
+This module is written by `python tools/settings_reference.py` from the settings table; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence  # noqa: TC003 (`inspect.signature` of `enable` evaluates the annotations)
+from os import PathLike  # noqa: TC003 (the same)
+from typing import Literal, TypedDict
+
+__all__ = ["SettingOptions", "SettingValues"]
+
+
+class SettingOptions(TypedDict, total=False):
+    """Keywords of `ejcache.enable` besides `url`, `max_size` and `read_only`."""
+
+'''
+
+_VALUES_HEAD = '''
+
+class SettingValues:
+    """Attributes of `Settings`: the values after parsing."""
+
+'''
+
+_PAGE_HEAD = """\
+# Settings
+
+This page is written by `python tools/settings_reference.py` from the settings table; a test compares the two.
+
+`ejcache config` shows every setting on this list with its current value and where the value came from.
+
+## Where a value comes from
+
+The first of these that sets a value wins:
+
+1. a call in the program: `ejcache.enable(name=value)`, `jax.config.update("jax_…", value)`, `set_cache_dir()`. Among
+   calls, the latest wins;
+2. the command line of `ejcache` (`--dir`, `--max-size` …), which `ejcache run` passes on to every process of the
+   program as environment variables;
+3. the environment variables of the setting, in the order in which they are listed here. A directory or URL in `EJCACHE`
+   goes before the others that name the cache;
+4. the user's configuration file, `~/.config/ejcache/config.toml` (or in `$XDG_CONFIG_HOME`);
+5. the host's configuration file, `/etc/ejcache/config.toml`;
+6. the default.
+
+Two rules come on top. A setting that disables caching overrules everything else: `enabled=False` or `max_size=0`.
+`ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and `xla_caches="all"`, unless the program
+itself sets one of these three.
+
+`EJCACHE_READ_ONLY=maybe` and other values that a setting cannot have do not fail a job: the setting keeps the value of
+the next layer, the job logs a warning once, and `ejcache config` exits with 1. The same value in a call or on the
+command line raises `ejcache.SettingError`.
+
+## Configuration files
+
+A line of such a file is `max_size = "50GB"`: the name of a setting of this page, or of its JAX flag, and a value, in
+TOML. `ejcache config set max_size=50GB` writes it, `ejcache config get max_size` prints the value that counts, and
+`ejcache config unset max_size` removes the line; `--to host` means the host's file. A file that other users can write
+to is not read. A file cannot set `activate` and what PGLE profiles: JAX reads these before, or itself.
+
+## How values are written
+
+* **Sizes**: a number of bytes, or text such as `10GB` (decimal) or `10GiB` (binary). JAX reads its own variables too,
+  and accepts no unit there: write `JAX_COMPILATION_CACHE_MAX_SIZE=10000000000`.
+* **Booleans** in the environment: `true`, `yes`, `on`, `1`, `ok`, `easy` and `false`, `no`, `off`, `0`, in upper or
+  lower case. In JAX's own variables, JAX accepts neither `ok` nor `easy`.
+* Every setting that is a JAX flag can also be passed to `ejcache.enable` by the name of the flag.
+
+## All settings
+"""
+
+
+def _default(setting: Setting) -> str:
+    if setting.name == "cache_dir":
+        return "`~/.cache/ejcache` (`$XDG_CACHE_HOME/ejcache` if that is set)"
+    if setting.name == "min_compile_seconds":
+        return f"{Floors()} ([floors](shared.md#floors))"
+    if setting.default is None or setting.default == ():
+        return "not set"
+    if setting.name == "local_max_size":
+        return f"{format_size(setting.default)} (`{setting.default}`)"
+    return f"`{setting.default!r}`"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_PAGE_HEAD]
+    for setting in SETTINGS:
+        rows = [f"### `{setting.name}`\n", f"{setting.doc[0].upper()}{setting.doc[1:]}.\n"]
+        rows.append(f"* accepted: {setting.accepted}")
+        rows.append(f"* default: {_default(setting)}")
+        if setting.variables:
+            rows.append(f"* environment: {', '.join(f'`{name}`' for name in setting.variables)}")
+        if setting.flag:
+            rows.append(f"* JAX flag: `{setting.flag}`")
+        parts.append("\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _value_type(setting: Setting) -> str:
+    of_value = _TYPES[setting.parser][1]
+    return f"{of_value} | None" if setting.default is None and "None" not in of_value else of_value
+
+
+def types() -> str:
+    """The whole module."""
+    options = [
+        f'    {setting.name}: {_TYPES[setting.parser][0]}\n    """{setting.doc[0].upper()}{setting.doc[1:]}."""\n'
+        for setting in SETTINGS
+        if setting.name not in _EXPLICIT
+    ]
+    values = [f"    {setting.name}: {_value_type(setting)}\n" for setting in SETTINGS]
+    return _TYPES_HEAD + "".join(options) + _VALUES_HEAD + "".join(values)
+
+
+def main() -> int:
+    wanted = {PAGE: page(), TYPES: types()}
+    if "--check" in sys.argv[1:]:
+        stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+        for path in stale:
+            print(f"{path} is out of date: run python tools/settings_reference.py", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in wanted.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
