@@ -8,6 +8,8 @@ import sys
 import pytest
 from helpers import ROOT
 
+from ejcache.stores.local.store import LocalStore
+
 TOOL = ROOT / "tools" / "kill_storm.py"
 
 
@@ -40,6 +42,16 @@ def test_two_storms_in_one_store(run_python, tmp_path):
     outcome = json.loads(storm(run_python, tmp_path, "--kills", "4", "--limit", "1MB", "--seed", "1").stdout)
     assert outcome["problems"] == []
     assert outcome["limit"] == 1_000_000
+
+
+def test_larger_store_comes_within_the_limit_first(kill_storm, tmp_path):
+    """Nothing that a storm looks at is of a larger store that was there before."""
+    with LocalStore(tmp_path, max_size=2_000_000) as store:
+        for n in range(3):
+            store.put(f"old-{n}", bytes(600_000))
+    outcome = kill_storm.storm(tmp_path, kills=0, limit=1_000_000)
+    assert outcome.over_limit == 0
+    assert 0 < outcome.size <= 1_000_000
 
 
 @pytest.mark.soak
