@@ -5,7 +5,9 @@ from __future__ import annotations
 import compileall
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,6 +95,58 @@ def fresh_process_state() -> Iterator[None]:
     waiting_budget.spent = 0.0
     yield
     forget_breakers()
+
+
+def _jax_flags() -> dict[str, object]:
+    """JAX's flags and their values; none if no test module has imported JAX."""
+    jax = sys.modules.get("jax")
+    return {} if jax is None else dict(jax.config.values)
+
+
+def _enabled() -> bool:
+    activate = sys.modules.get("ejcache.jax_integration.activate")
+    return activate is not None and activate._session is not None
+
+
+def pytest_collection_finish() -> None:
+    """Refuse test modules that enable the cache when they are imported: the tests of every other file would run so."""
+    if _enabled():
+        raise pytest.UsageError("a test module enables the cache while it is imported; do that in a test or a fixture")
+
+
+@pytest.fixture(autouse=True)
+def jax_as_before() -> Iterator[None]:
+    """After a test, JAX has its own cache, no cache open, and the flags that it had before the test.
+
+    The flags and the cache belong to the process. A test that relied on what another file left would pass or fail by
+    the order in which files come to a worker.
+    """
+    flags = _jax_flags()
+    yield
+    activate = sys.modules.get("ejcache.jax_integration.activate")
+    if activate is not None:
+        activate.disable()
+        activate._disabled_by_program = False
+    now = _jax_flags()
+    for name in flags:
+        if now[name] != flags[name]:
+            sys.modules["jax"].config.update(name, flags[name])
+    own_cache = sys.modules.get("jax._src.compilation_cache")
+    if own_cache is not None:
+        own_cache.reset_cache()
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user can reach.
+
+    Those of pytest are for their owner only, and pytest takes permissions for others away again from the directory that
+    all its runs share whenever another run begins.
+    """
+    place = Path(tempfile.mkdtemp(prefix="ejcache-test-"))
+    place.chmod(0o777)
+    yield place
+    shutil.rmtree(place)
 
 
 @pytest.fixture

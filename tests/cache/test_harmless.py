@@ -103,16 +103,16 @@ needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0,
 
 
 @needs_root
-def test_a_directory_of_another_user_is_read_but_not_written(run_python, tmp_path):
+def test_a_directory_of_another_user_is_read_but_not_written(run_python, open_place):
     """No permission to write, and a uid without a passwd entry: hits, no store, no failure."""
-    directory = tmp_path / "c"
-    stats_of(run_python(program(directory)))
-    for path in [tmp_path, *tmp_path.parents]:
-        if path.stat().st_uid == 0 and path != path.parent and not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o055)
+    directory = open_place / "c"
+    open_place.chmod(0o755)
+    assert stats_of(run_python(program(directory)))["stores"] == 5
     subprocess.run(["chmod", "-R", "a+rX", directory], check=True)
     finished = run_python(
-        program(directory, before=AS_NOBODY, between="jax.jit(lambda x: x - factor)(x)"), env={"HOME": None}
+        program(directory, before=AS_NOBODY, between="jax.jit(lambda x: x - factor)(x)"),
+        env={"HOME": None},
+        cwd=open_place,
     )
 
     stats = stats_of(finished)
@@ -122,9 +122,9 @@ def test_a_directory_of_another_user_is_read_but_not_written(run_python, tmp_pat
 
 
 @needs_root
-def test_a_directory_that_may_not_even_be_read(run_python, tmp_path):
+def test_a_directory_that_may_not_even_be_read(run_python, open_place):
     """Another user's 0700 directory: the program is right, one warning says why nothing is cached."""
-    directory = tmp_path / "c"
+    directory = open_place / "c"
     stats_of(run_python(program(directory)))
     finished = run_python(program(directory, before=AS_NOBODY), env={"HOME": None}, cwd="/")
 
@@ -135,26 +135,19 @@ def test_a_directory_that_may_not_even_be_read(run_python, tmp_path):
 
 
 @needs_root
-def test_a_uid_without_a_passwd_entry_has_a_cache(run_python, tmp_path):
+def test_a_uid_without_a_passwd_entry_has_a_cache(run_python, open_place):
     """As in a container that runs under an arbitrary uid, without HOME."""
-    directory = tmp_path / "open"
-    directory.mkdir()
-    for path in [directory, *directory.parents]:
-        if not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o055)
-    directory.chmod(0o777)
-    finished = run_python(program(directory / "c", before=AS_NOBODY), env={"HOME": None, "XDG_CACHE_HOME": None})
+    finished = run_python(
+        program(open_place / "c", before=AS_NOBODY), env={"HOME": None, "XDG_CACHE_HOME": None}, cwd=open_place
+    )
 
     assert stats_of(finished)["stores"] == 5
 
 
 @needs_root
-def test_a_home_of_another_user(run_python, tmp_path):
+def test_a_home_of_another_user(run_python, open_place):
     """As in a container of an arbitrary uid with root's HOME: temporary files hold the copies of a bucket's entries."""
-    for path in [tmp_path, *tmp_path.parents]:
-        if not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o055)
-    home, temporary = tmp_path / "root", tmp_path / "tmp"
+    home, temporary = open_place / "root", open_place / "tmp"
     home.mkdir(mode=0o700)
     temporary.mkdir()
     temporary.chmod(0o777)

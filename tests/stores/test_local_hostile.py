@@ -298,9 +298,10 @@ AS_OTHER = "import os, sys; os.setgid(54321); os.setuid(54321)\n"
 
 
 @needs_root
-def test_a_prepared_directory_is_not_used(run_python, tmp_path):
+def test_a_prepared_directory_is_not_used(run_python, open_place):
     """A store that another user has prepared is neither read nor written, unless the directory is declared trusted."""
-    path = tmp_path / "cache"
+    open_place.chmod(0o755)
+    path = open_place / "cache"
     with LocalStore(path) as store:
         store.put("k", b"attacker's bytes")
     for directory, _, files in os.walk(path):
@@ -309,9 +310,6 @@ def test_a_prepared_directory_is_not_used(run_python, tmp_path):
         for file in files:
             os.chown(f"{directory}/{file}", 54322, 54322)
             os.chmod(f"{directory}/{file}", 0o666)  # noqa: PTH101
-    for above in (tmp_path, *tmp_path.parents):
-        if above != above.parent:
-            above.chmod(above.stat().st_mode | 0o055)
     finished = run_python(
         f"""
         import os

@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,6 @@ def said(kind, function, *arguments):
         return str(exc)
     raise AssertionError(f"no {kind.__name__}")
 """
-
-
-@pytest.fixture
-def open_place():
-    """A directory that every user can reach; pytest's own are for their owner only."""
-    place = Path(tempfile.mkdtemp(prefix="ejcache-test-"))
-    place.chmod(0o777)
-    yield place
-    shutil.rmtree(place)
 
 
 def tree(path):
