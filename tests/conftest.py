@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 from helpers import ROOT, python_command, run_program, variables_to_clear
+from steps import Clock
 
 import ejcache
 from ejcache.bucket.breaker import forget_breakers
@@ -64,6 +65,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for directory in (Path(ejcache.__file__).parent, ROOT / "tests" / "support"):
             compileall.compile_dir(directory, quiet=2)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Seconds that stand still until the test moves them."""
+    return Clock()
 
 
 @pytest.fixture(autouse=True)

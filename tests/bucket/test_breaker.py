@@ -13,21 +13,6 @@ from ejcache.errors import StoreBusyError, StoreNotAskedError, StoreReadOnlyErro
 from ejcache.testing.processes import in_fork
 
 
-class Clock:
-    """Monotonic seconds that stand still until a test moves them."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def breaker(clock):
     return CircuitBreaker(failures=3, slow_seconds=2.0, cooldown=30.0, clock=clock, jitter=lambda low, high: 1.0)

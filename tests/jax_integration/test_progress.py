@@ -46,21 +46,6 @@ print(stats.hits, stats.misses)
 """
 
 
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def steps(clock):
     return Steps(clock)

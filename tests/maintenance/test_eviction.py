@@ -31,14 +31,6 @@ DAY = 86_400.0
 HOUR = 3_600.0
 
 
-class Clock:
-    def __init__(self, now=1000.0):
-        self.now = now
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture(params=["memory", "files"])
 def objects(request, tmp_path):
     return MemoryBucket() if request.param == "memory" else FileBucket(tmp_path / "shared")
@@ -239,11 +231,6 @@ class Process:
         report = self.scheduler.run_if_due()
         self.steps.step()
         return report
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 def test_now_and_then(clock):

@@ -1,8 +1,18 @@
-"""A scheduler without threads: what is due runs when the test says so."""
+"""A clock, and a scheduler without threads: time passes, and what is due runs, when the test says so."""
 
 from __future__ import annotations
 
 from ejcache.util.scheduler import Scheduler
+
+
+class Clock:
+    """Seconds that stand still until a test moves them."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
 
 
 class Steps(Scheduler):

@@ -13,14 +13,6 @@ from ejcache.testing.processes import in_fork
 from ejcache.util.scheduler import Scheduler
 
 
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def worker():
     worker = Scheduler(threads=2)
@@ -72,9 +64,9 @@ def test_the_queue_is_bounded():
     worker.stop()
 
 
-def test_recurring_tasks_when_they_are_due():
+def test_recurring_tasks_when_they_are_due(clock):
     """A recurring task runs once per interval, more or less, and not again while it is running."""
-    clock, seen = Clock(), []
+    seen = []
     worker = Scheduler(clock=clock)
 
     def task():
@@ -91,9 +83,9 @@ def test_recurring_tasks_when_they_are_due():
     assert len(seen) == 3
 
 
-def test_delayed_tasks_when_they_are_due():
+def test_delayed_tasks_when_they_are_due(clock):
     """A delayed task runs once, when it is due, and not at all after `stop`."""
-    clock, seen, ran = Clock(), [], threading.Event()
+    seen, ran = [], threading.Event()
     worker = Scheduler(clock=clock)
     assert worker.later(10.0, lambda: (seen.append(clock.now), ran.set())) is True
     clock.now += 9.0
