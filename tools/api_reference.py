@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from written_page import write_pages
+
 import ejcache
 from ejcache import errors
 from ejcache.cache.explanation import Explanation
@@ -163,16 +165,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        if PAGE.exists() and PAGE.read_text() == wanted:
-            return 0
-        print(f"{PAGE} is out of date: run python tools/api_reference.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(wanted)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_pages({PAGE: page()}))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from written_page import write_pages
 
 from ejcache.cli.app.commands import build
 
@@ -123,15 +124,7 @@ def main() -> int:
     if tuple(map(int, version("typer").split(".")[:2])) >= (0, 29):  # its help looks otherwise
         print("this needs the typer that pyproject.toml asks for: pip install 'typer<0.29'", file=sys.stderr)
         return 2
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        fine = PAGE.exists() and PAGE.read_text() == wanted
-        if not fine:
-            print(f"{PAGE} is out of date: run python tools/cli_reference.py", file=sys.stderr)
-        return 0 if fine else 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(wanted)
-    return 0
+    return write_pages({PAGE: page()})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from written_page import write_pages
+
 from ejcache import open_store
 from ejcache.autotune.records.key import RecordKey
 from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
@@ -138,16 +140,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        fine = PAGE.exists() and PAGE.read_text() == wanted
-        if not fine:
-            print(f"{PAGE} is out of date: run python tools/json_reference.py", file=sys.stderr)
-        return 0 if fine else 1
-    PAGE.write_text(wanted)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_pages({PAGE: page()}))

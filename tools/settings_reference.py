@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from written_page import write_pages
+
 from ejcache.settings import values as read
 from ejcache.settings.floors import Floors
 from ejcache.settings.table import SETTINGS
@@ -162,17 +164,5 @@ def types() -> str:
     return _TYPES_HEAD + "".join(options) + _VALUES_HEAD + "".join(values)
 
 
-def main() -> int:
-    wanted = {PAGE: page(), TYPES: types()}
-    if "--check" in sys.argv[1:]:
-        stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-        for path in stale:
-            print(f"{path} is out of date: run python tools/settings_reference.py", file=sys.stderr)
-        return 1 if stale else 0
-    for path, text in wanted.items():
-        path.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_pages({PAGE: page(), TYPES: types()}))
