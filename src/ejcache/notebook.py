@@ -65,12 +65,8 @@ def _line(before: Stats, after: Stats) -> str:
     compiled, loaded = after.misses - before.misses, after.hits - before.hits
     parts = []
     if compiled > 0:
-        seconds = _amount(after) - _amount(before)
+        seconds = after.compile_seconds - before.compile_seconds
         parts.append(f"compiled {compiled} in {seconds:.1f} s")
     if loaded > 0:
         parts.append(f"loaded {loaded}, saved {max(0.0, after.seconds_saved - before.seconds_saved):.1f} s")
     return f"ejcache: {', '.join(parts)}" if parts else ""
-
-
-def _amount(stats: Stats) -> float:
-    return float(stats.amounts.get("compile_seconds", 0.0))

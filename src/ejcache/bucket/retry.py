@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreUnavailableError
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,5 +98,5 @@ class RetryPolicy:
                 break
             time.sleep(pause)
         kind = StoreBusyError if failure.busy else StoreUnavailableError
-        said = f"{what}: {failure} ({tries} {'try' if tries == 1 else 'tries'} within {self.deadline:g} s)"
+        said = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {self.deadline:g} s)"
         raise kind(said) from failure

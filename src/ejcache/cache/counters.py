@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from ejcache.util.tally import Tally
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ __all__ = ["MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats"]
 
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
+_COUNTS: Final = ("hits", "misses", "stores", "errors", "corrupt")
 
 
 class Miss(StrEnum):
@@ -109,15 +111,8 @@ class Stats:
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> Stats:
         """The statistics that counters of these amounts stand for."""
-        return cls(
-            hits=int(amounts.get("hits", 0)),
-            misses=int(amounts.get("misses", 0)),
-            stores=int(amounts.get("stores", 0)),
-            errors=int(amounts.get("errors", 0)),
-            corrupt=int(amounts.get("corrupt", 0)),
-            seconds_saved=float(amounts.get("seconds_saved", 0.0)),
-            amounts=dict(amounts),
-        )
+        counts = {name: int(amounts.get(name, 0)) for name in _COUNTS}
+        return cls(**counts, seconds_saved=float(amounts.get("seconds_saved", 0.0)), amounts=dict(amounts))
 
     @property
     def requests(self) -> int:
@@ -130,14 +125,19 @@ class Stats:
         return self.hits / self.requests if self.requests else 0.0
 
     @property
+    def compile_seconds(self) -> float:
+        """Seconds that the compilations of the misses took."""
+        return float(self.amounts.get("compile_seconds", 0.0))
+
+    @property
     def saved_of_total(self) -> str:
         """`1.2 of 1.4 s`: the compile time that the cache saved, and that of all that was asked of it."""
         saved = max(0.0, self.seconds_saved)
-        return f"{saved:.1f} of {saved + float(self.amounts.get('compile_seconds', 0.0)):.1f} s"
+        return f"{saved:.1f} of {saved + self.compile_seconds:.1f} s"
 
     def __str__(self) -> str:
-        counts = f"{self.hits} hit{'s' * (self.hits != 1)}, {self.misses} miss{'es' * (self.misses != 1)}"
-        return f"saved {self.saved_of_total} of compiling: {counts}, {self.stores} stored"
+        counts = f"{plural(self.hits, 'hit')}, {plural(self.misses, 'miss', 'misses')}, {self.stores:,} stored"
+        return f"saved {self.saved_of_total} of compiling: {counts}"
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
@@ -179,6 +179,13 @@ class Stats:
 
     def to_dict(self) -> dict[str, object]:
         """Stable snake_case fields, for machines."""
+
+        def count(name: str) -> int:
+            return int(self.amounts.get(name, 0))
+
+        def seconds(name: str) -> float:
+            return round(float(self.amounts.get(name, 0.0)), 6)
+
         return {
             "hits": self.hits,
             "misses": self.misses,
@@ -188,17 +195,17 @@ class Stats:
             "errors": self.errors,
             "corrupt": self.corrupt,
             "seconds_saved": round(self.seconds_saved, 6),
-            "compile_seconds": round(float(self.amounts.get("compile_seconds", 0.0)), 6),
-            "left_out": int(self.amounts.get("left_out", 0)),
-            "left_out_seconds": round(float(self.amounts.get("left_out_seconds", 0.0)), 6),
-            "kept_here": int(self.amounts.get("kept_here", 0)),
-            "kept_here_seconds": round(float(self.amounts.get("kept_here_seconds", 0.0)), 6),
-            "load_seconds": round(float(self.amounts.get("load_seconds", 0.0)), 6),
-            "bytes_read": int(self.amounts.get("bytes_read", 0)),
-            "bytes_written": int(self.amounts.get("bytes_written", 0)),
+            "compile_seconds": round(self.compile_seconds, 6),
+            "left_out": count("left_out"),
+            "left_out_seconds": seconds("left_out_seconds"),
+            "kept_here": count("kept_here"),
+            "kept_here_seconds": seconds("kept_here_seconds"),
+            "load_seconds": seconds("load_seconds"),
+            "bytes_read": count("bytes_read"),
+            "bytes_written": count("bytes_written"),
             "preloaded": {
-                **{name: int(self.amounts.get(f"preload_{name}", 0)) for name in ("loaded", "hits", "unused", "bytes")},
-                "seconds": round(float(self.amounts.get("preload_seconds", 0.0)), 6),
+                **{name: count(f"preload_{name}") for name in ("loaded", "hits", "unused", "bytes")},
+                "seconds": seconds("preload_seconds"),
             },
             "checks": self._by_prefix("check_"),
             "misses_by_reason": self.misses_by_reason,

@@ -23,6 +23,7 @@ from ejcache.settings.environment import environment_variable
 from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log, warn_once
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -135,14 +136,14 @@ def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, ob
 def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> str:
     """The report as one line for a person: the seconds first, because many small hits may save little."""
     parts = [
-        _count(stats.hits, "hit", "hits"),
-        _count(stats.misses, "miss", "misses") + _reasons(stats.misses_by_reason, unless=frozenset({Miss.ABSENT})),
-        f"{stats.stores} stored",
+        plural(stats.hits, "hit"),
+        plural(stats.misses, "miss", "misses") + _reasons(stats.misses_by_reason, unless=frozenset({Miss.ABSENT})),
+        f"{stats.stores:,} stored",
     ]
     if stats.skipped:
-        parts.append(f"{sum(stats.skipped.values())} not stored" + _reasons(stats.skipped))
+        parts.append(f"{sum(stats.skipped.values()):,} not stored" + _reasons(stats.skipped))
     if stats.errors:
-        parts.append(_count(stats.errors, "error", "errors"))
+        parts.append(plural(stats.errors, "error"))
     within = "" if processes == 1 else f" in {processes} processes"
     line = f"ejcache: saved {stats.saved_of_total}{within}: {', '.join(parts)} ({', '.join(places)})"
     left_out = float(stats.amounts.get("left_out_seconds", 0.0))
@@ -187,11 +188,7 @@ def _total(caches: Iterable[Reported]) -> Stats:
     return Stats.of(amounts)
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
-
-
 def _reasons(by_reason: Mapping[str, int], *, unless: frozenset[str] = frozenset()) -> str:
     if set(by_reason) <= unless:
         return ""
-    return f" ({', '.join(f'{amount} {reason}' for reason, amount in by_reason.items())})"
+    return f" ({', '.join(f'{amount:,} {reason}' for reason, amount in by_reason.items())})"

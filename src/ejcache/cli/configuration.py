@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ejcache.settings.resolve import Settings
+    from ejcache.stores.location import Location
 
 __all__ = ["app", "config", "get_value", "set_values", "unset_values"]
 
@@ -197,7 +198,7 @@ def _change(
     as_json = as_json or before.as_json
     settings = command_settings(directory)
     with_cache = dict(changes) if to == "cache" else {}
-    if to is None and not changes.keys().isdisjoint(LIMITS) and _is_shared(settings):
+    if to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]:
         with_cache = {name: text for name, text in changes.items() if name in LIMITS}
     in_file = {name: text for name, text in changes.items() if name not in with_cache}
     written = _change_file(in_file, HOST_FILE if to == "host" else user_file()) if in_file else None
@@ -233,23 +234,30 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
     from ejcache.stores.opening import open_bucket
 
     parsed = {name: parse_limit(name, text or "none") for name, text in changes.items()}
-    if not _is_shared(settings):
+    location, shared = _location(settings)
+    if not shared:
         raise UsageError(
             f"{settings.cache_dir} is used by this host alone, and limits are stored with shared caches only: "
             "without --to cache, max_size is written into the user's configuration file"
         )
-    bucket = open_bucket(str(settings.cache_dir), settings=settings)
+    bucket = open_bucket(location, settings=settings)
     try:
         return change_limits(bucket, parsed)
     finally:
         bucket.close()
 
 
-def _is_shared(settings: Settings) -> bool:
+def _location(settings: Settings) -> tuple[Location, bool]:
+    """Where the cache is, and whether hosts share it.
+
+    Raises:
+        UsageError: the URL is not one of a cache.
+    """
     from ejcache.stores.filesystems import detect_shared_storage
     from ejcache.stores.location import Location
 
-    return detect_shared_storage(Location.parse(str(settings.cache_dir)))
+    location = Location.parse(str(settings.cache_dir))
+    return location, detect_shared_storage(location)
 
 
 def _plain(value: Any) -> str:
@@ -261,13 +269,12 @@ def _plain(value: Any) -> str:
 
 def _why_untrusted(settings: Settings) -> str:
     """Why programs load no code from the local cache directory; "" if they do, or if it is not a local directory."""
-    from ejcache.stores.filesystems import detect_shared_storage
     from ejcache.stores.local.layout import Layout
-    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.location import LocationKind
 
     with suppress(UsageError):
-        location = Location.parse(str(settings.cache_dir))
-        if location.kind is LocationKind.DIRECTORY and not detect_shared_storage(location):
+        location, shared = _location(settings)
+        if location.kind is LocationKind.DIRECTORY and not shared:
             return Layout(Path(location.path), trusted=settings.trust_dir).why_untrusted()
     return ""
 
@@ -279,14 +286,12 @@ def _stored_limits(settings: Settings) -> dict[str, Any] | None:
         UsageError: the URL is not one of a cache.
     """
     from ejcache.maintenance.stored_policy import read_limits
-    from ejcache.stores.filesystems import detect_shared_storage
-    from ejcache.stores.location import Location
     from ejcache.stores.opening import open_bucket
 
-    location = Location.parse(str(settings.cache_dir))
+    location, shared = _location(settings)
+    if not shared:
+        return None
     try:
-        if not detect_shared_storage(location):
-            return None
         bucket = open_bucket(location, settings=settings, deadline=_LIMITS_SECONDS)
         try:
             return read_limits(bucket)

@@ -17,7 +17,7 @@ import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from ejcache.util.units import format_age, format_size
+from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -206,7 +206,6 @@ def progress(label: str, total: int | None, *, quiet: bool = False, after: float
     task = bar.add_task(label, total=total)
     timer = Scheduler(threads=1, name="ejcache-progress")
     changing = threading.Lock()
-    began = time.monotonic()
     ended = False
 
     def show() -> None:
@@ -214,15 +213,13 @@ def progress(label: str, total: int | None, *, quiet: bool = False, after: float
             if not ended and not bar.live.is_started:
                 bar.start()
 
-    def advance() -> None:
-        bar.advance(task)
-        if not bar.live.is_started and time.monotonic() - began > after:
-            show()
-
     with _shown:
-        timer.later(after, show)
+        if after > 0.0:
+            timer.later(after, show)
+        else:
+            show()
         try:
-            yield advance
+            yield lambda: bar.advance(task)
         finally:
             with changing:
                 ended = True
@@ -262,11 +259,6 @@ def share(part: float, whole: float) -> str:
 def fields_of(value: object, *names: str) -> dict[str, Any]:
     """Attributes of an object, for JSON."""
     return {name: getattr(value, name) for name in names}
-
-
-def plural(number: int, one: str, many: str = "") -> str:
-    """`1 entry`, `2 entries`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def count_and_size(entries: int, size: int) -> str:

@@ -4,12 +4,13 @@ A system call on a dead NFS server, a name lookup or a search for credentials ca
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
 joins its threads at exit, so that one hanging call would keep a finished program alive.
 
-Also `short_turns`, for a thread of ours that has to get ahead of the program.
+Also `short_turns`, for a thread of ours that has to get ahead of the program, and `cores`, for how many may.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import threading
@@ -22,7 +23,7 @@ from ejcache.util.lifecycle import track_forks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CallTimeoutError", "DaemonPool", "call_with_timeout", "short_turns", "submit"]
+__all__ = ["CallTimeoutError", "DaemonPool", "call_with_timeout", "cores", "short_turns", "submit"]
 
 T = TypeVar("T")
 
@@ -99,6 +100,12 @@ def _run(future: Future[T], function: Callable[[], T]) -> None:
         future.set_exception(exc)
     else:
         future.set_result(result)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def call_with_timeout(what: str, function: Callable[[], T], seconds: float) -> T:

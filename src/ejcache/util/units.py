@@ -1,4 +1,4 @@
-"""Sizes and ages as people write them: `10GB` is decimal, `10GiB` is binary, `90s 15m 36h 14d` are ages."""
+"""Sizes, ages and counts as people write them: `10GB` is decimal, `10GiB` is binary, `90s 15m 36h 14d` are ages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Final
 
 from ejcache.errors import SettingError
 
-__all__ = ["ACCEPTED_AGE", "ACCEPTED_SIZE", "format_age", "format_size", "parse_age", "parse_size", "whole_number"]
+__all__ = [
+    "ACCEPTED_AGE",
+    "ACCEPTED_SIZE",
+    "format_age",
+    "format_size",
+    "parse_age",
+    "parse_size",
+    "plural",
+    "whole_number",
+]
 
 ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
 ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
@@ -84,6 +93,11 @@ def format_size(size: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """`1 entry`, `2 entries`; `many` is `one` with an s if it is not given."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def format_age(seconds: float) -> str:

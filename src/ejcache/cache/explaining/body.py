@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.explaining.locations import NOWHERE, Place
-from ejcache.cache.explaining.signature import counted
 from ejcache.keys.difference import ARROW, Difference
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -325,7 +325,7 @@ def _main_place(operations: list[Operation]) -> Place | None:
 
 
 def _times(made: list[Operation]) -> str:
-    return f" ({counted(len(made), 'operation')})" if len(made) > 1 else ""
+    return f" ({plural(len(made), 'operation')})" if len(made) > 1 else ""
 
 
 def _at(made: list[Operation]) -> str:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.explaining.types import partition_spec
 from ejcache.keys.difference import ARROW, Difference
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ejcache.cache.explaining.outline import Argument, Outline
 
-__all__ = ["argument_changes", "changed_sizes", "counted", "mesh_changes", "result_changes"]
+__all__ = ["argument_changes", "changed_sizes", "mesh_changes", "result_changes"]
 
 _STATE: Final = re.compile(
     r"^(self|params?|weights?|state|opt_?state|opt|model|variables?|theta|carry|train_state)\b", re.IGNORECASE
@@ -26,11 +27,6 @@ _DONATED: Final = frozenset({"tf.aliasing_output", "jax.buffer_donor"})
 _SHARDING: Final = frozenset({"sdy.sharding", "mhlo.sharding"})
 _WORDS: Final = {"mhlo.memory_kind": "memory", "mhlo.layout_mode": "layout"}
 _WIDE: Final = {("f32", "f64"), ("i32", "i64"), ("u32", "u64"), ("c64", "c128")}
-
-
-def counted(number: int, one: str) -> str:
-    """`1 argument`, `2 arguments`."""
-    return f"{number} {one}{'s' * (number != 1)}"
 
 
 def argument_changes(before: Outline, after: Outline, seen: Sequence[tuple[Argument, ...]] = ()) -> list[Difference]:
@@ -54,9 +50,7 @@ def result_changes(before: Outline, after: Outline) -> list[Difference]:
     old, new = before.results, after.results
     if len(old) != len(new):
         more = tuple(f"{_named(r)}" for r in new[:6])
-        return [
-            Difference("signature", f"the function returns {counted(len(new), 'array')}, not {len(old)}", more=more)
-        ]
+        return [Difference("signature", f"the function returns {plural(len(new), 'array')}, not {len(old)}", more=more)]
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a.type != b.type]
     if not pairs:
         return _attribute_changes(list(zip(old, new, strict=True)), what="result")
@@ -108,7 +102,7 @@ def _count_changes(
         shown = ", ".join(_named(a) for a in arguments[:3]) + (
             ", \N{HORIZONTAL ELLIPSIS}" if len(arguments) > 3 else ""
         )
-        number = counted(len(arguments), "argument")
+        number = plural(len(arguments), "argument")
         was = f"{number} {'was' if len(arguments) == 1 else 'were'} {verb}"
         if all(_OPTIMISER.search(a.name) for a in arguments):
             was = f"the optimizer's state changed: {was}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import pkgutil
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ import jaxlib.version
 from ejcache.keys.environment import cpu_features, library_digest, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import environment_variable
+from ejcache.util.threads import cores
 
 __all__ = ["cpu_identity", "cpu_threads", "native_libraries", "native_library_files"]
 
@@ -77,10 +77,8 @@ def cpu_threads() -> str:
     """What decides how jaxlib before 0.11 splits a CPU program's loops; empty for newer versions."""
     if jaxlib.version.__version_info__ >= (0, 11):
         return ""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count()
     # XLA does not split the loops if it has one thread or one core.
-    return f"{cores} cores, NPROC={environment_variable('NPROC') or ''}"
+    return f"{cores()} cores, NPROC={environment_variable('NPROC') or ''}"
 
 
 def _plugin_directories() -> list[str]:

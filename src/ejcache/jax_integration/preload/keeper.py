@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,15 +31,7 @@ if TYPE_CHECKING:
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import TwoTiers
 
-__all__ = ["ProfileKeeper", "cores", "environment", "note_quick"]
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+__all__ = ["ProfileKeeper", "environment", "note_quick"]
 
 
 def environment(client: Any, settings: Settings) -> str:

@@ -256,8 +256,8 @@ class Preloader:
                 loader.now_ready(key, found=found)
 
     def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:
-        from ejcache.jax_integration.preload.keeper import cores
         from ejcache.jax_integration.preload.loader import BackgroundLoader
+        from ejcache.util.threads import cores
 
         return BackgroundLoader(
             read=lambda key: _read(policy, key, settings),
