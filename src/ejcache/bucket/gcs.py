@@ -12,10 +12,8 @@ refuses an upload whose bytes have another one.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import datetime as dt
-import hashlib
 import json
 import os
 import re
@@ -24,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from ejcache.bucket.async_client import AsyncClient
-from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
+from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["GcsBucket"]
 
 _PAGE: Final = 1000
-_METADATA_KEY: Final = "ejcache-write"
 _LISTED: Final = "items(name,size,timeCreated,generation),nextPageToken"
 _FRESH: Final = dt.timedelta(minutes=10)
 _CONNECTIONS: Final = 64
@@ -59,7 +56,7 @@ class _Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class GcsBucket(Bucket):
+class GcsBucket(ClientBucket):
     """Objects of one bucket below a prefix; versions are generations.
 
     Args:
@@ -71,6 +68,8 @@ class GcsBucket(Bucket):
         options: further arguments of `GCSFileSystem`.
     """
 
+    _scheme = "gs"
+
     def __init__(
         self,
         bucket: str,
@@ -81,32 +80,13 @@ class GcsBucket(Bucket):
         endpoint_url: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(f"gs://{bucket}/{prefix}", policy=policy)
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._options = {"token": credentials or ("anon" if endpoint_url else None), **(options or {})}
+        token = {"token": credentials or ("anon" if endpoint_url else None)}
+        super().__init__(bucket, prefix, policy=policy, options={**token, **(options or {})})
         if endpoint_url:
             # STORAGE_EMULATOR_HOST is often a host and a port alone.
             self._options["endpoint_url"] = endpoint_url if "://" in endpoint_url else f"http://{endpoint_url}"
         self._credentials = credentials
         self._has_batches = True
-        self._client = AsyncClient(f"gs://{bucket}", load=_load, make=self._make, finish=_finish)
-
-    def prepare(self) -> None:
-        """Begin to import the client's library and to look for credentials."""
-        self._client.start()
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether this process has begun to make the client."""
-        return self._client.is_started
-
-    def close(self) -> None:
-        """Close the connections; the next use opens them again."""
-        self._client.close()
-
-    def _prepare(self) -> None:
-        self._client.file_system()
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
         if self._credentials:
@@ -115,7 +95,18 @@ class GcsBucket(Bucket):
         elif self._options["token"] is None and environment_variable(_CREDENTIALS):
             _check_credentials(str(environment_variable(_CREDENTIALS)), f"the credentials file of {_CREDENTIALS}")
         options = {"loop": loop, "skip_instance_cache": True, "use_listings_cache": False, **self._options}
-        return _load()(**options)
+        return self._load()(**options)
+
+    @staticmethod
+    def _load() -> Any:
+        from gcsfs.core import GCSFileSystem
+
+        return GCSFileSystem
+
+    @staticmethod
+    async def _finish(fs: Any) -> None:
+        if fs.session is not None:
+            await fs.session.close()
 
     # Requests.
 
@@ -232,10 +223,9 @@ class GcsBucket(Bucket):
         if version is not None:
             params["ifGenerationMatch"] = "0" if version == ABSENT else version
         boundary = uuid.uuid4().hex
-        digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-        metadata = json.dumps({"name": self._prefix + name, "metadata": {_METADATA_KEY: token}, "md5Hash": digest})
+        metadata = {"name": self._prefix + name, "metadata": {METADATA_KEY: token}, "md5Hash": content_md5(data)}
         head = (
-            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{metadata}\r\n"
+            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
             f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
         )
         answer = self._request(
@@ -260,7 +250,7 @@ class GcsBucket(Bucket):
             return None
         with self._understood(answer):
             found = answer.json()
-            return str(found["generation"]) if found.get("metadata", {}).get(_METADATA_KEY) == token else None
+            return str(found["generation"]) if found.get("metadata", {}).get(METADATA_KEY) == token else None
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
         params = {} if version is None else {"ifGenerationMatch": version}
@@ -390,17 +380,6 @@ async def _session(fs: Any) -> Any:
         # aiohttp would send the request again by itself, and hide that the first one may have been carried out.
         session._retry_connection = False  # noqa: SLF001
     return session
-
-
-def _load() -> Any:
-    from gcsfs.core import GCSFileSystem
-
-    return GCSFileSystem
-
-
-async def _finish(fs: Any) -> None:
-    if fs.session is not None:
-        await fs.session.close()
 
 
 def _stale(credentials: Any) -> bool:

@@ -9,16 +9,14 @@ header, and S3 refuses an upload whose bytes have another digest.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import io
 import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.bucket.async_client import AsyncClient
-from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
+from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
 from ejcache.bucket.layout import TEMPORARY, process_name
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
@@ -32,7 +30,6 @@ __all__ = ["S3Bucket"]
 T = TypeVar("T")
 
 _NOT_S3: Final = "the answer is not one of S3, perhaps of a proxy or a login page"
-_METADATA_KEY: Final = "ejcache-write"
 _NO_KEY: Final = ("NoSuchKey", "404")
 _BROKEN: Final = ("PreconditionFailed", "412")
 _GONE: Final = ("NoSuchKey", "PreconditionFailed", "404", "412")
@@ -48,7 +45,7 @@ class _Refused(Exception):  # noqa: N818  # an answer, not an error
         self.code = code
 
 
-class S3Bucket(Bucket):
+class S3Bucket(ClientBucket):
     """Objects of one bucket below a prefix; versions are ETags.
 
     Args:
@@ -59,6 +56,8 @@ class S3Bucket(Bucket):
         options: further arguments of `S3FileSystem`: key, secret, profile, client_kwargs, …
     """
 
+    _scheme = "s3"
+
     def __init__(
         self,
         bucket: str,
@@ -68,30 +67,10 @@ class S3Bucket(Bucket):
         endpoint_url: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(f"s3://{bucket}/{prefix}", policy=policy)
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._options = dict(options or {})
+        super().__init__(bucket, prefix, policy=policy, options=options or {})
         if endpoint_url:
             self._options["endpoint_url"] = endpoint_url
         self._has_batches: bool | None = None
-        self._client = AsyncClient(f"s3://{bucket}", load=_load, make=self._make, finish=_finish)
-
-    def prepare(self) -> None:
-        """Begin to import the client's library and to look for credentials."""
-        self._client.start()
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether this process has begun to make the client."""
-        return self._client.is_started
-
-    def close(self) -> None:
-        """Close the connections; the next use opens them again."""
-        self._client.close()
-
-    def _prepare(self) -> None:
-        self._client.file_system()
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
         import asyncio
@@ -104,11 +83,27 @@ class S3Bucket(Bucket):
             "max_pool_connections": 64,
             **options.pop("config_kwargs", {}),
         }
-        fs = _load()(loop=loop, skip_instance_cache=True, use_listings_cache=False, config_kwargs=config, **options)
+        fs = self._load()(
+            loop=loop, skip_instance_cache=True, use_listings_cache=False, config_kwargs=config, **options
+        )
         # The client parses megabytes of descriptions and makes a TLS context, for which aiobotocore starts a thread. A
         # first request that a program makes while it is ending could not do that any more.
         asyncio.run_coroutine_threadsafe(self._ready_client(fs), loop).result()
         return fs
+
+    @staticmethod
+    def _load() -> Any:
+        try:
+            from s3fs import S3FileSystem  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        except ImportError as exc:
+            raise StoreUnavailableError("s3:// needs s3fs: pip install 'ejcache[s3]'") from exc
+        return S3FileSystem
+
+    @staticmethod
+    async def _finish(fs: Any) -> None:
+        client, creator = getattr(fs, "_s3", None), getattr(fs, "_s3creator", None)
+        if client is not None and creator is not None:
+            await creator.__aexit__(None, None, None)
 
     async def _ready_client(self, fs: Any) -> Any:
         await fs.set_session()
@@ -227,7 +222,7 @@ class S3Bucket(Bucket):
         async def head(s3: Any) -> tuple[BlobInfo, str | None]:
             found = await s3.head_object(**self._at(name))
             info = BlobInfo(name, found["ContentLength"], found["LastModified"].timestamp(), found["ETag"])
-            return info, found.get("Metadata", {}).get(_METADATA_KEY)
+            return info, found.get("Metadata", {}).get(METADATA_KEY)
 
         try:
             return self._call(head, timeout)
@@ -236,15 +231,14 @@ class S3Bucket(Bucket):
 
     def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
         condition = {} if version is None else {"IfNoneMatch": "*"} if version == ABSENT else {"IfMatch": version}
-        digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
         async def write(s3: Any) -> str:
             # A file is sent in pieces; bytes would be sent in one piece, with a warning.
             answer = await s3.put_object(
                 **self._at(name),
                 Body=io.BytesIO(data),
-                ContentMD5=digest,
-                Metadata={_METADATA_KEY: token},
+                ContentMD5=content_md5(data),
+                Metadata={METADATA_KEY: token},
                 **condition,
             )
             return str(answer["ETag"])
@@ -353,17 +347,3 @@ class S3Bucket(Bucket):
             return self._call(page, timeout)
         except _Refused as exc:
             raise StoreUnavailableError(f"{self.url} cannot be listed: {exc.code}") from exc
-
-
-def _load() -> Any:
-    try:
-        from s3fs import S3FileSystem  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    except ImportError as exc:
-        raise StoreUnavailableError("s3:// needs s3fs: pip install 'ejcache[s3]'") from exc
-    return S3FileSystem
-
-
-async def _finish(fs: Any) -> None:
-    client, creator = getattr(fs, "_s3", None), getattr(fs, "_s3creator", None)
-    if client is not None and creator is not None:
-        await creator.__aexit__(None, None, None)
