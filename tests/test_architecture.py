@@ -56,6 +56,7 @@ INNER_LEVELS = {
         "decorator": 8,
         "ejkernel": 8,
         "replay": 9,
+        "program": 10,
         "candidate_process": 10,
     }
 }

@@ -371,6 +371,27 @@ def test_recorded_operations_are_tuned_later(run_python, place):
 
 
 @needs_ejkernel
+def test_operations_are_tuned_before_the_job(run_python, place):
+    """`ejcache.autotune.tune` finds ejkernel's operations in a function that is only traced, and tunes them."""
+    done = run_python(
+        """
+        import ejcache.autotune.ejkernel as drop_in
+        drop_in.install()
+        import jax, jax.numpy as jnp
+        import ejkernel.modules.operations as o
+        from ejcache import autotune
+        stand_ins = jax.ShapeDtypeStruct((8, 16), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.int32)
+        for call in autotune.tune(jax.jit(lambda x, y: o.fused_cross_entropy(x, y)), *stand_ins):
+            print(call.operation, call.outcome, call.problem)
+        o.fused_cross_entropy(jnp.ones((8, 16)), jnp.zeros((8,), jnp.int32))
+        print(autotune.default_chooser().counters["tuning"])
+        """,
+        timeout=240,
+    )
+    assert done.stdout.splitlines()[-2:] == ["fused_cross_entropy tuned ", "0"]
+
+
+@needs_ejkernel
 def test_unmodified_ejkernel_shares_through_a_bucket(run_python, tmp_path):
     """Two hosts with nothing in common but a gs:// URL: the second one tunes nothing."""
     from buckets import GcsServerProcess

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.operation import Autotuned
     from ejcache.autotune.policy import Policy, forward_only, overlay, policy_override, require
+    from ejcache.autotune.program.functions import tune
     from ejcache.autotune.recording import record
     from ejcache.autotune.records.json_values import ConfigurationError
     from ejcache.autotune.records.key import RecordKey
     from ejcache.autotune.records.record import Candidate, Record, Source
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
+    from ejcache.autotune.replay import TunedCall
 
 __all__ = [
     "AutotuneStore",
@@ -37,6 +39,7 @@ __all__ = [
     "Record",
     "RecordKey",
     "Source",
+    "TunedCall",
     "Tuner",
     "autotuned",
     "chooser_for",
@@ -50,6 +53,7 @@ __all__ = [
     "require",
     "set_default_store",
     "show_progress",
+    "tune",
 ]
 
 _MODULES: Final = {
@@ -60,11 +64,13 @@ _MODULES: Final = {
     "measure.tuner": ("Tuner",),
     "operation": ("Autotuned",),
     "policy": ("Policy", "forward_only", "overlay", "policy_override", "require"),
+    "program.functions": ("tune",),
     "recording": ("record",),
     "records.json_values": ("ConfigurationError",),
     "records.key": ("RecordKey",),
     "records.record": ("Candidate", "Record", "Source"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
+    "replay": ("TunedCall",),
 }
 
 

@@ -101,6 +101,7 @@ class ChoiceRequest:
         unhashable: reasons why the call has no key of its own. Such a call is neither looked up nor measured.
         describe: returns the call as `call_documents` records it; raises `UnrecordableError`.
         code: returns a digest of the operation's code, or an empty text; a record may be of other code.
+        untraced: returns this request without tracers, so that it can be measured when the trace has ended.
     """
 
     key: RecordKey
@@ -114,3 +115,4 @@ class ChoiceRequest:
     unhashable: Sequence[str] = ()
     describe: Callable[[], dict[str, Any]] | None = None
     code: Callable[[], str] = str
+    untraced: Callable[[], ChoiceRequest] | None = None

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter, deque
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -23,7 +23,7 @@ from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.pod import POD, PodAgreement
 from ejcache.autotune.policy import current_policy, overlaid
-from ejcache.autotune.recording import note, recording
+from ejcache.autotune.recording import collected, note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, to_json
 from ejcache.autotune.records.key import differences
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, space_digest
@@ -116,6 +116,8 @@ class Chooser:
             return self._chosen(Choice(request.override, Source.OVERRIDE, key))
         if (found := overlaid(key)) is not None:
             return self._chosen(Choice(found[0], Source.OVERLAY, key))
+        if collected(request, self.store, self.measured):
+            return self._chosen(self._unmeasured(request))
         if request.unhashable:
             return self._chosen(self._without_key(request))
         state = self._state(key.digest)
@@ -135,6 +137,20 @@ class Chooser:
             choice = self.agreement.settle(request, lambda: self._resolve(request, policy, state))
             self._keep(state, choice, policy)
         return self._chosen(choice)
+
+    def measured(self, request: ChoiceRequest, known: Record | None = None) -> Record:
+        """Measure the call, and do not publish the result. If all candidates fail, it does not work.
+
+        Args:
+            request: the call, which has a `tune`.
+            known: an earlier record. Its candidates are not measured again.
+        """
+        assert request.tune is not None  # noqa: S101 (for the type checker)
+        token = _being_tuned.set(_being_tuned.get() | {request.key.digest})
+        try:
+            return request.tune(known, request.heuristic() if request.heuristic is not None else NO_CONFIGURATION)
+        finally:
+            _being_tuned.reset(token)
 
     def forget(self) -> None:
         """Choose again for each key, from the records that the layers have then."""
@@ -250,18 +266,14 @@ class Chooser:
         if request.tune is None or state.failed:
             return None
         self.emit("tuning", key)
-        token = _being_tuned.set(_being_tuned.get() | {key.digest})
         try:
-            default = request.heuristic() if request.heuristic is not None else NO_CONFIGURATION
-            record = request.tune(known, default)
+            record = self.measured(request, known)
             configuration = request.restore(record.configuration, record.source) if record.works else None
         except Exception as exc:
             # A failed measurement must not end the program, which can run with a configuration that is not measured.
             state.failed = True
             self._report(f"tuning {key.operation}", "%s could not be tuned: %s", key, repr(exc))
             return None
-        finally:
-            _being_tuned.reset(token)
         try:
             self.store.publish(record)
         except EjcacheError as exc:
@@ -307,6 +319,12 @@ class Chooser:
         yield from self.store.other_environments(key)
         if policy.nearest:
             yield from nearest(self.store, key)
+
+    def _unmeasured(self, request: ChoiceRequest) -> Choice:
+        """A choice for a program that is only traced: not measured, not agreed on, and not remembered."""
+        policy = replace(current_policy(request.policy), on_miss="heuristics")
+        found = None if request.unhashable else self._stored(request, policy, _KeyState())
+        return found or self._guess(request)
 
     def _guess(self, request: ChoiceRequest) -> Choice:
         if request.heuristic is None:

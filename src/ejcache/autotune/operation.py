@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -15,10 +16,11 @@ from ejcache.autotune.call_key import Describer, code_digest, fingerprint
 from ejcache.autotune.choice import ChoiceRequest
 from ejcache.autotune.chooser import chooser_for, default_chooser, similar_configurations
 from ejcache.autotune.measure.device import device_and_environment
+from ejcache.autotune.measure.inputs import untraced
 from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.tuner import Tuner, attempt
 from ejcache.autotune.policy import altered, current_policy
-from ejcache.autotune.recording import recording
+from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
 from ejcache.autotune.records.key import RecordKey
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source
@@ -74,7 +76,13 @@ class BoundCall:
             unhashable=self.unhashable,
             describe=self.described,
             code=lambda: self.operation.code,
+            untraced=self._untraced,
         )
+
+    def _untraced(self) -> ChoiceRequest:
+        again = copy.copy(self)
+        again.args, again.kwargs = untraced(self.args, self.kwargs)
+        return again.request()
 
     def candidates(self) -> list[Any]:
         """The configurations to measure."""
@@ -280,7 +288,7 @@ class Autotuned(Generic[P, R]):
         if given or len(args) > self._config_index:
             return self.function(*args, **kwargs)
         chooser = self._own_chooser or default_chooser()
-        call = None if altered() or recording() else fingerprint(args, kwargs)
+        call = None if altered() or recording() or collecting() else fingerprint(args, kwargs)
         if call is not None:
             held = self._calls.get(call)
             if held is not None and held.counts(chooser):

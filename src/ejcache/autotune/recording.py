@@ -1,11 +1,12 @@
 """Records the calls of operations, so that they can be tuned later or on another machine.
 
-`record()` or `EJCACHE_AUTOTUNE_RECORD` switches it on.
+`record()` or `EJCACHE_AUTOTUNE_RECORD` switches it on. `collect()` keeps them for this process alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import time
 from contextvars import ContextVar
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import MAX_CALL_BYTES, UnrecordableError, decode_call, encode_call
 from ejcache.autotune.log import warn_once
+from ejcache.autotune.measure.worker_thread import WorkerThread
 from ejcache.autotune.records.key import slug
 from ejcache.autotune.records.store import default_store
+from ejcache.autotune.trace_context import traced_apart
 from ejcache.errors import EjcacheError, EntryError, StoreError
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import resolve
@@ -24,11 +27,24 @@ from ejcache.stores.documents import open_documents
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ejcache.autotune.choice import ChoiceRequest
     from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.stores.documents import Documents
 
-__all__ = ["RECORDED", "RecordedCall", "note", "record", "recorded_calls", "recording"]
+__all__ = [
+    "RECORDED",
+    "CollectedCall",
+    "RecordedCall",
+    "collect",
+    "collected",
+    "collecting",
+    "note",
+    "record",
+    "recorded_calls",
+    "recording",
+]
 
 RECORDED: Final = "autotune-recorded/"
 _MOST_NOTED: Final = 10_000
@@ -53,6 +69,82 @@ def record(url: str | None = None) -> Iterator[None]:
         yield
     finally:
         _documents.reset(token)
+
+
+class CollectedCall:
+    """A call that can be measured when the trace in which it was made has ended.
+
+    Attributes:
+        request: the call, with stand-ins for tracers.
+        store: takes the record.
+    """
+
+    def __init__(
+        self, request: ChoiceRequest, store: AutotuneStore, measure: Callable[[ChoiceRequest], Record]
+    ) -> None:
+        self.request = request if request.untraced is None else request.untraced()
+        self.store = store
+        self._measure = measure
+        # The call may be inside `with jax.default_matmul_precision(...)`, which the measurement must see, too.
+        self._thread = WorkerThread()
+
+    def measured(self) -> Record:
+        """Measure the call under the settings of JAX that it had; errors of the measurement pass."""
+
+        def measure() -> Record:
+            # The thread has the context of the call, in which operations that a candidate calls are collected.
+            _collected.set(None)
+            return self._measure(self.request)
+
+        try:
+            return self._thread.run(measure)
+        finally:
+            self._thread.close()
+
+
+_collected: Final[ContextVar[dict[tuple[int, str], CollectedCall] | None]] = ContextVar(
+    "ejcache_autotune_collected", default=None
+)
+_collections: Final = itertools.count()
+
+
+@contextlib.contextmanager
+def collect() -> Iterator[dict[tuple[int, str], CollectedCall]]:
+    """Keep each kind of call that a program traces in this block, and measure nothing meanwhile.
+
+    Yields:
+        The calls by store and key, in the order of the first calls. It is filled while the block runs.
+    """
+    calls: dict[tuple[int, str], CollectedCall] = {}
+    token = _collected.set(calls)
+    try:
+        # A program that was traced before would reuse its trace, and call no operation.
+        with traced_apart(f"collection {next(_collections)}"):
+            yield calls
+    finally:
+        _collected.reset(token)
+
+
+def collected(request: ChoiceRequest, store: AutotuneStore, measure: Callable[[ChoiceRequest], Record]) -> bool:
+    """Whether calls are collected now. If so, the call is among them from now on.
+
+    Args:
+        request: the call.
+        store: takes its record.
+        measure: measures it.
+    """
+    calls = _collected.get()
+    if calls is None:
+        return False
+    place = (id(store), request.key.digest)
+    if place not in calls and request.tune is not None:
+        calls[place] = CollectedCall(request, store, measure)
+    return True
+
+
+def collecting() -> bool:
+    """Whether calls are collected now."""
+    return _collected.get() is not None
 
 
 def recording() -> bool:

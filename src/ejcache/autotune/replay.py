@@ -16,6 +16,8 @@ from ejcache.autotune.records.record import Source
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ejcache.autotune.ejkernel.chain import InvocationCall
     from ejcache.autotune.operation import BoundCall
     from ejcache.autotune.recording import RecordedCall
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
 
-__all__ = ["ReplayOutcome", "Replayed", "replay", "tunable"]
+__all__ = ["TunedCall", "TuningOutcome", "replay", "tunable", "tuned_call"]
 
 
-class ReplayOutcome(StrEnum):
-    """The result of tuning a recorded call."""
+class TuningOutcome(StrEnum):
+    """The result of tuning a call."""
 
     TUNED = "tuned"
     ALREADY = "already tuned"
@@ -35,11 +37,11 @@ class ReplayOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """One recorded call, replayed.
+class TunedCall:
+    """One call that was to be tuned.
 
     Attributes:
-        path: of its document.
+        path: of the document that recorded it, or of its record.
         operation: its name.
         outcome: the result.
         record: of the call, if there is one.
@@ -48,14 +50,14 @@ class Replayed:
 
     path: str
     operation: str
-    outcome: ReplayOutcome
+    outcome: TuningOutcome
     record: Record | None = None
     problem: str = ""
 
 
 def replay(
     recorded: RecordedCall, store: AutotuneStore, names: RecordedNames, *, force: bool = False, unsure: bool = False
-) -> Replayed:
+) -> TunedCall:
     """Tune one recorded call on this machine and publish the record.
 
     Args:
@@ -66,33 +68,56 @@ def replay(
         unsure: measure the call also if its record is unsure.
     """
     if recorded.call is None:
-        return Replayed(recorded.path, "", ReplayOutcome.FAILED, problem=recorded.problem)
+        return TunedCall(recorded.path, "", TuningOutcome.FAILED, problem=recorded.problem)
     operation = recorded.call["operation"]
     try:
         with _mode_of(recorded.call):
             return _replayed(recorded.path, recorded.call, store, names, force=force, unsure=unsure)
     except Exception as exc:
         # A call that cannot be replayed must not end the tuning of the others.
-        return Replayed(recorded.path, operation, ReplayOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
+        return TunedCall(recorded.path, operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
 
 
 def _replayed(
     path: str, call: dict[str, Any], store: AutotuneStore, names: RecordedNames, *, force: bool, unsure: bool
-) -> Replayed:
-    operation = call["operation"]
+) -> TunedCall:
     again = tunable(call, names)
     _check_same(again.key, call)
-    found = store.find(again.key)
+    return tuned_call(path, again.key, again.measured, store, force=force, unsure=unsure)
+
+
+def tuned_call(
+    path: str,
+    key: RecordKey,
+    measured: Callable[[], Record],
+    store: AutotuneStore,
+    *,
+    force: bool = False,
+    unsure: bool = False,
+) -> TunedCall:
+    """Measure a call unless it has a tuned record, and publish the record; errors of the measurement pass.
+
+    Args:
+        path: for the result.
+        key: of the call.
+        measured: measures the call.
+        store: takes the record.
+        force: measure the call even if it has a tuned record.
+        unsure: measure the call also if its record is unsure.
+    """
+    found = store.find(key)
     again_wanted = force or found is None or not found.record.works or (unsure and bool(found.record.unsure))
     if found is not None and found.source.rank <= Source.TUNED.rank and not again_wanted:
-        return Replayed(path, operation, ReplayOutcome.ALREADY, found.record)
-    record = again.measured()
+        return TunedCall(path, key.operation, TuningOutcome.ALREADY, found.record)
+    record = measured()
     published = store.publish(record)
     if not record.works:
-        return Replayed(path, operation, ReplayOutcome.FAILED, problem=f"every candidate failed: {record.failures()}")
+        return TunedCall(
+            path, key.operation, TuningOutcome.FAILED, problem=f"every candidate failed: {record.failures()}"
+        )
     if not published:
-        return Replayed(path, operation, ReplayOutcome.FAILED, record, "it could not be stored")
-    return Replayed(path, operation, ReplayOutcome.TUNED, record)
+        return TunedCall(path, key.operation, TuningOutcome.FAILED, record, "it could not be stored")
+    return TunedCall(path, key.operation, TuningOutcome.TUNED, record)
 
 
 def _mode_of(call: dict[str, Any]) -> contextlib.AbstractContextManager[None]:

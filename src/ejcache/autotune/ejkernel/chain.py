@@ -7,6 +7,7 @@ one of its keys is used only if the key is unambiguous.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import sys
@@ -24,6 +25,7 @@ from ejcache.autotune.ejkernel.exchange import EJKERNEL_FILE, EJKERNEL_KEY
 from ejcache.autotune.ejkernel.files import file_key, key_of_file
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.device import device_and_environment
+from ejcache.autotune.measure.inputs import untraced
 from ejcache.autotune.measure.multihost_guard import refuse_spanning
 from ejcache.autotune.measure.tuner import Tuner, attempt
 from ejcache.autotune.policy import Policy, current_policy
@@ -191,7 +193,14 @@ class InvocationCall:
             policy=self._policy(),
             unhashable=self.describer.unhashable,
             describe=self.described,
+            untraced=self._untraced,
         )
+
+    def _untraced(self) -> ChoiceRequest:
+        again = copy.copy(self)
+        args, kwargs = untraced(self.inv.args, self.inv.kwargs)
+        again.inv = dataclasses.replace(self.inv, args=args, kwargs=kwargs)
+        return again.request()
 
     def described(self) -> dict[str, Any]:
         """The call as `call_documents` records it; raises `UnrecordableError`."""

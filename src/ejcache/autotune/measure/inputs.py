@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Inputs", "is_array", "is_scalar", "one_level", "split_arguments"]
+__all__ = ["Inputs", "is_array", "is_scalar", "one_level", "split_arguments", "traced_function", "untraced"]
 
 _INTEGER_TOP: Final = 128
 
@@ -115,6 +117,46 @@ def split_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], names: Seque
         treedef=treedef,
         names=tuple(_name(path, names) for path, _ in flat),
     )
+
+
+def untraced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`(args, kwargs)` with a `jax.ShapeDtypeStruct` for each tracer, which must not outlive its trace."""
+    import jax
+
+    def stand_in(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, jax.core.Tracer) else leaf
+
+    changed: tuple[tuple[Any, ...], dict[str, Any]] = jax.tree_util.tree_map(stand_in, (tuple(args), dict(kwargs)))
+    return changed
+
+
+def traced_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Trace a call of `function` and drop the result; errors of the function pass.
+
+    What `jax.jit` made is traced as it says. Of another function, arrays are traced, and all other arguments stay.
+
+    Raises:
+        UsageError: it is not a function.
+    """
+    import jax
+
+    stages = jax.stages
+    if not callable(function) or isinstance(function, stages.Traced | stages.Lowered | stages.Compiled):
+        raise UsageError(
+            f"a function and its arguments are needed, and this is a {type(function).__qualname__}. A program that was "
+            "traced or lowered has no functions any more: pass the function itself, as in tune(jax.jit(f), x)"
+        )
+    if hasattr(function, "trace") and hasattr(function, "lower"):
+        function.trace(*args, **kwargs)
+        return
+    inputs = split_arguments(args, kwargs)
+
+    def core(*arrays: Any) -> Any:
+        call_args, call_kwargs = inputs.rebuild(arrays)
+        function(*call_args, **call_kwargs)
+
+    arrays = [leaf for leaf, is_dynamic in zip(inputs.leaves, inputs.dynamic, strict=True) if is_dynamic]
+    jax.eval_shape(core, *arrays)
 
 
 def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:

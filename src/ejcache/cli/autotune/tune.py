@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.recording import RecordedCall
     from ejcache.autotune.records.key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
-    from ejcache.autotune.replay import Replayed
+    from ejcache.autotune.replay import TunedCall
     from ejcache.stores.documents import Documents
 
 __all__ = ["recorded_key", "run"]
@@ -51,7 +51,7 @@ def run(
     budget or the rounds of its measurement were too few. Exits with 1 if a call failed.
     """
     from ejcache.autotune.call_documents import RecordedNames
-    from ejcache.autotune.replay import ReplayOutcome, replay
+    from ejcache.autotune.replay import TuningOutcome, replay
     from ejcache.stores.documents import open_documents
 
     # A program's own modules are imported from the working directory.
@@ -72,7 +72,7 @@ def run(
                     output.say(_line(result))
                 advance()
         url = named_layer(store).documents.url
-    counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in ReplayOutcome}
+    counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in TuningOutcome}
     if as_json:
         output.print_json({"url": url, **counts, "calls": [_fields(item) for item in done]})
     elif not done:
@@ -110,7 +110,7 @@ def _calls(place: Documents, name: str | None) -> Iterator[RecordedCall]:
             yield recorded
 
 
-def _fields(result: Replayed) -> dict[str, Any]:
+def _fields(result: TunedCall) -> dict[str, Any]:
     return {
         "path": result.path,
         "operation": result.operation,
@@ -120,7 +120,7 @@ def _fields(result: Replayed) -> dict[str, Any]:
     }
 
 
-def _line(result: Replayed) -> str:
+def _line(result: TunedCall) -> str:
     chosen = "" if result.record is None else f" {json.dumps(result.record.configuration)}"
     problem = f": {result.problem}" if result.problem else ""
     return f"{result.operation or result.path}: {result.outcome}{chosen}{problem}"

@@ -1,0 +1,1 @@
+"""Tunes the operations that a program calls, before the program runs."""
