@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
     from ejcache.errors import (
+        CompileForbiddenError,
         EjcacheError,
         EntryCorruptError,
         EntryError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     )
     from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.decorator import ejit
+    from ejcache.jax_integration.warm_start.forbidding import forbid_compile
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutotuneStore",
     "CompilationCache",
+    "CompileForbiddenError",
     "EjcacheError",
     "EntryCorruptError",
     "EntryError",
@@ -83,6 +86,7 @@ __all__ = [
     "ejkernel",
     "enable",
     "entries",
+    "forbid_compile",
     "open_store",
     "prune",
     "stats",
@@ -99,6 +103,7 @@ _MODULES: Final = {
     "cache.counters": ("Stats",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
+    "jax_integration.warm_start.forbidding": ("forbid_compile",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "settings.resolve": ("Settings",),
     "stores.base": ("EntryInfo", "Store"),

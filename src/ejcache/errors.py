@@ -26,6 +26,7 @@ Absence is not an error: `get` returns `None`.
 from __future__ import annotations
 
 __all__ = [
+    "CompileForbiddenError",
     "EjcacheError",
     "EntryCorruptError",
     "EntryError",
@@ -101,6 +102,33 @@ class JaxImportError(SettingError):
 
 class InvalidKeyError(UsageError):
     """A key that no store can hold: not text, empty, too long, or with characters that text files cannot carry."""
+
+
+class CompileForbiddenError(EjcacheError, RuntimeError):
+    """A program would have been compiled where `forbid_compile` forbids it. It was not compiled, and did not run.
+
+    Attributes:
+        program: its name, `jit_train_step`.
+        sentence: why it is not in the cache, as `ejcache why` says it.
+        caller: the line of the user's program that called it, `/home/me/serve.py:31 in main`; empty if unknown.
+        where: `here`, or the rank of the job that forbids it.
+        more: what else the user can do, as a sentence, or empty.
+    """
+
+    def __init__(self, program: str, sentence: str, caller: str = "", where: str = "here", more: str = "") -> None:
+        super().__init__(program, sentence, caller, where, more)
+        self.program = program
+        self.sentence = sentence
+        self.caller = caller
+        self.where = where
+        self.more = more
+
+    def __str__(self) -> str:
+        called = f" It is called at {self.caller}." if self.caller else ""
+        return (
+            f"compilations are forbidden {self.where} (ejcache.forbid_compile): {self.sentence}.{called} "
+            f"Do this earlier: outside the block, or in a process that stores the result. {self.more}".rstrip()
+        )
 
 
 class EntryError(EjcacheError):

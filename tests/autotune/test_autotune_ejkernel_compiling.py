@@ -103,3 +103,40 @@ def test_unmodified_ejkernel_compiles_through_our_cache(run_python, tmp_path, wh
     )
     ours = "ejcache.autotune.ejkernel.compiling"
     assert done.stdout.splitlines() == [f"{ours} {ours} None", "True True", "ejkernel.callib._ejit"]
+
+
+def test_no_compile_context_lets_hits_pass(tmp_path):
+    """EasyDeL's `NoCompileContext`: hits pass, misses raise a RuntimeError with its message, in every thread."""
+    ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0)
+    f = jax.jit(lambda x: jnp.cos(x) * 5)
+    f(jnp.ones(3))
+    jax.clear_caches()
+    context = ejcache.ejkernel.NoCompileContext("the hot path compiled")
+    four = jnp.zeros(4)
+    three = jnp.asarray([1.0, 1.0, 1.0])
+    with context:
+        f(three)
+    with pytest.raises(RuntimeError) as raised, context, context:
+        f(four)
+    assert raised.value.__notes__.count("the hot path compiled") == 2
+    f(four)
+
+
+def test_easydels_no_compile_context_is_replaced(run_python, tmp_path):
+    """After `install()`, a module like EasyDeL's has ours, and so have those that import it from there."""
+    utils = tmp_path / "easydel" / "utils"
+    utils.mkdir(parents=True)
+    (utils.parent / "__init__.py").write_text("")
+    (utils / "__init__.py").write_text("from .compiling_utils import NoCompileContext")
+    (utils / "compiling_utils.py").write_text("class NoCompileContext: pass")
+    done = run_python(
+        """
+        import sys
+        sys.path.insert(0, ".")
+        import ejcache
+        ejcache.ejkernel.install()
+        from easydel.utils import NoCompileContext
+        print(NoCompileContext is ejcache.ejkernel.NoCompileContext)
+        """
+    )
+    assert done.stdout == "True\n"

@@ -17,6 +17,8 @@ def enabling() -> None:
         assert_type(inner, ejcache.CompilationCache)
     with ejcache.disabled():
         pass
+    with ejcache.forbid_compile(everywhere=True):
+        pass
     ejcache.enable(max_sze=3)  # type: ignore[call-arg]
     ejcache.enable(wait_seconds="soon")  # type: ignore[arg-type]
     ejcache.enable(autotune_policy="never")  # type: ignore[arg-type]
@@ -32,6 +34,11 @@ def power(x: jax.Array, exponent: int) -> jax.Array:
     return x**exponent
 
 
+@ejcache.forbid_compile()
+def guarded(x: float) -> int:
+    return int(x)
+
+
 class Model:
     @ejcache.ejit
     def step(self, x: float) -> float:
@@ -40,6 +47,7 @@ class Model:
 
 def jitting() -> None:
     assert_type(double(2.0), float)
+    assert_type(guarded(2.0), int)
     assert_type(double(2.0, times=3), float)
     double("text")  # type: ignore[arg-type]
     double(2.0, 3, 4)  # type: ignore[call-arg]

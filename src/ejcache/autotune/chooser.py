@@ -29,6 +29,7 @@ from ejcache.autotune.records.key import differences
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, space_digest
 from ejcache.autotune.records.store import Found, default_store
 from ejcache.errors import EjcacheError
+from ejcache.jax_integration.warm_start.state import is_forbidden, refuse_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,6 +109,7 @@ class Chooser:
 
         Raises:
             ConfigurationMissingError: no configuration was found, or none that is tuned where the policy requires one.
+            CompileForbiddenError: the operation would be tuned where `forbid_compile` forbids compilations.
         """
         key = request.key
         if request.describe is not None and recording():
@@ -228,6 +230,8 @@ class Chooser:
             retune = policy.on_miss == "autotune" and (
                 unusable or ((choice is not None or failed) and self._has_new_candidates(request, found))
             )
+            if choice is not None and is_forbidden():
+                return choice  # new candidates are measured another time
             tuned = self._tuned(request, found.record, state) if retune else None
             if tuned is not None or choice is not None:
                 return tuned or choice
@@ -265,6 +269,7 @@ class Chooser:
         key = request.key
         if request.tune is None or state.failed:
             return None
+        refuse_tuning(key.operation)
         self.emit("tuning", key)
         try:
             record = self.measured(request, known)

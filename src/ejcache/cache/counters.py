@@ -84,6 +84,8 @@ class Skip(StrEnum):
     """The cache is switched off."""
     ERROR = "error"
     """The storage failed."""
+    FORBIDDEN = "forbidden"
+    """It was not compiled, because the program forbids compilations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,11 +80,20 @@ def explain(record: MissRecord, known: Known | Exception | None, history: Iterab
         known: the entries of its cache; None if it has none; or the error for which it cannot be asked.
         history: the misses that this host remembers, the latest first. Earlier ones are compared, too.
     """
+    if record.outcome == Skip.FORBIDDEN:
+        found = _explain(record, known, history)
+        return replace(found, sentence=found.sentence.replace(" was compiled", " would be compiled", 1))
+    return _explain(record, known, history)
+
+
+def _explain(record: MissRecord, known: Known | Exception | None, history: Iterable[MissRecord]) -> Explanation:
     if not record.reason:
         return Explanation(f"{record.name} was not looked up: {why_not_stored(record.outcome)}")
     if record.reason != Miss.ABSENT:
         return Explanation(f"{record.name} was compiled: {why_not_found(record.reason)}")
-    earlier = [each for each in history if each.time < record.time and each.components]
+    # What was refused was not compiled, so that nothing is compared with it.
+    compiled = (each for each in history if each.outcome != Skip.FORBIDDEN)
+    earlier = [each for each in compiled if each.time < record.time and each.components]
     repeated = _repeated(record, earlier)
     if repeated is not None:
         return repeated

@@ -37,6 +37,7 @@ _SKIPS: Final = {
     Skip.NO_KEY: "no key could be made",
     Skip.DISABLED: "the cache is switched off",
     Skip.ERROR: "the storage could not be written",
+    Skip.FORBIDDEN: "it was not compiled, because the program forbids compilations (ejcache.forbid_compile)",
 }
 
 

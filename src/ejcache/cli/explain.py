@@ -206,6 +206,7 @@ def _lines(record: MissRecord, explanation: Explanation, *, full: bool) -> list[
 
 
 def _rows(record: MissRecord, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
+    from ejcache.cache.counters import Skip
     from ejcache.cache.miss_log import STORED
     from ejcache.cache.reasons import why_not_stored
 
@@ -220,7 +221,11 @@ def _rows(record: MissRecord, explanation: Explanation, *, full: bool) -> list[t
         rows.append(("called", record.caller))
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""
-    rows.append(("compiled", f"{output.ago(record.time, now=time.time())}{took}, {kept}"))
+    then = output.ago(record.time, now=time.time())
+    if record.outcome == Skip.FORBIDDEN:
+        rows.append(("refused", f"{then}, by ejcache.forbid_compile"))
+    else:
+        rows.append(("compiled", f"{then}{took}, {kept}"))
     rows.append(("cache", record.url))
     if record.key:
         rows.append(("key", record.key))

@@ -68,6 +68,7 @@ class Compilation:
         publisher: 0 if this rank stores the result, n if n ranks come before it.
         serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
         to_check: the stored executable that the result is to be compared with, or None.
+        forbidden_on: the ranks that forbid its compilation, as they have told each other; None if they have not.
     """
 
     key: CacheKey
@@ -83,6 +84,7 @@ class Compilation:
     publisher: int = 0
     serialized_size: int = 0
     to_check: StoredExecutable | None = None
+    forbidden_on: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self.text = self.key.text

@@ -6,7 +6,7 @@ JAX asks in this order, and each question is a method of `Compiler`:
 2. `contains`: only with PGLE, which variant to use (`pgle.py`).
 3. `read`: look the entry up, load it, agree with the other ranks of the program, perhaps check it. A hit ends here.
 4. `compile`, or `share` for a program that spans processes: compile once among all threads, processes and hosts that
-   want the same program, and store the result (`publishing.py`).
+   want the same program, and store the result (`publishing.py`). Where `forbid_compile` forbids it, this raises.
 
 A failure in one of our own steps means that the step is left out, whatever the type of the error; the program compiles
 as it would without a cache. `jax_raise_persistent_cache_errors` lets the error through.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
+from ejcache.cache.reasons import why_not_stored
 from ejcache.jax_integration.compilation import Compilation, KeyText
 from ejcache.jax_integration.lowering.key import PointerError, alternative_key, make_key, short_digest
 from ejcache.jax_integration.origins import ExecutableOrigins
@@ -28,6 +29,8 @@ from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.progress import progress_of
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination import coordination_client, process_index
+from ejcache.jax_integration.warm_start.forbidding import refuse_if_forbidden
+from ejcache.jax_integration.warm_start.state import is_forbidden
 from ejcache.keys.key import PGLE
 from ejcache.settings.floors import Floors
 
@@ -123,13 +126,22 @@ class Compiler:
         self, *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
     ) -> KeyText | None:
         """The key of a program, which carries its `Compilation`; None if the program is compiled without the cache."""
+        key = self._key_or_reason(module, devices, options, backend, profile_sentinel)
+        if isinstance(key, Skip):
+            refuse_if_forbidden(seam.module_name(module), why_not_stored(key))
+            return None
+        return key
+
+    def _key_or_reason(
+        self, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
+    ) -> KeyText | Skip:
         settings = self._settings()
         cache = self._cache(settings)
         if cache is None:
-            return None
+            return Skip.DISABLED
         if not seam.can_serialize(backend):
             cache.count_skip(Skip.PLATFORM)
-            return None
+            return Skip.PLATFORM
         try:
             key = make_key(
                 module=module,
@@ -143,12 +155,12 @@ class Compiler:
             name = seam.module_name(module)
             self._publisher.skip_without_key(cache, settings, name, exc.skip)
             cache.warn(exc.skip.value, f"{name} {_POINTERS[exc.skip]}")
-            return None
+            return exc.skip
         except Exception as exc:
             # A program that has no key is compiled without the cache, as in JAX.
             cache.count_skip(Skip.NO_KEY)
             cache.report_failure("make a key", exc, settings)
-            return None
+            return Skip.NO_KEY
         participants = list(devices.flat)
         compilation = Compilation(
             key=key,
@@ -250,12 +262,14 @@ class Compiler:
             # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one key, two decisions.
             agreement.topic(f"{text}/{short_digest(repr(compilation.device_ids))}"),
             participants=ranks,
-            mine={"loaded": isinstance(found, Loaded), "domain": domain},
+            mine={"loaded": isinstance(found, Loaded), "domain": domain, "forbids": is_forbidden()},
             decide=lambda said: {
                 "load": len(said) == len(ranks) and all(each["loaded"] for each in said.values()),
                 "domains": publisher_order(said),
+                "forbidden_on": sorted(rank for rank, each in said.items() if each.get("forbids")),
             },
         )
+        compilation.forbidden_on = tuple(decision.get("forbidden_on", ())) if decision is not None else None
         order = decision["domains"].get(domain, []) if decision is not None else []
         compilation.publisher = order.index(process_index()) if process_index() in order else 0
         if isinstance(found, Loaded) and (decision is None or not decision["load"]):
@@ -355,6 +369,7 @@ class Compiler:
         return made.executable
 
     def _compile_here(self, compilation: Compilation, program: LoweredProgram) -> Any:
+        self._refuse_if_forbidden(compilation, program)
         started = time.monotonic()
         with progress_of(program.name, compilation.settings):
             executable = seam.compile_executable(program)
@@ -373,15 +388,28 @@ class Compiler:
                 self.preloader.note(compilation, program.target, seconds=seconds, stored=skip is not Skip.QUICK)
         return executable
 
+    def _refuse_if_forbidden(self, compilation: Compilation, program: LoweredProgram) -> None:
+        """Raise CompileForbiddenError if this thread forbids compilations, or a rank of the program does.
+
+        Here all ranks have had their answer, so that none waits for one that raises.
+        """
+        ranks = compilation.forbidden_on
+        if is_forbidden() if ranks is None else ranks:
+            where = "here" if not ranks or process_index() in ranks else f"on rank {ranks[0]}"
+            never = Skip.CALLBACK if _holds_callbacks(program) else None
+            raise self._publisher.refusal(compilation, program, never, where)
+
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def _wants_check(self, compilation: Compilation, found: Loaded) -> bool:
         """The first hit of each key in this process with `check_contents`, one hit in N with `check_one_in`.
 
+        Never where compilations are forbidden.
+
         Never of a program that spans processes: the ranks must all load or all compile. Never of an optimised
         executable: compiled without its profile, the program is another one.
         """
-        if compilation.is_multi_process or found.header.variant == PGLE:
+        if compilation.is_multi_process or found.header.variant == PGLE or is_forbidden():
             return False
         if compilation.settings.check_contents:
             return found.key not in self._checked

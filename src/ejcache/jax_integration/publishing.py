@@ -13,7 +13,8 @@ from ejcache import entry
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.miss_log import STORED, MissRecord, record_miss
 from ejcache.cache.program_log import remember_program
-from ejcache.cache.reasons import why_not_stored
+from ejcache.cache.reasons import why_not_found, why_not_stored
+from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.evidence import located_text, notes
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.modules import module_text
@@ -49,6 +50,7 @@ class Publisher:
     def __init__(self, variants: PgleVariants, *, succession_seconds: float = _SUCCESSION_SECONDS) -> None:
         self._variants = variants
         self._succession_seconds = succession_seconds
+        self._refused: dict[str, str] = {}  # why each program that was refused would have been compiled, by its key
         self._scheduler = Scheduler(threads=1, name="ejcache-publisher")
 
     def publish(
@@ -111,6 +113,38 @@ class Publisher:
         record = _record(compilation.cache, program.name, compilation.key, program, seconds=compile_seconds)
         record = self._with_notes(compilation, program, record)
         self._log(compilation.cache, compilation.settings, replace(record, outcome=reason.value), program)
+
+    def refusal(self, compilation: Compilation, program: LoweredProgram, skip: Skip | None, where: str) -> Exception:
+        """The error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
+
+        Args:
+            compilation: which missed.
+            program: what would be compiled.
+            skip: why this program is never stored, if that is so.
+            where: which ranks forbid it, in words.
+        """
+        cache, name, key = compilation.cache, program.name, compilation.text
+        cache.count_miss(compilation.miss)
+        cache.count_skip(Skip.FORBIDDEN)
+        if key not in self._refused:
+            # A server may be asked for the same program again and again, and the reason may cost a listing.
+            sentence = f"{name} would be compiled: {why_not_stored(skip) if skip else why_not_found(compilation.miss)}"
+            self._refused[key] = self._logged_refusal(compilation, program, explained=skip is None) or sentence
+        more = f"`ejcache why {name}` says more."
+        return CompileForbiddenError(name, self._refused[key], seam_tracebacks.caller(), where, more)
+
+    def _logged_refusal(self, compilation: Compilation, program: LoweredProgram, *, explained: bool) -> str:
+        """Log a compilation that is refused; why it would be compiled, or nothing if that is not known."""
+        cache, settings = compilation.cache, compilation.settings
+        record = _record(cache, program.name, compilation.key, program, reason=compilation.miss)
+        record = replace(self._with_notes(compilation, program, record), outcome=Skip.FORBIDDEN.value)
+        self._log(cache, settings, record, program)
+        try:
+            explanation = cache.explain(record, settings) if explained else None
+        except Exception as exc:
+            compilation.report_failure("explain a miss", exc)
+            return ""
+        return explanation.sentence if explanation is not None else ""
 
     def skip_without_key(self, cache: CachePolicy, settings: Settings, name: str, reason: Skip) -> None:
         """Count and log a program of which no key can be made."""

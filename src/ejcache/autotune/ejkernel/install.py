@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["install", "installed_chains", "recorded_invocation", "recorded_kernel", "uninstall"]
 
 _TARGETS: Final = (
+    "easydel.utils.compiling_utils",
     "ejkernel.callib._ejit",
     "ejkernel.ops.config.persistent",
     "ejkernel.ops.config.selection",
     "ejkernel.ops.execution.executor",
 )
+_EJIT: Final = ("ejit", "load_cached_functions", "smart_compile")
+"""What `compiling` stands in for in ejkernel itself."""
 _NOTHING: Final = object()
 _originals: Final[dict[tuple[str, ...], Any]] = {}
 
@@ -36,7 +39,8 @@ def install(*, tuner: Tuner | None = None) -> int:
     """Make all executors of ejkernel use our store and our chain, also those of modules that are imported later.
 
     ejkernel's `ejit`, which EasyDeL uses, becomes `ejcache.ejit` for what is decorated after this call; its
-    `smart_compile` and `load_cached_functions` use the same cache.
+    `smart_compile` and `load_cached_functions` use the same cache. EasyDeL's `NoCompileContext`, if EasyDeL is imported
+    later, lets pass what the cache serves.
 
     Call this before `import ejkernel` if you can. Otherwise ejkernel makes its own stores at import: they create
     directories, read `$HOME`, and raise on a file that is not JSON. A second call changes the tuner only.
@@ -110,8 +114,11 @@ def recorded_invocation(kernel: Any, executor: Any, args: tuple[Any, ...], kwarg
 
 
 def _patch(module: ModuleType) -> None:
-    if module.__name__ == "ejkernel.callib._ejit":
-        for name in compiling.__all__:
+    if module.__name__ == "easydel.utils.compiling_utils":
+        if hasattr(module, "NoCompileContext"):
+            _replace(module, compiling.NoCompileContext, "NoCompileContext")
+    elif module.__name__ == "ejkernel.callib._ejit":
+        for name in _EJIT:
             _replace(module, getattr(compiling, name), name)
             package = sys.modules.get("ejkernel.callib")
             if package is not None and hasattr(package, name):

@@ -42,6 +42,7 @@ __all__ = [
     "Hooks",
     "compile_executable",
     "install",
+    "is_installed",
     "jaxlib_version",
     "load_executable",
     "mismatches",
@@ -333,6 +334,11 @@ def uninstall() -> None:
         _originals.clear()
         if isinstance(jax_cache._cache, _CacheObject):
             jax_cache.reset_cache()
+
+
+def is_installed() -> bool:
+    """Whether hooks are in the place of JAX's cache now."""
+    return bool(_originals)
 
 
 def callbacks_are_cacheable() -> bool:

@@ -1,0 +1,1 @@
+"""Programs that must start warm: what forbids compilations where none may happen."""
