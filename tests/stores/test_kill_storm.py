@@ -23,8 +23,8 @@ def kill_storm(monkeypatch):
     return kill_storm
 
 
-def storm(run_python, tmp_path, *arguments, **options):
-    return run_python(TOOL, "--dir", str(tmp_path / "store"), "--json", *arguments, **options)
+def storm(run_python, tmp_path, *arguments, timeout=280, **options):
+    return run_python(TOOL, "--dir", str(tmp_path / "store"), "--json", *arguments, timeout=timeout, **options)
 
 
 def test_short_storm(run_python, tmp_path):
@@ -32,8 +32,6 @@ def test_short_storm(run_python, tmp_path):
     outcome = json.loads(storm(run_python, tmp_path, "--kills", "12").stdout)
     assert outcome["problems"] == []
     assert outcome["kills"] == 12
-    assert outcome["hits"] > 0
-    assert outcome["stores"] > 0
 
 
 def test_two_storms_in_one_store(run_python, tmp_path):
@@ -44,14 +42,23 @@ def test_two_storms_in_one_store(run_python, tmp_path):
     assert outcome["limit"] == 1_000_000
 
 
-def test_larger_store_comes_within_the_limit_first(kill_storm, tmp_path):
+def test_larger_store_comes_within_the_limit_first(run_python, tmp_path):
     """Nothing that a storm looks at is of a larger store that was there before."""
-    with LocalStore(tmp_path, max_size=2_000_000) as store:
+    with LocalStore(tmp_path / "store", max_size=2_000_000) as store:
         for n in range(3):
             store.put(f"old-{n}", bytes(600_000))
-    outcome = kill_storm.storm(tmp_path, kills=0, limit=1_000_000)
-    assert outcome.over_limit == 0
-    assert 0 < outcome.size <= 1_000_000
+    outcome = json.loads(storm(run_python, tmp_path, "--kills", "0", "--limit", "1MB", check=False).stdout)
+    assert outcome["over_limit"] == 0
+    assert 0 < outcome["size"] <= 1_000_000
+
+
+def test_goes_on_until_something_was_tested(run_python, tmp_path):
+    """However few kills there are and however slow the machine is, something is stored and read before the end."""
+    outcome = json.loads(storm(run_python, tmp_path, "--kills", "0", "--processes", "1", check=False).stdout)
+    assert outcome["hits"] > 0
+    assert outcome["stores"] > 0
+    assert outcome["problems"] == []
+    assert outcome["deaths"] == 1
 
 
 @pytest.mark.soak
