@@ -157,6 +157,13 @@ def open_place() -> Iterator[Path]:
 
 
 @pytest.fixture
+def retry_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of all retries: waits between tries cost no time, and however slow the machine is, none passes."""
+    monkeypatch.setattr("ejcache.bucket.retry.time", clock)
+    return clock
+
+
+@pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., Finished]:
     """Run a program text or file in a fresh interpreter: `run_python(code_or_path, *arguments, env=…, check=True)`.
 

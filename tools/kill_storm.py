@@ -41,6 +41,8 @@ _SIZES: Final = (0, 100, 3_000, 9_000, 40_000, 130_000, 400_000)
 """Values that the store keeps in its index, values that it keeps in files, and some that evict a good part of it."""
 _KEYS: Final = 80
 _COUNTER: Final = "storm.counted"
+_AFTER: Final = "after the storm"
+"""An entry that is put at the end, and is gone when another storm comes to the same store."""
 _PATIENCE: Final = 60.0
 """Seconds that an operation waits for other processes: on a busy machine they may not run for long."""
 _STUCK_SECONDS: Final = 120.0
@@ -341,8 +343,8 @@ def _look_at_what_is_left(directory: Path, before: dict[str, float], outcome: Ou
                 outcome.objections.append(f"{info} cannot be read back")
         if sum(info.size for info in infos) != outcome.size:
             outcome.objections.append("the listed sizes do not add up to size()")
-        if not store.put("after the storm", b"fine"):
-            outcome.objections.append("a new entry could not be put")
+        if not (store.put(_AFTER, b"fine") and store.delete(_AFTER)):
+            outcome.objections.append("a new entry could not be put and deleted")
     outcome.disk_usage_closed = disk_usage(directory)
 
 

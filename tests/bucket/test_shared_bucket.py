@@ -34,11 +34,18 @@ def bucket(server):
 
 
 @pytest.fixture
-def impatient(server):
-    bucket = gcs_bucket(server, deadline=0.6)
+def unbroken(bucket):
+    """A bucket that is asked again however often it failed."""
     bucket.breaker = None
-    yield bucket
-    bucket.close()
+    return bucket
+
+
+class FirstTryIsShort(RetryPolicy):
+    """Gives the first try of each operation little time, and the others what is theirs."""
+
+    def run(self, what, attempt, *, size=0):
+        short = iter([0.3])
+        return super().run(what, lambda seconds: attempt(next(short, seconds)), size=size)
 
 
 def said(server):
@@ -188,9 +195,9 @@ class TestLostAnswers:
     @pytest.mark.parametrize(
         ("reason", "error"), [("forbidden", StoreReadOnlyError), ("rateLimitExceeded", StoreBusyError)]
     )
-    def test_a_batch_whose_parts_are_refused(self, server, impatient, monkeypatch, reason, error):
+    def test_a_batch_whose_parts_are_refused(self, server, unbroken, monkeypatch, retry_time, reason, error):
         """Deletions that are not permitted say so at once; those that come too fast are tried again until the end."""
-        impatient.create("k", b"x")
+        unbroken.create("k", b"x")
         route = server.api._route
 
         def refuse(call):
@@ -201,7 +208,7 @@ class TestLostAnswers:
         monkeypatch.setattr(server.api, "_route", refuse)
         server.clear_requests()
         with pytest.raises(error, match="delet"):
-            list(impatient.delete_many([("k", None)]))
+            list(unbroken.delete_many([("k", None)]))
         assert (len(server.requests) == 1) == (reason == "forbidden")
 
     @pytest.mark.parametrize(
@@ -266,38 +273,40 @@ class TestTrouble:
         server.add_fault("shorten", method="GET", count=1)
         assert bucket.read("k").data == b"value" * 10
 
-    def test_refusing_forever(self, server, impatient):
+    def test_refusing_forever(self, server, unbroken, retry_time):
         """A storage that answers 503 for ever is unavailable, after several tries within the deadline."""
         server.add_fault("status", status=503)
-        with pytest.raises(StoreUnavailableError, match=r"503 Injected fault 503.*tries within 0\.6 s"):
-            impatient.read("k")
+        with pytest.raises(StoreUnavailableError, match=r"503 Injected fault 503.*tries within 60 s"):
+            unbroken.read("k")
         assert len(server.requests) > 1
 
-    def test_throttling_forever(self, server, impatient):
+    def test_throttling_forever(self, server, unbroken, retry_time):
         """A storage that asks for patience for ever is busy."""
         server.add_fault("status", status=429)
         with pytest.raises(StoreBusyError, match="429"):
-            impatient.create("k", b"x")
+            unbroken.create("k", b"x")
 
     @pytest.mark.parametrize("action", ["stall", "stall_body", "stall_after"])
-    def test_stalling_forever(self, server, impatient, action):
+    def test_stalling_forever(self, server, unbroken, action):
         """A storage that says nothing, or not everything, is busy at the deadline."""
-        impatient.create("k", b"value")
+        unbroken.create("k", b"value")
+        unbroken.policy = RetryPolicy(deadline=0.6)
         server.add_fault(action)
         for call in (
-            lambda: impatient.read("k"),
-            lambda: impatient.create("l", b"x"),
-            lambda: list(impatient.walk("")),
-            lambda: impatient.stat("k"),
+            lambda: unbroken.read("k"),
+            lambda: unbroken.create("l", b"x"),
+            lambda: list(unbroken.walk("")),
+            lambda: unbroken.stat("k"),
         ):
             with pytest.raises(StoreBusyError, match="no answer"):
                 call()
 
-    def test_one_stall_leaves_time_for_another_try(self, server, impatient):
+    def test_one_stall_leaves_time_for_another_try(self, server, bucket):
         """A connection that went silent is given up in time for a second one."""
-        impatient.create("k", b"value")
+        bucket.create("k", b"value")
+        bucket.policy = FirstTryIsShort(deadline=60)
         server.add_fault("stall", count=1)
-        assert impatient.read("k").data == b"value"
+        assert bucket.read("k").data == b"value"
 
     def test_gone(self, server, bucket):
         """A storage that is not there is unavailable after a few tries, and back when it is back."""
@@ -310,7 +319,7 @@ class TestTrouble:
 
     def test_wrong_host(self):
         """A host that does not exist is unavailable, and named."""
-        bucket = GcsBucket("bucket", endpoint_url="http://no-such-host.invalid:1", policy=RetryPolicy(deadline=5))
+        bucket = GcsBucket("bucket", endpoint_url="http://no-such-host.invalid:1", policy=RetryPolicy(deadline=60))
         with pytest.raises(StoreUnavailableError, match="no-such-host"):
             bucket.read("k")
         bucket.close()
@@ -340,9 +349,11 @@ class TestTrouble:
                 call()
         bucket.close()
 
-    def test_one_write_a_second(self, server, bucket):
+    def test_one_write_a_second(self, server, bucket, retry_time, monkeypatch):
         """Two overwrites of one object within a second succeed, because the second is tried again."""
-        server.api.write_interval = 0.3
+        server.api.write_interval = 3600.0
+        # Between two tries the second is over.
+        monkeypatch.setattr(retry_time, "sleep", lambda _: setattr(server.api, "write_interval", 0.0))
         bucket.write("k", b"1")
         bucket.write("k", b"2")
         assert server.objects()["prefix/k"] == b"2"
@@ -460,11 +471,11 @@ class TestRetryPolicy:
             RetryPolicy().run("trying", attempt)
         assert len(calls) == 1
 
-    def test_large_bodies_get_more_time(self):
+    def test_large_bodies_get_more_time(self, retry_time):
         """The time of a try grows with what is to be sent."""
         seen = []
         RetryPolicy(deadline=2, bytes_per_second=1000).run("sending", seen.append, size=30_000)
-        assert seen[0] == pytest.approx(31, abs=0.5)
+        assert seen == [31]
 
     def test_a_call_that_hangs_is_left_behind(self):
         """A call that does not come back is left at its timeout; its own errors, also timeouts, are its own."""
@@ -477,6 +488,6 @@ class TestRetryPolicy:
             raise TimeoutError("its own")
 
         with pytest.raises(TimeoutError, match="its own"):
-            call_with_timeout("failing", fail, 5)
+            call_with_timeout("failing", fail, 60)
         with ThreadPoolExecutor(20) as pool:
-            assert list(pool.map(lambda n: call_with_timeout("n", lambda: n, 30), range(200))) == list(range(200))
+            assert list(pool.map(lambda n: call_with_timeout("n", lambda: n, 60), range(200))) == list(range(200))

@@ -37,6 +37,8 @@ def test_short_storm(run_python, tmp_path):
 def test_two_storms_in_one_store(run_python, tmp_path):
     """A store that went through a storm goes through another, under a limit half the size."""
     storm(run_python, tmp_path, "--kills", "4")
+    with LocalStore(tmp_path / "store", max_size=2_000_000) as store:
+        assert [info.key for info in store.entries() if info.key.startswith("after")] == []
     outcome = json.loads(storm(run_python, tmp_path, "--kills", "4", "--limit", "1MB", "--seed", "1").stdout)
     assert outcome["problems"] == []
     assert outcome["limit"] == 1_000_000

@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 ENDPOINT = "endpoint"
+DEADLINE = 60.0
+"""Seconds: what is to succeed does so on a busy machine, too."""
 
 
 def prefix_of(path: Path) -> str:
@@ -45,10 +47,10 @@ def endpoint_at(path: Path) -> str:
     return (path.parent / ENDPOINT).read_text()
 
 
-def gcs_bucket(server: GcsServer | str, prefix: str = "prefix", **policy: float) -> GcsBucket:
+def gcs_bucket(server: GcsServer | str, prefix: str = "prefix", *, deadline: float = DEADLINE) -> GcsBucket:
     """The bucket named "bucket" of a server."""
     url = server if isinstance(server, str) else server.url
-    return GcsBucket("bucket", prefix, endpoint_url=url, policy=RetryPolicy(**policy))
+    return GcsBucket("bucket", prefix, endpoint_url=url, policy=RetryPolicy(deadline))
 
 
 class S3Server:
@@ -97,7 +99,7 @@ def _session() -> Any:
     return AioSession()  # one for all, because each reads megabytes of service descriptions
 
 
-def s3_bucket(url: str, prefix: str = "prefix", **policy: float) -> S3Bucket:
+def s3_bucket(url: str, prefix: str = "prefix", *, deadline: float = DEADLINE) -> S3Bucket:
     """The bucket named "bucket" of moto's server."""
     options = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "us-east-1"}, "session": _session()}
-    return S3Bucket("bucket", prefix, endpoint_url=url, options=options, policy=RetryPolicy(**policy))
+    return S3Bucket("bucket", prefix, endpoint_url=url, options=options, policy=RetryPolicy(deadline))

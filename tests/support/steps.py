@@ -6,13 +6,18 @@ from ejcache.util.scheduler import Scheduler
 
 
 class Clock:
-    """Seconds that stand still until a test moves them."""
+    """Seconds that stand still until a test moves them, or a wait by `sleep`; also in place of the module `time`."""
 
     def __init__(self):
         self.now = 1000.0
 
     def __call__(self):
         return self.now
+
+    monotonic = __call__
+
+    def sleep(self, seconds):
+        self.now += seconds
 
 
 class Steps(Scheduler):
