@@ -25,7 +25,7 @@ def victim(tmp_path):
 
 @pytest.fixture(params=[False, True], ids=["network", "local"])
 def bucket(request, tmp_path):
-    return FileBucket(tmp_path / "shared", policy=RetryPolicy(deadline=5), local=request.param)
+    return FileBucket(tmp_path / "shared", policy=RetryPolicy(deadline=60), local=request.param)
 
 
 def untouched(victim):

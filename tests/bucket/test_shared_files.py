@@ -19,7 +19,7 @@ from ejcache.stores.shared.store import SharedStore
 
 @pytest.fixture
 def bucket(tmp_path):
-    return FileBucket(tmp_path / "shared", policy=RetryPolicy(deadline=2))
+    return FileBucket(tmp_path / "shared", policy=RetryPolicy(deadline=60))
 
 
 def temporaries(bucket):
@@ -107,7 +107,8 @@ def test_a_full_disk(bucket, monkeypatch):
 
 def test_a_hanging_mount(tmp_path, monkeypatch):
     """A call that hangs is left at the deadline, the store says it is busy, and other calls go on."""
-    store = SharedStore(FileBucket(tmp_path, policy=RetryPolicy(deadline=0.4)))
+    bucket = FileBucket(tmp_path, policy=RetryPolicy(deadline=60))
+    store = SharedStore(bucket)
     store.put("fine", b"x")
     store.put("hangs", b"x")
     answers, real = threading.Event(), os.open
@@ -118,8 +119,10 @@ def test_a_hanging_mount(tmp_path, monkeypatch):
         return real(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", hang)
+    bucket.policy = RetryPolicy(deadline=0.4)
     with pytest.raises(StoreBusyError, match=r"gave no answer.*within 0\.4 s"):
         store.get("hangs")
+    bucket.policy = RetryPolicy(deadline=60)
     assert store.get("fine") == b"x"
     answers.set()
 
@@ -143,7 +146,7 @@ def test_a_read_only_mount(bucket, monkeypatch):
 def test_a_file_in_place_of_the_directory(tmp_path):
     """A path that is a file is unavailable to write to, and left alone."""
     (tmp_path / "file").write_bytes(b"mine")
-    bucket = FileBucket(tmp_path / "file", policy=RetryPolicy(deadline=2))
+    bucket = FileBucket(tmp_path / "file", policy=RetryPolicy(deadline=60))
     assert bucket.read("k") is None
     with pytest.raises(StoreUnavailableError):
         bucket.create("k", b"x")
@@ -214,7 +217,7 @@ class SlowLink(FileBucket):
 
 def test_a_large_entry_over_a_slow_link(tmp_path):
     """What does not arrive in time at once is asked for in smaller parts; where nothing arrives the deadline holds."""
-    bucket = SlowLink(tmp_path / "shared", policy=RetryPolicy(deadline=20))
+    bucket = SlowLink(tmp_path / "shared", policy=RetryPolicy(deadline=120))
     value = os.urandom(20 << 20)
     bucket.create("k", value)
     assert bucket.read("k").data == value

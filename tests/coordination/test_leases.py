@@ -194,9 +194,11 @@ def test_released_at_exit(run_python, tmp_path):
         """
         from pathlib import Path
         from ejcache.bucket.files import FileBucket
+        from ejcache.coordination import leases as leases_module
         from ejcache.coordination.leases_local import LocalLeases
         from ejcache.coordination.leases_shared import StoreLeases
 
+        leases_module._EXIT_SECONDS = 60.0
         local, shared = LocalLeases(Path({place!r}) / "leases"), StoreLeases(FileBucket({place!r}))
         held = [leases.acquire(key) for leases in (local, shared) for key in ("a", "b")]
         assert None not in held

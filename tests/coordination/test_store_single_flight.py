@@ -21,16 +21,20 @@ from ejcache.stores.tiered.store import TieredStore
 HOST = textwrap.dedent("""
     import sys
     from pathlib import Path
+    from ejcache.coordination import leases
     from ejcache.coordination.store_single_flight import StoreSingleFlight
     from ejcache.stores.local.store import LocalStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.bucket.gcs import GcsBucket
+    from ejcache.bucket.retry import RetryPolicy
     from ejcache.stores.tiered.store import TieredStore
 
-    url, place, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    shared = SharedStore(GcsBucket("bucket", "prefix", endpoint_url=url))
-    store = TieredStore(LocalStore(place / "local"), shared, scratch=place / "scratch")
-    flights = StoreSingleFlight(store, directory=place / "leases", heartbeat=0.5)
+    url, place, count, heartbeat = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    leases._EXIT_SECONDS = 60.0  # a busy machine may need more than two to release them
+    shared = SharedStore(GcsBucket("bucket", "prefix", endpoint_url=url, policy=RetryPolicy(deadline=60.0)))
+    local = LocalStore(place / "local", timeout=60.0)
+    store = TieredStore(local, shared, scratch=place / "scratch", drain_seconds=60.0)
+    flights = StoreSingleFlight(store, directory=place / "leases", heartbeat=heartbeat)
 
     def say(*words):
         print(*words, flush=True)
@@ -56,9 +60,9 @@ HOST = textwrap.dedent("""
 class Process:
     """One process of one host."""
 
-    def __init__(self, server, place, count):
+    def __init__(self, server, place, count, heartbeat):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOST, server.url, str(place), str(count)],
+            [sys.executable, "-c", HOST, server.url, str(place), str(count), str(heartbeat)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -98,7 +102,7 @@ def server():
 @pytest.mark.parametrize("hosts", [4, 2], ids=["four hosts", "two hosts of two"])
 def test_four_processes_over_a_bucket(server, tmp_path, hosts):
     """Four processes that start cold together compile and publish each program once in total."""
-    processes = [Process(server, tmp_path / f"host-{n % hosts}", 5) for n in range(4)]
+    processes = [Process(server, tmp_path / f"host-{n % hosts}", 5, 600.0) for n in range(4)]
     try:
         for process in processes:
             assert process.says() == ["ready"]
@@ -109,7 +113,7 @@ def test_four_processes_over_a_bucket(server, tmp_path, hosts):
         assert sorted(key for keys in compiled for key in keys) == [f"k{n}" for n in range(5)]
         for process in processes:
             assert process.says() == ["closed"]
-            assert process.process.wait(60) == 0
+            assert process.process.wait(200) == 0
     finally:
         for process in processes:
             process.end()
@@ -123,7 +127,8 @@ def test_four_processes_over_a_bucket(server, tmp_path, hosts):
 
 def test_killed_host(server, tmp_path):
     """When the host that compiles dies, another one does it."""
-    processes = [Process(server, tmp_path / f"host-{n}", 1) for n in range(2)]
+    # Only the first is taken for dead.
+    processes = [Process(server, tmp_path / f"host-{n}", 1, [0.5, 600.0][n]) for n in range(2)]
     try:
         for process in processes:
             assert process.says() == ["ready"]
@@ -144,7 +149,7 @@ def test_requests_of_a_first_compilation(tmp_path):
     """A miss that is compiled and published: one look, one lease, one publication; the lease goes behind."""
     bucket = Counting(tmp_path / "shared")
     with TieredStore(LocalStore(tmp_path / "local"), SharedStore(bucket), scratch=tmp_path / "scratch") as store:
-        flights = StoreSingleFlight(store, directory=tmp_path / "leases")
+        flights = StoreSingleFlight(store, directory=tmp_path / "leases", heartbeat=600.0)
         assert store.get("k") is None
 
         def work():

@@ -161,7 +161,7 @@ def test_pipes_keep_nobody_waiting(path, where):
         make_pipe(generation / where if where.startswith("cache") else path / where)
     code = "import sys; sys.path.insert(0, sys.argv[2]); import test_local_hostile as t; t.use(t.Path(sys.argv[1]))"
     code = code.replace("t.Path", "__import__('pathlib').Path")
-    subprocess.run([sys.executable, "-c", code, str(path), os.path.dirname(__file__)], check=True, timeout=60)  # noqa: PTH120
+    subprocess.run([sys.executable, "-c", code, str(path), os.path.dirname(__file__)], check=True, timeout=240)  # noqa: PTH120
     with LocalStore(path) as store:
         assert store.get("k3") is None or where != "value"
 

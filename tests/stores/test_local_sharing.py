@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sqlite3
@@ -168,7 +169,7 @@ def test_threads(tmp_path):
         except BaseException as exc:
             failures.append(exc)
 
-    with LocalStore(tmp_path, max_size=50_000, timeout=30.0) as store:
+    with LocalStore(tmp_path, max_size=50_000, timeout=120.0) as store:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
@@ -195,6 +196,8 @@ def test_listing_holds_no_lock(tmp_path):
 
 def test_dropped_without_closing(tmp_path, recwarn):
     """A store that nobody refers to any more has released everything."""
+    gc.collect()
+    recwarn.clear()  # of what other tests have left
     store = LocalStore(tmp_path)
     store.put("k", b"value")
     assert list((tmp_path / "v1/local/present").iterdir()) != []
@@ -209,7 +212,7 @@ def test_two_processes_open_a_new_store_at_once(tmp_path):
         import sys
         from ejcache.stores.local.store import LocalStore
         sys.stdin.readline()
-        with LocalStore(sys.argv[1]) as store:
+        with LocalStore(sys.argv[1], timeout=60.0) as store:
             store.put(f"k{sys.argv[2]}", b"x" * 20_000)
             store.add_counters({"n": 1})
         print("done", flush=True)

@@ -171,7 +171,7 @@ def test_bucket_has_a_tier(bucket, clean_environment):
         assert store.local.path.name == hashlib.sha256(b"gs://bucket/a").hexdigest()[:16]
         assert store.local.max_size == 10 << 30
         assert store.put("key", entry_of("key"))
-        assert store.flush(10)
+        assert store.flush(60)
         assert store.local.contains("key")
         assert store.shared.contains("key")
 
@@ -258,7 +258,7 @@ def test_without_a_local_disk(bucket, network, tmp_path, why):
     with open_cache_store("gs://bucket/a", settings) as store:
         assert isinstance(store.local, MemoryStore)
         assert store.put("key", entry_of("key"))
-        assert store.flush(10)
+        assert store.flush(60)
     with open_store("gs://bucket/a") as plain:
         assert plain.get("key") == entry_of("key")
     assert not (network / "tier").exists()
@@ -305,9 +305,9 @@ def test_the_end_of_a_program_meets_trouble_once(bucket, monkeypatch, tmp_path):
     """When upkeep at the end finds storage in trouble, what comes after it is not waited for."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "local"))
     store = open_cache_store("gs://bucket/end", resolve())
-    store.shared.bucket.policy = RetryPolicy(deadline=2.5)
     store.put("k", entry_of("k"))
     assert store.flush(60) is True
+    store.shared.bucket.policy = RetryPolicy(deadline=2.5)
     bucket.add_fault("stall")
     store.close()
     assert breaker_for(store.shared.url).is_open

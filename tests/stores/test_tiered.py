@@ -77,7 +77,7 @@ def shared():
 
 @pytest.fixture
 def store(local, shared, tmp_path):
-    store = TieredStore(local, shared, scratch=tmp_path / "scratch", verify=intact)
+    store = TieredStore(local, shared, scratch=tmp_path / "scratch", verify=intact, drain_seconds=60)
     yield store
     store.close()
 

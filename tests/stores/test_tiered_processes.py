@@ -27,11 +27,11 @@ PEER = textwrap.dedent("""
     from ejcache.bucket.retry import RetryPolicy
     from ejcache.stores.tiered.store import TieredStore
 
-    def tiers(url, place, *, deadline=10.0, **options):
-        bucket = GcsBucket("bucket", "prefix", endpoint_url=url, policy=RetryPolicy(deadline=deadline))
+    def tiers(url, place, **options):
+        bucket = GcsBucket("bucket", "prefix", endpoint_url=url, policy=RetryPolicy(deadline=60.0))
         place = Path(place)
-        store = TieredStore(LocalStore(place / "local"), SharedStore(bucket), scratch=place / "scratch", **options)
-        return store
+        local = LocalStore(place / "local", timeout=60.0)
+        return TieredStore(local, SharedStore(bucket), **{"scratch": place / "scratch", "drain_seconds": 60.0, **options})
 
     def say(*words):
         print(*words, flush=True)
@@ -166,7 +166,7 @@ def test_program_that_ends_with_a_stalled_bucket(server, tmp_path):
         tmp_path,
     ) as peer:
         assert peer.says() == ["stored"]
-        assert peer.process.wait(30) == 0
+        assert peer.process.wait(200) == 0
     server.clear_faults()
     with Peer(
         """
@@ -179,7 +179,7 @@ def test_program_that_ends_with_a_stalled_bucket(server, tmp_path):
         tmp_path,
     ) as peer:
         assert peer.says() == ["read"]
-        assert peer.process.wait(30) == 0
+        assert peer.process.wait(200) == 0
     with shared_store(server) as shared:
         assert shared.peek("k") == b"value"
 
@@ -196,7 +196,7 @@ def test_uploads_are_made_before_a_program_ends(server, tmp_path):
         server.url,
         tmp_path,
     ) as peer:
-        assert peer.process.wait(60) == 0
+        assert peer.process.wait(200) == 0
     with shared_store(server) as shared:
         assert len(list(shared.entries())) == 20
     assert [path for path in (tmp_path / "scratch" / "spool").rglob("*") if path.is_file()] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 
 import pytest
 
@@ -74,13 +75,13 @@ def test_forks_in_order():
 
 def test_tracking_keeps_nothing_alive():
     """A tracked object is collected when nothing else refers to it, and is not called any more."""
-    gc.collect()  # what other tests have left
-    before = len(lifecycle._tracked)
-    tracked = Tracked("a", [])
-    assert len(lifecycle._tracked) == before + 1
+    seen = []
+    tracked = Tracked("a", seen)
+    reference = weakref.ref(tracked)
     del tracked
     gc.collect()
-    assert len(lifecycle._tracked) == before
+    assert reference() is None
+    assert in_fork(lambda: seen) == seen == []
 
 
 def test_fork_lock_is_free_in_parent_and_child():
