@@ -102,7 +102,7 @@ def kind(request):
 
 @contextmanager
 def compilers(kind, place, count, *, keeps="keeps", mortal=0):
-    """So many processes, of which the first `mortal` beat so often that they soon count as dead; the others never do."""
+    """So many processes. The first `mortal` of them beat so often that they soon count as dead; the others never do."""
     made = [Compiler(kind, place, keeps, 0.5 if n < mortal else 600.0) for n in range(count)]
     try:
         for compiler in made:

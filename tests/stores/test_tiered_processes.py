@@ -31,7 +31,8 @@ PEER = textwrap.dedent("""
         bucket = GcsBucket("bucket", "prefix", endpoint_url=url, policy=RetryPolicy(deadline=60.0))
         place = Path(place)
         local = LocalStore(place / "local", timeout=60.0)
-        return TieredStore(local, SharedStore(bucket), **{"scratch": place / "scratch", "drain_seconds": 60.0, **options})
+        options = {"drain_seconds": 60.0, **options}
+        return TieredStore(local, SharedStore(bucket), scratch=place / "scratch", **options)
 
     def say(*words):
         print(*words, flush=True)
