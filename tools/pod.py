@@ -11,8 +11,10 @@ each rank's cache did. Exit status 1 if any process failed or was still running 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -29,7 +31,7 @@ import json, os, runpy, sys
 rank, size, address = int(os.environ["POD_RANK"]), int(os.environ["POD_SIZE"]), os.environ["POD_ADDRESS"]
 import jax
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(address, size, rank, initialization_timeout=60)
+jax.distributed.initialize(address, size, rank, initialization_timeout=300)
 url = os.environ.get("POD_CACHE")
 if url:
     import ejcache
@@ -79,7 +81,7 @@ def run_pod(
         path = Path(program) if isinstance(program, Path) or "\n" not in program else Path(scratch, "program.py")
         if isinstance(program, str) and "\n" in program:
             path.write_text(program)
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         children = []
         for rank in range(processes):
             environment = {
@@ -127,11 +129,16 @@ def _wait(rank: int, child: subprocess.Popen[bytes], scratch: Path, timeout: flo
     )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """A port that nobody uses, below those which systems give out by themselves.
+
+    One of those could be given to any other program before the first process of the pod listens on it.
+    """
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -154,9 +154,9 @@ def test_a_call_that_takes_too_long_is_left_behind():
     thread = WorkerThread()
     with pytest.raises(TookTooLongError):
         thread.run(stuck.wait, timeout=0.05)
-    assert thread.run(lambda: 5, timeout=30) == 5
+    assert thread.run(lambda: 5, timeout=60) == 5
     with pytest.raises(ZeroDivisionError):
-        thread.run(lambda: 1 // 0, timeout=30)
+        thread.run(lambda: 1 // 0, timeout=60)
     thread.close()
     stuck.set()
 
@@ -173,16 +173,25 @@ def tuned(function, candidates, *args, tuner=QUICK, default=None, **options):
     )
 
 
-def test_a_candidate_that_hangs_is_a_timeout():
+def test_a_candidate_that_hangs_is_a_timeout(monkeypatch):
     """A candidate that does not end in time is out, and the others are measured."""
     released = threading.Event()
+    run = WorkerThread.run
+
+    def run_impatiently(thread, function, *, timeout=None):
+        # Little time for the one that hangs alone: the others may be slow, too, on a busy machine.
+        (trial, *_) = getattr(function, "args", ()) or (None,)
+        hangs = getattr(trial, "configuration", None) == 2
+        return run(thread, function, timeout=0.1 if hangs else timeout)
+
+    monkeypatch.setattr(WorkerThread, "run", run_impatiently)
 
     def f(x, n):
         if n == 2:
             released.wait(60)
         return x + 0 * n
 
-    record = tuned(f, [1, 2, 3], jnp.ones(8), tuner=Tuner(timeout=1.0, confirm=False, sample_seconds=0.0005))
+    record = tuned(f, [1, 2, 3], jnp.ones(8), tuner=QUICK)
     released.set()
     assert {c.configuration: c.status for c in record.candidates} == {1: Status.OK, 2: Status.TIMEOUT, 3: Status.OK}
 

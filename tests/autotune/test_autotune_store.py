@@ -366,7 +366,7 @@ def test_a_place_that_gives_no_answer_does_not_keep_the_program(run_python, tmp_
                     threading.Event().wait()
                 raise StoreUnavailableError("not now")
 
-        call_with_timeout("a thread", int, 1.0)
+        call_with_timeout("a thread", int, 60.0)
         store._EXIT_SECONDS = 0.1
         documents = Hanging(FileBucket({place!r}, local=True, documents=True))
         store.set_default_store(store.AutotuneStore(documents, seeds=()))

@@ -36,7 +36,7 @@ from ejcache.stores.opening import open_store
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
 KEY = key_text("jit_train")
-SECONDS = 60
+SECONDS = 240
 """For everything that is done with one hostile cache, on a loaded machine."""
 MEMORY = 300 << 20
 PROCESS = "host-1-" + "0" * 32

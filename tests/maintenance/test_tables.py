@@ -145,6 +145,8 @@ def test_a_program_that_ends_leaves_tables_alone():
 
 def test_forgotten_without_a_word(recwarn):
     """Tables that nobody closes are closed with their last reference."""
+    gc.collect()
+    recwarn.clear()  # of what other tests have left
     tables = TemporaryTables("CREATE TABLE t (a)")
     connection = tables._connection
     del tables

@@ -10,6 +10,9 @@ from ejcache.stores.local.store import LocalStore
 
 def test_a_dropped_store_closes_its_index(tmp_path):
     """Also as part of a reference cycle, as a store held by a program's own objects often is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what other tests have left
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for cyclic in (False, True):

@@ -26,6 +26,7 @@ for n in range(6):
     key = f"jit_f{n}-cpu-plain-{n:064x}"
     if store.get(key) is None:
         store.put(key, entry.encode(entry.Header(key=key), b"x" * 100))
+assert store.flush(60)  # not only for as long as the end of a program waits
 store.add_counters({"hits": 6})
 if "asks" in sys.argv:
     store.get(f"jit_g-cpu-plain-{7:064x}")

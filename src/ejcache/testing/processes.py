@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Peer", "PeerStore", "in_fork", "peers"]
 
-DEADLINE: Final = 60.0
+DEADLINE: Final = 240.0
 """Seconds after which an unanswered call counts as a hang."""
 
 Call = tuple[str, tuple[Any, ...]]
