@@ -24,6 +24,7 @@ from ejcache.stores.tiered.store import TieredStore
 from ejcache.testing import FaultStore, StoreTests
 from ejcache.testing.processes import in_fork
 from ejcache.util.log import forget_warnings
+from ejcache.util.scheduler import Scheduler
 
 
 class TestTieredStore(StoreTests):
@@ -274,7 +275,27 @@ def test_what_another_process_is_uploading(tmp_path, end, how):
         assert here.get("k") is there.get("k") is bucket.peek("k") is None
 
 
-def test_what_another_process_is_fetching(tmp_path):
+def test_what_another_process_holds_in_memory(tmp_path):
+    """What one process of a host deletes is not brought back by another one whose local tier refused it."""
+    bucket, full, turn = MemoryStore(), FaultStore(LocalStore(tmp_path / "local")), threading.Event()
+    full.fail("put", StoreTooSmallError("too large for this disk"), times=None)
+    worker = Scheduler(threads=1)
+    worker.submit(lambda: turn.wait(60))
+    there = TieredStore(full, FaultStore(bucket), scratch=tmp_path / "scratch", worker=worker)
+    here = TieredStore(LocalStore(tmp_path / "local"), FaultStore(bucket), scratch=tmp_path / "scratch")
+    with here, there:
+        for key in ("kept", "deleted", "deleted and put again"):
+            there.put(key, b"value")
+        for key in ("deleted", "deleted and put again"):
+            here.delete(key)
+        there.put("deleted and put again", b"value")
+        turn.set()
+        assert there.flush() is True
+        assert [info.key for info in bucket.entries()] == ["kept", "deleted and put again"]
+
+
+@pytest.mark.parametrize("how", ["get", "fetch_ahead"])
+def test_what_another_process_is_fetching(tmp_path, how):
     """What one process of a host deletes is not brought back by another one that is copying it to the local tier."""
     bucket = MemoryStore()
     bucket.put("k", b"value")
@@ -285,7 +306,8 @@ def test_what_another_process_is_fetching(tmp_path):
         for shared in (theirs, FaultStore(bucket))
     )
     with here, there:
-        getting = threading.Thread(target=there.get, args=("k",))
+        fetches = {"get": there.get, "fetch_ahead": lambda key: list(_fetch_ahead(there, key))}
+        getting = threading.Thread(target=fetches[how], args=("k",))
         getting.start()
         assert gate.reached.wait(60)
         deleting = threading.Thread(target=here.delete, args=("k",))
@@ -295,6 +317,10 @@ def test_what_another_process_is_fetching(tmp_path):
         getting.join(60)
         deleting.join(60)
         assert here.get("k") is there.get("k") is None
+
+
+def _fetch_ahead(store, key):
+    return store.fetch_ahead([key], requests=4, wanted=lambda _: True)
 
 
 def test_somebody_elses_upload_stands(store, shared):

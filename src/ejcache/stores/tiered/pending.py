@@ -74,6 +74,17 @@ class PendingUploads:
             if self._presence is not None:
                 (self._directory / self._presence.token / _digest(key)).unlink(missing_ok=True)
 
+    def stands(self, key: str) -> bool:
+        """Whether the marker of `key` is there, as far as this process can tell."""
+        presence = self._presence
+        return presence is None or (self._directory / presence.token / _digest(key)).exists()
+
+    def remove_all(self, key: str) -> None:
+        """Remove the markers of `key` that any process of this host has: its entry is deleted."""
+        for folder in _files(self._directory):
+            with contextlib.suppress(OSError):
+                (folder / _digest(key)).unlink(missing_ok=True)
+
     def adopt(self) -> Iterator[tuple[str, str]]:
         """Take over the markers of dead processes: (key, how) of each."""
         for folder in self._abandoned():

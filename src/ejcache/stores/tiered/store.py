@@ -318,13 +318,16 @@ class TieredStore(Store):
     def delete(self, key: str) -> bool:
         """Remove the entry from both tiers; False if neither had one.
 
+        Uploads of the entry that processes of this host have pending are cancelled. Another host that has one pending
+        brings the entry back.
+
         Raises:
             StoreError: a tier failed, and may still have the entry.
         """
         check_key(key)
         self._check_writable()
         with self._fetches.exclusive(key):
-            self._uploads.cancel(key)
+            self._uploads.cancel_on_host(key)
             here = self._local.call(lambda store: store.delete(key))
             return self._shared.call(lambda store: store.delete(key)) or here
 

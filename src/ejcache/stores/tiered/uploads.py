@@ -40,6 +40,7 @@ class _Upload:
     Attributes:
         how: `PUT` or `REPLACE`.
         data: the bytes, if the local tier does not have them.
+        marked: there is a marker on disk.
         queued: the local tier has the entry, or `data` is set; before that it is only announced.
         running: a thread is uploading it.
         again: it was written again while it was running, and has to be uploaded once more.
@@ -49,6 +50,7 @@ class _Upload:
 
     how: str
     data: bytes | None = None
+    marked: bool = False
     queued: bool = False
     running: bool = False
     again: bool = False
@@ -103,11 +105,8 @@ class Uploads:
     def announce(self, key: str, how: str) -> None:
         """Note on disk that `key` is about to be written to the local tier; `add` or `withdraw` follows."""
         with self._lock:
-            if key in self._pending:
-                return
-            self._pending[key] = _Upload(how)
-        if self._markers is not None:
-            self._markers.add(key, how)
+            upload = self._pending.setdefault(key, _Upload(how))
+        self._mark(key, upload, how)
 
     def withdraw(self, key: str) -> None:
         """Forget what `announce` noted: the local tier had the entry already."""
@@ -136,11 +135,22 @@ class Uploads:
             upload.how = REPLACE if REPLACE in (how, upload.how) else PUT
             upload.again = upload.running
             upload.queued = True
-        if new and self._markers is not None:
-            self._markers.add(key, how)
+        if new:
+            self._mark(key, upload, how)
         if not upload.running:
             self._submit(key)
         return True
+
+    def _mark(self, key: str, upload: _Upload, how: str) -> None:
+        """Write the marker, again if the entry is written again: another process may have removed the one before."""
+        if self._markers is not None:
+            upload.marked = self._markers.add(key, REPLACE if REPLACE in (how, upload.how) else PUT)
+
+    def cancel_on_host(self, key: str) -> None:
+        """Forget the upload of `key`, and have the other processes of this host forget theirs."""
+        self.cancel(key)
+        if self._markers is not None:
+            self._markers.remove_all(key)
 
     def cancel(self, key: str) -> str | None:
         """Forget the upload of `key` and return `PUT`, `REPLACE` or None; waits for a running one, to its deadline."""
@@ -262,6 +272,8 @@ class Uploads:
 
     def _carry(self, key: str, upload: _Upload) -> bool:
         """Upload one entry; False if it has to be tried again."""
+        if upload.data is not None and upload.marked and self._markers is not None and not self._markers.stands(key):
+            return True  # another process of this host has deleted the entry
         try:
             data = upload.data if upload.data is not None else self._local.call(lambda store: store.peek(key))
         except StoreError:
