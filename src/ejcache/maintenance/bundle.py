@@ -26,16 +26,16 @@ import os
 import struct
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ejcache.entry import MAX_HEADER_SIZE, MAX_RAW_SIZE
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError, StoreUnavailableError
 from ejcache.util.key_text import MAX_KEY_BYTES
+from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
 __all__ = [
     "MAGIC",
@@ -162,7 +162,7 @@ class _Reader:
             raise EntryCorruptError("the bundle is damaged: its end does not match what goes before")
 
 
-class BundleWriter:
+class BundleWriter(Closing):
     """Writes a bundle into a partial file, and renames that when it is complete. Safe for threads.
 
     If there is a partial file already, writing resumes after its last complete record; `keys` are in it.
@@ -231,12 +231,8 @@ class BundleWriter:
         except OSError as exc:
             raise self._unwritable(exc) from exc
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the partial file, which stays unless `finish` has renamed it."""
         self._file.close()
 
     def _unwritable(self, exc: OSError) -> StoreError:

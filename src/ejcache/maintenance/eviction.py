@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
@@ -20,10 +20,10 @@ from ejcache.maintenance.plan import EvictionPlan
 from ejcache.maintenance.policy import EvictionPolicy
 from ejcache.maintenance.scan import IN_USE_SECONDS, BucketScan, Scan, ScannedStore
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from ejcache.bucket.base import Bucket
     from ejcache.maintenance.plan import Deletion
@@ -77,7 +77,7 @@ class EvictionReport:
     problems: list[str] = field(default_factory=list)
 
 
-class EvictionPass:
+class EvictionPass(Closing):
     """One pass. Opening it scans the cache and plans; `run` deletes; closing it deletes the temporary tables.
 
     Args:
@@ -164,12 +164,8 @@ class EvictionPass:
             for _ in batch:
                 advance()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Delete the temporary tables of the plan and of the scan."""
         self.plan.close()
         self._scan.close()
 

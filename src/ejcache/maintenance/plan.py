@@ -27,16 +27,16 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.policy import Reason
 from ejcache.maintenance.tables import TemporaryTables, key_of_row, row_key
 from ejcache.stores.base import EntryInfo
+from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
 
     from ejcache.maintenance.policy import EvictionPolicy
 
@@ -78,7 +78,7 @@ _IN_ORDER: Final = """
 """
 
 
-class EvictionPlan:
+class EvictionPlan(Closing):
     """The deletions, in the order in which to carry them out: iterate over the plan, as often as needed.
 
     If only the first part of a plan is carried out, the rest of it still makes sense.
@@ -131,14 +131,6 @@ class EvictionPlan:
         variant = parts.variant in {PLAIN, PROFILING}, parts.variant == PGLE
         used = entry.last_used
         return row_key(entry.key), entry.size, entry.created, used, entry.version, used, *program, *variant, chosen
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Deletion]:
         for entry, reason, _ in self._judged():

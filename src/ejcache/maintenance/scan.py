@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.layout import (
     COUNTERS,
@@ -28,10 +28,10 @@ from ejcache.maintenance.tables import Listing
 from ejcache.stores.base import BatchDeletable, EntryInfo, pinned_keys
 from ejcache.stores.shared.counters import fold_counters
 from ejcache.stores.wrappers import WrapperStore
+from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from ejcache.bucket.base import BlobInfo, Bucket
     from ejcache.stores.base import Store
@@ -51,7 +51,7 @@ differ by less than a day."""
 _ROOT: Final = "v1/"
 
 
-class Scan:
+class Scan(Closing):
     """A cache at one moment, as an eviction pass needs it: a local store, or what plain JAX wrote.
 
     Attributes:
@@ -73,14 +73,6 @@ class Scan:
         self._store = store
         self.batch = 100 if isinstance(store, BatchDeletable) else 1
         self.pinned = pinned_keys(store)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry, with its last use."""

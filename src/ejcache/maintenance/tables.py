@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreError
 from ejcache.stores.base import EntryInfo
+from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
 
 __all__ = ["Listing", "TemporaryTables", "key_of_row", "row_key"]
 
@@ -35,7 +35,7 @@ def key_of_row(held: bytes) -> str:
     return held.decode("utf-8", "surrogateescape")
 
 
-class TemporaryTables:
+class TemporaryTables(Closing):
     """Tables that only this object sees. One thread at a time may use them.
 
     Args:
@@ -57,14 +57,6 @@ class TemporaryTables:
         self._connection = connection
         # The tables need not survive the process, so that SQLite need not wait for the disk.
         self.run("PRAGMA synchronous = OFF", f"PRAGMA cache_size = -{_CACHE_KIB}", "PRAGMA temp_store = FILE", *schema)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def run(self, *statements: str) -> None:
         """Run statements that return no rows."""

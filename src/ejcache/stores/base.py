@@ -15,13 +15,14 @@ wants it asks with `isinstance`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
 
 __all__ = [
     "UNLIMITED",
@@ -59,7 +60,7 @@ class EntryInfo:
     version: str = ""
 
 
-class Store(ABC):
+class Store(Closing):
     """Bytes under a key, shared by threads and processes."""
 
     url: str
@@ -130,14 +131,6 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release what this process holds; the entries stay. A closed store may be used again: it reopens itself."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @runtime_checkable

@@ -24,15 +24,16 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from abc import ABC, abstractmethod
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["ExitPhase", "at_exit", "track_forks"]
+__all__ = ["Closing", "ExitPhase", "at_exit", "track_forks"]
 
 
 class ExitPhase(IntEnum):
@@ -44,6 +45,20 @@ class ExitPhase(IntEnum):
     COUNTERS = 3
     CLOSE = 4
     REPORT = 5
+
+
+class Closing(ABC):
+    """Closed at the end of a `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the object holds."""
 
 
 class ForkAware(Protocol):
