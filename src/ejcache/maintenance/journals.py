@@ -137,7 +137,6 @@ def compact(
     infos: Iterable[BlobInfo] | None = None,
     complete: bool = False,
     now: float | None = None,
-    reading_seconds: float = _READING_SECONDS,
 ) -> Compaction:
     """Merge all journals into the snapshot, delete them, and note their uses in `listing`.
 
@@ -150,7 +149,6 @@ def compact(
         infos: a listing of `USED`; by default it is listed now.
         complete: `listing` holds all entries, so that old uses of other keys are dropped.
         now: seconds since the epoch; uses after `now`, from a wrong clock, count as `now`.
-        reading_seconds: journals that cannot be read within this time are left for the next pass.
 
     Raises:
         StoreError: the storage failed; no use is lost.
@@ -161,7 +159,7 @@ def compact(
     for _ in range(_TRIES):
         version, writable = _note_snapshot(objects, listing, now)
         listed = _journals(objects, infos)
-        intact = _note_journals(objects, listing, listed, now, reading_seconds)
+        intact = _note_journals(objects, listing, listed, now)
         if not writable:
             return Compaction(left=len(listed))
         snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
@@ -187,7 +185,7 @@ def read_uses(objects: Bucket, listing: Listing, *, infos: Iterable[BlobInfo] | 
     """
     now = time.time()
     _note_snapshot(objects, listing, now)
-    _note_journals(objects, listing, _journals(objects, infos), now, _READING_SECONDS)
+    _note_journals(objects, listing, _journals(objects, infos), now)
 
 
 def _journals(objects: Bucket, infos: Iterable[BlobInfo] | None) -> list[BlobInfo]:
@@ -224,16 +222,14 @@ def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, 
     return found[0], True
 
 
-def _note_journals(
-    objects: Bucket, listing: Listing, infos: list[BlobInfo], now: float, seconds: float
-) -> dict[str, bool]:
-    """Note the uses of each journal.
+def _note_journals(objects: Bucket, listing: Listing, infos: list[BlobInfo], now: float) -> dict[str, bool]:
+    """Note the uses of each journal that can be read in time; the others are left for the next pass.
 
     Returns:
         The names of the journals of ours that were read, and whether each was intact.
     """
     intact: dict[str, bool] = {}
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _READING_SECONDS
     for name, blob in _read_all(objects, infos, deadline):
         try:
             listing.note_uses(decode_lines(blob.data, limit=journal_format.MAX_JOURNAL), now=now)

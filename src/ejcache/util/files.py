@@ -15,7 +15,7 @@ __all__ = ["append_at_once", "is_temporary", "write_atomically"]
 _TEMPORARY: Final = re.compile(r"\.ejcache-\d+-[0-9a-f]{16}\.tmp")
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o600) -> None:
     """Create or replace the file at `path`: a reader sees all of the old content or all of `data`.
 
     The data is written under a temporary name in the same directory (`is_temporary` recognises it) and renamed. If this
@@ -25,7 +25,6 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0
         path: the file; its directory must exist. A link is replaced, not followed.
         data: the content.
         mode: permissions of the file, further restricted by the umask.
-        durable: wait until the data is on the disk, so that it survives a loss of power.
 
     Raises:
         OSError: the file could not be written; the old one is unchanged.
@@ -38,15 +37,11 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
-            if durable:
-                os.fsync(descriptor)
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    if durable:
-        _sync_directory(target.parent)
 
 
 def append_at_once(path: str | os.PathLike[str], data: bytes) -> None:
@@ -71,11 +66,3 @@ def append_at_once(path: str | os.PathLike[str], data: bytes) -> None:
 def is_temporary(name: str) -> bool:
     """Whether a file of this name was being written by `write_atomically`."""
     return _TEMPORARY.fullmatch(name) is not None
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -73,22 +73,19 @@ def append_regular(path: str | os.PathLike[str], data: bytes) -> os.stat_result:
         os.close(descriptor)
 
 
-def read_regular(
-    path: str | os.PathLike[str], *, max_size: int, length: int | None = None, dir_fd: int | None = None
-) -> bytes:
+def read_regular(path: str | os.PathLike[str], *, max_size: int, length: int | None = None) -> bytes:
     """The bytes of the regular file at `path`, or its first `length`.
 
     Args:
         path: the file.
         max_size: bytes; a larger file is refused before it is read, unless `length` asks for less than all of it.
         length: bytes to read at most.
-        dir_fd: descriptor of the directory that a relative `path` starts at.
 
     Raises:
         UnsafeFileError: it is not a regular file, or larger than `max_size`.
         OSError: it cannot be read.
     """
-    descriptor = open_regular(path, dir_fd=dir_fd)
+    descriptor = open_regular(path)
     with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123  # a descriptor, not a path
         size = os.fstat(descriptor).st_size
         if length is None and size > max_size:

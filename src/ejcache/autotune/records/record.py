@@ -188,11 +188,11 @@ class Record:
         """Why another measurement may choose another configuration; empty if this is not likely."""
         return "" if self.source is Source.PINNED else str(self.measurement.get("unsure", ""))
 
-    def failures(self, *, most: int = 3) -> str:
-        """The first failures, for a message."""
+    def failures(self) -> str:
+        """The first three failures, for a message."""
         failed = [item for item in self.candidates if item.status is not Status.OK]
-        said = [f"{item.digest}: {item.error or item.status.value}" for item in failed[:most]]
-        return "; ".join([*said, f"and {len(failed) - most} more"] if len(failed) > most else said)
+        said = [f"{item.digest}: {item.error or item.status.value}" for item in failed[:3]]
+        return "; ".join([*said, f"and {len(failed) - 3} more"] if len(failed) > 3 else said)
 
     def candidate(self, configuration: Any) -> Candidate | None:
         """The candidate with this configuration (a JSON value), or None."""

@@ -37,8 +37,8 @@ def _spelled(match: re.Match[str]) -> str:
     return f"{dtype}[{','.join(match[1].rstrip('x').split('x')) if match[1] else ''}]"
 
 
-def split_top(text: str, separator: str = ",") -> list[str]:
-    """The parts of `text` between separators that are in no bracket and no string."""
+def split_top(text: str) -> list[str]:
+    """The parts of `text` between commas that are in no bracket and no string."""
     parts: list[str] = []
     current: list[str] = []
     closing: list[str] = []
@@ -53,7 +53,7 @@ def split_top(text: str, separator: str = ",") -> list[str]:
             closing.append(_CLOSING[character])
         elif closing and character == closing[-1] and text[position - 1 : position + 1] != "->":
             closing.pop()
-        elif character == separator and not closing:
+        elif character == "," and not closing:
             parts.append("".join(current))
             current = []
             continue

@@ -85,10 +85,10 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
         return ModuleDigest(digest, verbatim, work.custom_partitionings, work.inspections, work.host_code, size)
 
 
-def module_text(module: Any, *, element_limit: int = 64, locations: bool = False) -> str:
-    """The module as text for people: constants above `element_limit` elements elided, debug locations on request."""
+def module_text(module: Any, *, locations: bool = False) -> str:
+    """The module as text for people: constants above 64 elements elided, debug locations on request."""
     with module.context:
-        return str(module.operation.get_asm(enable_debug_info=locations, large_elements_limit=element_limit))
+        return str(module.operation.get_asm(enable_debug_info=locations, large_elements_limit=64))
 
 
 class _Work:

@@ -65,13 +65,13 @@ class XlaFiles:
         self._documents = documents
         self._prefix = f"v1/xla/{environment}/"
 
-    def pull(self, directory: Path, *, seconds: float = _SECONDS) -> int:
+    def pull(self, directory: Path) -> int:
         """Fill a directory with what is stored, as far as that comes in time and is not too large; how many files.
 
         Raises:
             StoreError: the storage failed; the files that had arrived by then are there.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + _SECONDS
         names = sorted(self._stored())[:_MAX_FILES]
         (directory / AUTOTUNE).mkdir(mode=0o700, parents=True, exist_ok=True)
         room = self._max_total

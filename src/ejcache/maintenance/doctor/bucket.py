@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.maintenance.doctor.credentials import Credentials
 
-__all__ = ["BUDGET", "check_bucket"]
+__all__ = ["check_bucket"]
 
-BUDGET: Final = 8.0
+_BUDGET: Final = 8.0
 """Seconds for all requests together."""
 _ONE: Final = 4.0
 """Seconds for one operation, its retries included."""
@@ -68,7 +68,6 @@ def check_bucket(
     *,
     credentials: Credentials | None = None,
     read_only: bool = False,
-    budget: float = BUDGET,
     slow_seconds: float = _SLOW,
     operation_seconds: float = _ONE,
 ) -> Iterator[Check]:
@@ -79,7 +78,6 @@ def check_bucket(
             check is tried whatever the one before found.
         credentials: what the bucket is opened with; None if there is nothing to say about them.
         read_only: only read, as a job does that does not write.
-        budget: seconds for all checks together.
         slow_seconds: from this time on, reading a small object counts as slow.
         operation_seconds: for one operation, its retries included.
     """
@@ -89,7 +87,7 @@ def check_bucket(
         yield problem
         yield from (skipped(name, "the credentials cannot be used") for name in ("reach", *_NAMES))
         return
-    checkup = _Checkup(bucket, time.monotonic() + budget, slow_seconds, operation_seconds)
+    checkup = _Checkup(bucket, time.monotonic() + _BUDGET, slow_seconds, operation_seconds)
     yield from checkup.run(credentials, read_only=read_only)
 
 
