@@ -53,7 +53,7 @@ class Reader:
             self.board.changed.notify_all()
             return True
 
-    def get(self, name, *, timeout):
+    def get(self, name, *, timeout, what=""):
         with self.board.changed:
             self.board.changed.wait_for(lambda: name in self.board.notes, timeout)
             return self.board.notes.get(name)

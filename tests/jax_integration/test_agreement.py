@@ -14,9 +14,9 @@ from ejcache.jax_integration.seam.coordination import CoordinationClient
 LOAD = "load"
 
 
-def rank_of(board, rank, *, patience=0.01):
+def rank_of(board, rank, *, patience=0.01, **options):
     """One process's agreement, with short waits."""
-    client = CoordinationClient(board, process=rank, processes=12)
+    client = CoordinationClient(board, process=rank, processes=12, **options)
     return RankAgreement(client, patience=patience, impatience=0.004)
 
 
@@ -106,6 +106,36 @@ def test_what_was_said_in_time_is_heard_though_another_rank_is_silent():
     rank.decide("t", participants=(0, 1, 2, 3), mine={"loaded": True}, decide=heard.append)
 
     assert [sorted(said) for said in heard] == [[0, 3]]
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [
+        (0, "rank 1, which has not come to jit_step yet: 5 s so far, at most 60 s"),
+        (1, "rank 0, which decides whether the ranks load or compile jit_step: 5 s so far, at most 120 s"),
+    ],
+)
+def test_a_long_wait_for_another_rank_is_said(caplog, rank, said):
+    """After five seconds a line names the rank that is waited for, the program and the limit."""
+
+    class Silent(NoticeBoard):
+        def blocking_key_value_get_bytes(self, name, milliseconds):
+            raise RuntimeError("DEADLINE_EXCEEDED")
+
+    waiting = rank_of(Silent(), rank, patience=60.0)
+    waiting.decide("t", participants=(0, 1), mine={}, decide=len, about="jit_step")
+    (line,) = [record.getMessage() for record in caplog.records if "waiting for" in record.getMessage()]
+    assert line == f"ejcache: waiting for {said}"
+
+
+def test_a_short_wait_for_another_rank_is_silent(caplog):
+    """A value that comes within the silent time is returned without a line."""
+    board = NoticeBoard()
+    client = CoordinationClient(board)
+    client.set_once("t", b"value")
+    assert client.get("t", timeout=60.0, what="rank 1") == b"value"
+    assert "waiting for" not in caplog.text
+    assert board.asked == [5_000]
 
 
 def test_without_the_service_all_compile():

@@ -60,10 +60,11 @@ PROGRAM = LoweredProgram(None, "jit_step", CompileTarget(backend=None, devices=(
 class Ranks:
     """Two processes' sharing over one coordination service; what the first one compiles cannot be serialised."""
 
-    def __init__(self, **calls):
+    def __init__(self, *, say_after=60.0, **calls):
         self.board = NoticeBoard()
         self.policies = [CachePolicy("memory://", open_store=MemoryStore) for _ in range(2)]
         self._calls = calls
+        self._say_after = say_after
         self._sharing = [Sharing(ExecutableOrigins()) for _ in range(2)]
 
     @property
@@ -82,7 +83,7 @@ class Ranks:
         return sharing.cached(compilation, PROGRAM) or sharing.run(
             compilation,
             PROGRAM,
-            CoordinationClient(self.board, process=rank, processes=2),
+            CoordinationClient(self.board, process=rank, processes=2, say_after=self._say_after),
             first_process=0,
             compile_here=compile_here,
             store=lambda *_, **__: None,
@@ -122,3 +123,11 @@ def test_others_wait_as_long_as_the_flag_says():
     assert ranks.run(1, lambda: "second") == "second"
     assert ranks.board.asked == [7]
     assert resolve().share_binary_timeout_ms == 20 * 60 * 1000
+
+
+def test_a_long_wait_for_the_first_process_is_said(caplog):
+    """After five seconds, here at once, a line says that the first process compiles this program, and the limit."""
+    ranks = Ranks(share_binary_timeout_ms=7, say_after=0.001)
+
+    assert ranks.run(1, lambda: "second") == "second"
+    assert "waiting for the first process, which compiles jit_step: 0 s so far, at most 0 s" in caplog.text

@@ -100,7 +100,8 @@ class PodAgreement:
             if coordination.set_once(name, text):
                 return replace(choice, layer=POD)
         else:
-            answer = coordination.get(name, timeout=self.deadline)
+            chooser = "the first process of the job that came to it, which chooses the configuration of"
+            answer = coordination.get(name, timeout=self.deadline, what=f"{chooser} {request.key.operation}")
             if answer is not None:
                 return _decoded(answer, request)
             warn_once("pod deadline", "no process of the job chose a configuration for %s in time", request.key.text)

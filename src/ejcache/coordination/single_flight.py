@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.util.log import log, warn_once
+from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ class SingleFlight:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[float, float], float] = random.uniform,
-        say_after: float = 5.0,
+        say_after: float = LONG_WAIT,
     ) -> None:
         self._leases = leases
         self._when_visible = when_visible
@@ -140,7 +140,7 @@ class SingleFlight:
         if other_thread is not None:
             left = min(deadline, threading.TIMEOUT_MAX)
             if not other_thread.wait(min(self._say_after, left)) and left > self._say_after:
-                _say_waiting("another thread of this process", in_words(key), started, self._clock(), deadline)
+                self._say_waiting("another thread of this process", in_words(key), started, deadline)
                 other_thread.wait(left - self._say_after)
             found = lookup()
             return work() if found is None else found
@@ -186,6 +186,9 @@ class SingleFlight:
             raise
         self._release(key, lease)
         return result
+
+    def _say_waiting(self, holder: str, work: str, started: float, limit: float) -> None:
+        say_waiting(f"{holder}, which compiles {work}", so_far=self._clock() - started, limit=limit)
 
     def _release(self, key: str, lease: HeldLease) -> None:
         kept = False
@@ -241,7 +244,7 @@ class SingleFlight:
                 return found, None
             if not said and not dead and self._clock() - started >= self._say_after:
                 said = True
-                _say_waiting(state.holder or "another process", in_words(key), started, self._clock(), end - started)
+                self._say_waiting(state.holder or "another process", in_words(key), started, end - started)
             if dead:
                 lease, hopeless = self._take_over(key, state)
                 if hopeless:
@@ -261,12 +264,6 @@ class SingleFlight:
         if lease is not None:
             log.info("ejcache: the process that was compiling %s died; this process compiles it", key)
         return lease, False
-
-
-def _say_waiting(holder: str, work: str, started: float, now: float, limit: float) -> None:
-    log.warning(
-        "ejcache: waiting for %s, which compiles %s: %.0f s so far, at most %.0f s", holder, work, now - started, limit
-    )
 
 
 def _note(what: str, key: str, exc: Exception) -> None:

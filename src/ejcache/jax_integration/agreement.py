@@ -70,6 +70,7 @@ class RankAgreement:
         participants: tuple[int, ...],
         mine: Mapping[str, Any],
         decide: Callable[[dict[int, Any]], Any],
+        about: str = "a program",
     ) -> Any:
         """The decision of the lowest of `participants`, or None if there is none.
 
@@ -79,17 +80,18 @@ class RankAgreement:
             mine: what this rank publishes, as JSON.
             decide: makes the decision from what each rank published. Called on the lowest rank only. A rank that did
                 not answer in time is missing from its argument.
+            about: the program, for the line about a long wait.
         """
         lowest = participants[0]
         try:
             self._forgive()
             if self._rank == lowest:
-                said = self._collect(topic, participants[1:])
+                said = self._collect(topic, participants[1:], about)
                 return self._publish(topic, decide({lowest: dict(mine), **said}))
             if not self._coordination.set_once(f"{topic}/{self._rank}", _encode(mine)):
                 log.warning("ejcache: this rank was restarted and meets the old topic %s, so it compiles", topic)
                 return None
-            return self._follow(topic, lowest)
+            return self._follow(topic, lowest, about)
         except Exception as exc:
             # The service is gone, and the job with it.
             log.warning("ejcache: the ranks reached no agreement on %s, so this rank compiles: %s", topic, exc)
@@ -103,11 +105,13 @@ class RankAgreement:
         log.warning("ejcache: another rank timed out before this one had decided on %s, so it compiles", topic)
         return None
 
-    def _follow(self, topic: str, lowest: int) -> Any:
+    def _follow(self, topic: str, lowest: int, about: str) -> Any:
         is_news = lowest not in self._silent
         # Longer than the lowest rank waits, so that it has decided by then.
         decision = self._coordination.get(
-            f"{topic}/decision", timeout=2 * self._patience if is_news else self._impatience
+            f"{topic}/decision",
+            timeout=2 * self._patience if is_news else self._impatience,
+            what=f"rank {lowest}, which decides whether the ranks load or compile {about}",
         )
         if decision is not None:
             self._silent.pop(lowest, None)
@@ -122,14 +126,18 @@ class RankAgreement:
         decision = self._coordination.get(f"{topic}/decision", timeout=self._patience)
         return json.loads(decision) if decision is not None else None
 
-    def _collect(self, topic: str, ranks: tuple[int, ...]) -> dict[int, Any]:
+    def _collect(self, topic: str, ranks: tuple[int, ...], about: str) -> dict[int, Any]:
         """What `ranks` publish: the silent ones together within the impatience, the others within the patience."""
         start = time.monotonic()
         said: dict[int, Any] = {}
         for silent, patience in ((False, self._patience), (True, self._impatience)):
             group = [rank for rank in ranks if (rank in self._silent) is silent]
             for rank in group:
-                value = self._coordination.get(f"{topic}/{rank}", timeout=start + patience - time.monotonic())
+                value = self._coordination.get(
+                    f"{topic}/{rank}",
+                    timeout=start + patience - time.monotonic(),
+                    what=f"rank {rank}, which has not come to {about} yet",
+                )
                 if value is None:
                     # This rank has used up its group's time. Take at once what the rest of the group has published.
                     said |= {other: view for other, view in self._published(topic).items() if other in group}

@@ -268,6 +268,7 @@ class Compiler:
                 "domains": publisher_order(said),
                 "forbidden_on": sorted(rank for rank, each in said.items() if each.get("forbids")),
             },
+            about=compilation.key.name,
         )
         compilation.forbidden_on = tuple(decision.get("forbidden_on", ())) if decision is not None else None
         order = decision["domains"].get(domain, []) if decision is not None else []

@@ -143,6 +143,7 @@ class PgleVariants:
             participants=compilation.ranks,
             mine={"choice": choice, "profile": profile.digest if profile is not None else ""},
             decide=lambda said: _common(said, len(compilation.ranks)),
+            about=compilation.key.name,
         )
         return decision if decision in {_ENTRY, _PROFILE} else _NEITHER
 
@@ -221,7 +222,8 @@ def exchange(coordination: CoordinationClient, name: str, profile: bytes | None,
         seconds: how long to wait.
     """
     try:
-        value = coordination.get(name, timeout=seconds) if profile is None else None
+        awaited = "the first rank, which profiles a program that all ranks compile"
+        value = coordination.get(name, timeout=seconds, what=awaited) if profile is None else None
         if value is None:
             if profile is None:
                 log.warning("ejcache: no profile came from the first rank, so all ranks compile without one")

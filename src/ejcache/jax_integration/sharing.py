@@ -129,7 +129,11 @@ class Sharing:
         """The executable of the first process; compiled here if it does not come."""
         received = executable = None
         try:
-            value = coordination.get(name, timeout=compilation.settings.share_binary_timeout_ms / 1000)
+            value = coordination.get(
+                name,
+                timeout=compilation.settings.share_binary_timeout_ms / 1000,
+                what=f"the first process, which compiles {program.name}",
+            )
             if value is not None and value != WITHDRAWN:
                 received = entry.decode(value, key=name, kind="executable")
                 executable = seam.load_executable(received.raw, program.target)

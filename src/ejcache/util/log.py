@@ -1,4 +1,4 @@
-"""The logger of the package, and warnings that are logged once."""
+"""The logger of the package, warnings that are logged once, and the line about a long wait."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["forget_warnings", "log", "warn_once"]
+__all__ = ["LONG_WAIT", "forget_warnings", "log", "say_waiting", "warn_once"]
 
 log: Final = logging.getLogger("ejcache")
+
+LONG_WAIT: Final = 5.0
+"""Seconds that a process waits for another one in silence. Then `say_waiting` says for which."""
 
 _MOST_KEYS: Final = 1_000
 
@@ -40,6 +43,17 @@ def warn_once(
         _seen.pop(next(iter(list(_seen))), None)
     logger.log(logging.WARNING if first else logging.DEBUG, message, *args, exc_info=exc_info)
     return first
+
+
+def say_waiting(what: str, *, so_far: float, limit: float) -> None:
+    """Log that this process has waited long.
+
+    Args:
+        what: who is waited for and what that process does, such as "rank 0, which compiles jit_step".
+        so_far: seconds waited.
+        limit: seconds until this process waits no longer.
+    """
+    log.warning("ejcache: waiting for %s: %.0f s so far, at most %.0f s", what, so_far, limit)
 
 
 def forget_warnings() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from jax._src import distributed as jax_distributed
 
 from ejcache.errors import StoreUnavailableError
+from ejcache.util.log import LONG_WAIT, say_waiting
 
 __all__ = ["WITHDRAWN", "CoordinationClient", "coordination_client", "process_index"]
 
@@ -25,12 +26,14 @@ class CoordinationClient:
         client: JAX's own client of the service.
         process: the index of this process.
         processes: how many processes the job has.
+        say_after: seconds of waiting after which a line says for what.
     """
 
-    def __init__(self, client: Any, *, process: int = 0, processes: int = 1) -> None:
+    def __init__(self, client: Any, *, process: int = 0, processes: int = 1, say_after: float = LONG_WAIT) -> None:
         self._client = client
         self.process = process
         self.processes = processes
+        self._say_after = say_after
 
     def set_once(self, name: str, value: bytes) -> bool:
         """Set a value; False if the name has one. Of several processes that set a name, exactly one gets True.
@@ -46,12 +49,25 @@ class CoordinationClient:
             raise StoreUnavailableError(f"the job's coordination service failed: {exc}") from exc
         return True
 
-    def get(self, name: str, *, timeout: float) -> bytes | None:
+    def get(self, name: str, *, timeout: float, what: str = "") -> bytes | None:
         """The value of a name, or None if no process sets it within `timeout` seconds.
+
+        Args:
+            name: of the value.
+            timeout: seconds to wait at most.
+            what: who is waited for, and what that process does; logged if it takes long.
 
         Raises:
             StoreUnavailableError: the service cannot be reached.
         """
+        silent = min(timeout, self._say_after) if what else timeout
+        value = self._get(name, silent)
+        if value is not None or silent >= timeout:
+            return value
+        say_waiting(what, so_far=silent, limit=timeout)
+        return self._get(name, timeout - silent)
+
+    def _get(self, name: str, timeout: float) -> bytes | None:
         try:
             return bytes(self._client.blocking_key_value_get_bytes(name, max(1, int(timeout * 1000))))
         except Exception as exc:

@@ -1,0 +1,218 @@
+"""Every block of the pages in docs, run as it is written, in the order of its page; and what pages say is printed.
+
+Places such as /opt/cache are moved into the test's directory. Buckets are on a server of loopback. `srun` starts the
+command that it is given, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass
+
+import pytest
+from buckets import GcsServer
+from cli_helpers import ejcache, key_text
+from helpers import ROOT, run_program
+
+from ejcache import entry
+from ejcache.stores.local.store import LocalStore
+
+GENERATED = {"api.md", "cli.md", "json.md", "key_pairs.md", "settings.md"}
+"""Pages that a tool makes. The tests of the tools compare their blocks: signatures, helps and fields."""
+PLACES = ("/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")
+SHOWN = ("autotune/<", '{\n "ejcache": "autotune record"', "$ ejcache ls", "jit_train_step was compiled", "- uses: ")
+"""How blocks begin that are no programs. Each has a test of its own below; the last is a file of another program."""
+TRAIN = """
+import jax
+import jax.numpy as jnp
+import ejcache
+
+
+@ejcache.autotuned(configs=[{"chunk": 64}, {"chunk": 256}], name="chunked_sum", version=1)
+def chunked_sum(x, *, chunk):
+    return jax.lax.map(jnp.sum, x.reshape(-1, chunk)).sum()
+
+
+if __name__ == "__main__":
+    print(chunked_sum(jnp.ones(4096)), jax.jit(lambda x: jnp.tanh(x @ x.T).sum())(jnp.ones((256, 256))))
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page: its number there, its language, and its text."""
+
+    page: str
+    number: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}-{self.number}"
+
+
+def blocks() -> list[Block]:
+    found = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        if path.name not in GENERATED:
+            each = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+            found += [Block(path.name, number, *block) for number, block in enumerate(each)]
+    return found
+
+
+BLOCKS = blocks()
+RUN = [block for block in BLOCKS if not block.text.startswith(SHOWN)]
+
+
+def shown(beginning: str) -> str:
+    """The text of the only block that begins so."""
+    (block,) = [block for block in BLOCKS if block.text.startswith(beginning)]
+    return block.text
+
+
+def executable(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Google's protocol on loopback, with the buckets that pages name."""
+    with GcsServer(buckets=["bucket", "my-bucket"]) as running:
+        yield running
+
+
+@pytest.fixture
+def shell(tmp_path, bucket):
+    """Run a text as a person's shell would, in a directory with a `train.py`, and return what it did."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    executable(commands / "python", f'exec "{sys.executable}" "$@"')
+    executable(commands / "ejcache", f'exec "{sys.executable}" -m ejcache "$@"')
+    executable(commands / "srun", 'exec "$@"')
+    for place in PLACES:
+        (tmp_path / place.lstrip("/")).mkdir(parents=True)
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def run(text: str):
+        for place in PLACES:
+            text = text.replace(place, f"{tmp_path}{place}")
+        environment = {"PATH": f"{commands}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+        return run_program(["sh", "-eu", "-c", text], cwd=tmp_path, env=environment)
+
+    return run
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
+def test_blocks_run(page, shell):
+    """Each block ends with status 0, after one run of the program with the cache that the page is about."""
+    if page != "autotune.md":
+        shell("ejcache run --min-compile-seconds 0 train.py && ejcache export /content/drive/MyDrive/warm.ejb")
+    for block in RUN:
+        if block.page != page:
+            continue
+        text = block.text
+        if block.language == "python":
+            text = f"python - <<'THE_END'\n{text}THE_END"
+        elif block.language == "cron":
+            text = re.sub(r"^(\S+\s+){5}", "", text)
+        shell(text)
+        if text.startswith("export JAX_COMPILATION_CACHE_DIR=gs://my-bucket/compiled"):
+            shell("ejcache run --dir gs://my-bucket/compiled --min-compile-seconds 0 train.py")
+
+
+def test_every_block_is_run_or_shown():
+    """No block is passed over: the beginnings of those that are not programs name one block each."""
+    assert {block.language for block in RUN} <= {"sh", "python", "cron", ""}
+    assert [len([block for block in BLOCKS if block.text.startswith(beginning)]) for beginning in SHOWN] == [1] * 5
+
+
+def test_where_a_record_is_and_what_it_holds(shell, clean_environment):
+    """A tuned configuration is where docs/autotune.md says, and has the fields that it shows."""
+    shell("python train.py")
+    place = re.sub(r"<[^>]+>", "[^/]+", shown("autotune/<").strip())
+    (record,) = [path for path in clean_environment.rglob("*.json") if re.search(f"/{place}$", str(path))]
+    assert record.parent.parent.name == "chunked_sum"
+    names = {name for name, _ in every_item(json.loads(record.read_text()))}
+    said = set(re.findall(r'"(\w+)":', shown('{\n "ejcache"')))
+    assert said - names - {"block"} == set()  # `block` is a parameter of the operation on the page
+
+
+def every_item(value):
+    if isinstance(value, dict):
+        yield from value.items()
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from every_item(each)
+
+
+def test_listing_of_variants(tmp_path):
+    """`ls` shows the variants of a program as docs/pgle.md does, but for ages, sizes and digests."""
+    profile = {"runs": 3, "percentile": 90, "devices": 8}
+    with LocalStore(tmp_path) as store:
+        for variant, seconds, extra in (("profiling", 58.9, {}), ("pgle", 61.2, {"profile": profile})):
+            key = key_text("jit_step", variant=variant, platform="cuda")
+            digest = "9f1c02ab" if extra else ""
+            header = entry.Header(key=key, compile_seconds=seconds, extra=extra, profile_digest=digest)
+            store.put(key, entry.encode(header, b"executable"))
+
+    def words(text):
+        text = re.sub(r"\d+(\.\d+)? M?B|\d+ \w+ ago|\b0s ago|[0-9a-f]{12}$", "N", text, flags=re.MULTILINE)
+        return [re.split(r"\s\s+", line.strip()) for line in text.splitlines()]
+
+    said = ejcache("ls", "--dir", tmp_path).lines[:-1]
+    command, *expected = shown("$ ejcache ls").splitlines()
+    assert command == "$ ejcache ls"
+    assert words("\n".join(said)) == words("\n".join(expected))
+
+
+WHY = '''\
+"""A model of twelve layers, each with three weights, trained by gradient descent."""
+import jax
+import jax.numpy as jnp
+
+learning_rate = 0.001
+
+
+def loss(weights, x):
+    for first, second, third in weights:
+        x = jnp.tanh(x @ first) @ second + third
+    return (x**2).sum()
+
+
+@jax.jit
+def train_step(weights, x):
+    gradients = jax.grad(loss)(weights, x)
+    return jax.tree.map(lambda w, g: w - learning_rate * g, weights, gradients)
+
+
+def model():
+    layer = (jnp.ones((8, 8)), jnp.ones((8, 8)), jnp.ones(8))
+    return [layer] * 12
+
+
+def main():
+    weights = model()
+    x = jnp.ones((4, 8))
+
+    # One step is enough to compile it.
+
+    train_step(weights, x)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def test_why_a_learning_rate_was_compiled_anew(shell, tmp_path):
+    """`why` answers what docs/troubleshooting.md shows, but for the time."""
+    for text in (WHY, WHY.replace("0.001", "0.01")):
+        (tmp_path / "train.py").write_text(text)
+        shell("ejcache run --min-compile-seconds 0 train.py")
+    said = shell("ejcache why train_step").stdout.replace(str(tmp_path), "/home/me").splitlines()
+    *expected, compiled = shown("jit_train_step was compiled").splitlines()
+    assert said[: len(expected)] == expected
+    assert re.sub(r"\d+\w+ ago in [\d.]+ s", "", said[len(expected)]) == re.sub(r"\d+\w+ ago in [\d.]+ s", "", compiled)
