@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import random
+import sys
 import threading
 
 import jax
@@ -11,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from autotune_helpers import key
+from cli_helpers import Terminal
 
 import ejcache
 from ejcache.autotune import Tuner, autotuned
@@ -18,6 +21,7 @@ from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, de
 from ejcache.autotune.measure import statistics
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.isolated import screened
+from ejcache.autotune.measure.progress import Progress
 from ejcache.autotune.measure.statistics import GainVerdict, gains, median, quantile, timing, verdict
 from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Status
@@ -468,3 +472,35 @@ def test_what_cannot_be_made_again_is_said():
     ):
         with pytest.raises((EntryCorruptError, UsageError)):
             decode_value(value, RecordedNames(None))
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, True), (60, True), (80, None), (80, False)])
+def test_bar_on_a_terminal(monkeypatch, columns, shown):
+    """Each bar is narrower than the terminal and replaces the one before; the last is removed; unasked, it is late."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr("ejcache.autotune.measure.progress._LATE", -1.0)
+    progress = Progress("block_matmul", shown=shown)
+    progress.best({"block_of_rows": 128, "block_of_columns": 256, "stages": 4}, 0.001234)
+    for done in range(3):
+        progress.step("race", done, 3)
+    progress.close()
+    written = sys.stderr.getvalue()
+    assert "\n" not in written
+    *bars, last = written.split("\r\x1b[2K")[1:] or [""]
+    assert len(bars) == (0 if shown is False else 3)
+    assert all(len(bar) < columns for bar in bars)
+    assert last == ""
+
+
+@pytest.mark.parametrize(
+    ("stream", "asked", "shown"), [(Terminal, None, False), (io.StringIO, None, False), (io.StringIO, True, True)]
+)
+def test_bar_that_is_not_late(monkeypatch, stream, asked, shown):
+    """Within two seconds, and in a pipe, there is no bar that nobody asked for."""
+    monkeypatch.setattr("sys.stderr", stream())
+    monkeypatch.setattr("ejcache.autotune.measure.progress._LATE", 3600.0)
+    progress = Progress("block_matmul", shown=asked)
+    progress.step("race", 1, 3)
+    progress.close()
+    assert bool(sys.stderr.getvalue()) is shown

@@ -63,7 +63,9 @@ def test_ls_for_a_person(cache):
     said = ejcache("ls", "--dir", cache)
     assert said.status == 0
     heading, *rows, total = said.lines
-    assert heading.split() == ["name", "platform", "variant", "size", "compile", "s", "last", "used", "key"]
+    assert heading.split() == [
+        "name", "platform", "variant", "size", "compile", "s", "hits", "saved", "s", "last", "used", "key",
+    ]  # fmt: skip
     assert [row.split()[0] for row in rows] == ["jit_init", "jit_eval", "jit_train"]
     assert rows[0].split()[1:3] == ["cpu", "plain"]
     assert "2.50" in rows[0].split()
@@ -86,6 +88,22 @@ def test_ls_chooses(cache, options, names):
     """--sort, --name and --limit choose the entries that are listed."""
     said = ejcache("ls", "--dir", cache, "--json", *options).json
     assert [entry["name"] for entry in said["entries"]] == names
+
+
+def test_ls_counts_hits(cache):
+    """The hits of an entry are counted, and what they saved; looking, pinning and verifying count for nothing."""
+    with LocalStore(cache) as store:
+        for _ in range(3):
+            assert store.get(key_text("jit_eval"))
+        store.close()
+        assert store.get(key_text("jit_eval"))
+    for command in (["show", "jit_eval"], ["verify"], ["pin", "jit_eval"], ["why", "jit_eval"]):
+        ejcache(*command, "--dir", cache)
+    listed = ejcache("ls", "--dir", cache, "--json", "--sort", "hits").json["entries"]
+    assert [(e["name"], e["hits"], e["seconds_saved"]) for e in listed][:1] == [("jit_eval", 4, 10.0)]
+    assert [e["hits"] for e in listed] == [4, 0, 0]
+    row = next(row for row in ejcache("ls", "--dir", cache).lines if row.startswith("jit_eval"))
+    assert row.split()[5:8] == ["2.50", "4", "10.00"]
 
 
 def test_ls_by_size(cache):
@@ -132,7 +150,7 @@ def test_ls_fields_are_stable(cache):
     }  # fmt: skip
     assert set(said["entries"][0]) == {
         "key", "kind", "name", "platform", "variant", "logical_key", "environment", "size", "created", "last_used",
-        "compile_seconds", "profile", "pinned",
+        "hits", "compile_seconds", "profile", "pinned", "seconds_saved",
     }  # fmt: skip
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 
 import pytest
-from cli_helpers import ejcache, files, fill, plain_jax
+from cli_helpers import Terminal, ejcache, files, fill, plain_jax
 from helpers import run_program
+
+from ejcache.cli import output
 
 LOOKING = [["stats"], ["ls"], ["show", "x"], ["verify"], ["prune", "-n", "--max-size", "0"]]
 CHANGING = [["prune", "--max-size", "0"], ["clear", "--yes"], ["verify", "--fix"], ["stats", "--reset"], ["pin", "x"]]
@@ -34,7 +37,7 @@ def one_sentence(said):
         (["config", "set", "--dir", "gs://b/a", f"max_entries={'9' * 5_000}"], ["max_entries"]),
         (["config", "set", "--dir", "gs://b/a", f"older_than={'9' * 400}d"], ["older_than"]),
         (["prune", "--unknown"], ["--unknown"]),
-        (["ls", "--sort", "colour"], ["--sort", "'colour'", "'size', 'age', 'used', 'name'"]),
+        (["ls", "--sort", "colour"], ["--sort", "'colour'", "'size', 'age', 'used', 'hits', 'name'"]),
         (["ls", "--limit", "many"], ["--limit", "'many'", "whole number"]),
         (["ls", "--dir"], ["--dir"]),
         (["ls", "surplus"], ["surplus"]),
@@ -172,6 +175,51 @@ def test_a_full_disk_under_the_output(tmp_path, command):
     no_room = ["sh", "-c", 'ulimit -f 0; exec "$@" >out', "sh", sys.executable, "-B", "-m", "ejcache"]
     done = run_program([*no_room, *command], cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (1, "ejcache: stdout cannot be written: File too large\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rest", "level"),
+    [
+        (["-v", "ls", "--json"], ["ls", "--json"], "DEBUG"),
+        (["ls", "--verbose"], ["ls"], "DEBUG"),
+        (["autotune", "ls", "-q"], ["autotune", "ls"], "ERROR"),
+        (["run", "-q", "train.py", "-v"], ["run", "-q", "train.py", "-v"], "WARNING"),
+        (["-q", "run", "train.py", "-v"], ["run", "train.py", "-v"], "ERROR"),
+        (["-v"], [], "DEBUG"),
+    ],
+)
+def test_where_verbosity_may_be_given(arguments, rest, level):
+    """-q and -v are before or behind the command; behind `run` they are its own or the program's."""
+    from ejcache.cli.main import _take_verbosity
+
+    assert _take_verbosity(arguments) == (rest, getattr(logging, level))
+
+
+def test_verbose_and_quiet(tmp_path, caplog):
+    """-v prints what is logged, -q hides warnings and no result; both hold for one command only."""
+    caplog.set_level(logging.WARNING, logger="ejcache")
+    (tmp_path / "v1" / "local" / "g-1").mkdir(parents=True)
+    fill(tmp_path, "jit_f")
+    (index,) = tmp_path.glob("v1/local/g-*/cache.db")
+    index.write_bytes(b"damaged" * 100)
+    said = {options: ejcache(*options, "ls", "--dir", tmp_path) for options in ((), ("-q",), ("-v",), ("-q", "-v"))}
+    assert said[()].err.startswith("ejcache: ")
+    assert said["-q",].err == ""
+    assert said["-q",].out == said[()].out
+    assert set(said[()].err.splitlines()) <= set(said["-v",].err.splitlines())
+    assert logging.getLogger("ejcache").level == logging.WARNING
+
+
+def test_quiet_hides_bars(monkeypatch, tmp_path):
+    """With -q there is no bar, also where stderr is a terminal."""
+    monkeypatch.setattr("sys.stderr", Terminal())
+    output.hide_progress(True)
+    try:
+        with output.progress("reading", 2, after=0.0) as advance:
+            advance()
+    finally:
+        output.hide_progress(False)
+    assert sys.stderr.getvalue() == ""
 
 
 def test_help_and_version():

@@ -34,6 +34,7 @@ class Order(StrEnum):
     size = "size"
     age = "age"
     used = "used"
+    hits = "hits"
     name = "name"
 
 
@@ -41,6 +42,7 @@ _ORDERS: Final = {
     Order.size: lambda row: (row.is_jax, -row.info.size, row.info.key),
     Order.age: lambda row: (row.is_jax, row.info.created, row.info.key),
     Order.used: lambda row: (row.is_jax, -row.info.last_used, row.info.key),
+    Order.hits: lambda row: (row.is_jax, -(row.info.hits or 0), row.info.key),
     Order.name: lambda row: (row.is_jax, row.parts.name, row.parts.platform, row.info.key),
 }
 
@@ -78,12 +80,18 @@ def ls(
     name: Name = None,
     sort: Annotated[
         Order,
-        typer.Option("--sort", help="By size (largest first), age (oldest first), used (latest first) or name."),
+        typer.Option(
+            "--sort",
+            help="By size (largest first), age (oldest first), used (latest first), hits (most first) or name.",
+        ),
     ] = Order.used,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
     """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key for `show`.
+
+    A local cache also counts the hits of each entry, of all processes. What they saved is the compile time, that many
+    times. Nobody counts the hits of an entry of a bucket.
 
     Variants of one program are listed together, the one compiled with a PGLE profile first.
 
@@ -99,7 +107,7 @@ def ls(
         rows = by_program(rows)
         with output.progress("reading", len(rows), quiet=as_json) as advance:
             entries = [
-                row.fields() | facts | {"pinned": not row.is_jax and row.info.key in pins}
+                row.fields() | facts | {"pinned": not row.is_jax and row.info.key in pins} | _saved(row, facts)
                 for row, facts in zip(rows, read_facts(rows, target, advance=advance), strict=True)
             ]
     if as_json:
@@ -111,6 +119,11 @@ def ls(
         _print_rows(rows, entries)
     hidden = totals.entries + totals.jax_entries - len(rows)
     output.say(f"{totals.words()} in {target.url}{f'; {hidden:,} not shown' if hidden else ''}")
+
+
+def _saved(row: ListedEntry, facts: dict[str, Any]) -> dict[str, float | None]:
+    hits, seconds = row.info.hits, facts["compile_seconds"]
+    return {"seconds_saved": None if hits is None or seconds is None else hits * seconds}
 
 
 def profile_text(profile: dict[str, Any]) -> str:
@@ -141,20 +154,22 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
                 "profile": profile_text(entry["profile"]) if entry["profile"] else "-",
                 "size": format_size(row.info.size),
                 "compile s": output.seconds(entry["compile_seconds"]),
+                "hits": "-" if entry["hits"] is None else f"{entry['hits']:,}",
+                "saved s": output.seconds(entry["seconds_saved"]),
                 "last used": output.ago(row.info.last_used, now=now),
                 "key": row.short,
                 "pin": "pinned" if entry["pinned"] else "",
             }
         )
-    uniform = {"kind": "ejcache", "profile": "-", "pin": ""}
+    uniform = {"kind": "ejcache", "profile": "-", "pin": "", "hits": "-", "saved s": "-"}
     columns = [name for name in lines[0] if any(line[name] != uniform.get(name) for line in lines)]
     cells = [[line[name] for name in columns] for line in lines]
     output.print_table(
         columns,
         cells,
-        right=("size", "compile s", "last used"),
+        right=("size", "compile s", "hits", "saved s", "last used"),
         shrink=("name",),
-        drop=("platform", "variant", "last used", "compile s"),
+        drop=("platform", "saved s", "variant", "last used", "compile s", "hits", "profile", "kind"),
     )
 
 

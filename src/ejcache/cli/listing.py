@@ -91,7 +91,7 @@ class ListedEntry:
             **output.fields_of(self.parts, "name", "platform", "variant"),
             "logical_key": self.parts.logical,
             "environment": self.parts.environment,
-            **output.fields_of(self.info, "size", "created", "last_used"),
+            **output.fields_of(self.info, "size", "created", "last_used", "hits"),
         }
 
 

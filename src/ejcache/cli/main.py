@@ -17,7 +17,7 @@ import typer
 from typer._completion_classes import completion_init
 
 from ejcache.cli.app.commands import build
-from ejcache.cli.output import print_json, printable, say, warn
+from ejcache.cli.output import hide_progress, print_json, printable, say, warn
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.log import log
 
@@ -45,11 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
+    arguments, level = _take_verbosity(arguments)
     completion_init()
     as_json = "--json" in arguments and arguments[0] != "run"  # behind `run` it is the program's, or asks for a report
     try:
         closed = contextlib.redirect_stdout(_Closed()) if sys.stdout is None else contextlib.nullcontext()
-        with closed, _printed_warnings():
+        with closed, _printed_messages(level):
             command = typer.main.get_command(build(arguments[0] if arguments else None))
             outcome = command.main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
             sys.stdout.flush()
@@ -74,20 +75,38 @@ def main(arguments: list[str] | None = None) -> int:
     return outcome if isinstance(outcome, int) else FINE
 
 
-class _WarningPrinter(logging.Handler):
-    """Prints the warnings of the package as messages of the command, without control characters."""
+def _take_verbosity(arguments: list[str]) -> tuple[list[str], int]:
+    """The arguments without -q and -v, and the level of the messages to print.
+
+    Both may be before or behind the command. What is behind `run` belongs to the program, or to `run` itself.
+    """
+    levels = {"-q": logging.ERROR, "--quiet": logging.ERROR, "-v": logging.DEBUG, "--verbose": logging.DEBUG}
+    first = next((number for number, each in enumerate(arguments) if each not in levels), len(arguments))
+    end = first if arguments[first : first + 1] == ["run"] else len(arguments)
+    given = [levels[each] for each in arguments[:end] if each in levels]
+    rest = [each for each in arguments[:end] if each not in levels]
+    return rest + arguments[end:], given[-1] if given else logging.WARNING
+
+
+class _MessagePrinter(logging.Handler):
+    """Prints what the package logs as messages of the command, without control characters."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(record.getMessage().removeprefix("ejcache: "))
 
 
 @contextlib.contextmanager
-def _printed_warnings() -> Iterator[None]:
-    printer = _WarningPrinter(logging.WARNING)
+def _printed_messages(level: int) -> Iterator[None]:
+    printer, before = _MessagePrinter(level), log.level
     log.addHandler(printer)
+    if level < logging.WARNING:
+        log.setLevel(level)
+    hide_progress(level > logging.WARNING)
     try:
         yield
     finally:
+        hide_progress(False)
+        log.setLevel(before)
         log.removeHandler(printer)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "ago",
     "count_and_size",
     "fields_of",
+    "hide_progress",
     "moment",
     "pair_lines",
     "plural",
@@ -69,9 +70,9 @@ def say(text: str = "", *, wrap: bool = True) -> None:
     _write(sys.stdout, "\n".join(lines) + "\n")
 
 
-def wrapped_lines(text: str) -> list[str]:
-    """The lines of a text. Its line breaks are kept; lines are wrapped if the terminal is narrow."""
-    columns = _columns()
+def wrapped_lines(text: str, stream: TextIO | None = None) -> list[str]:
+    """The lines of a text for stdout or another stream. Its line breaks are kept; long lines are wrapped."""
+    columns = _columns(stream)
     found: list[str] = []
     for line in printable(text, keep="\n").split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + len(_GAP))
@@ -91,8 +92,8 @@ def print_lines(lines: Sequence[str], *, paged: bool = False) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a message on stderr. Its line breaks are kept."""
-    _write(sys.stderr, "ejcache: " + printable(text, keep="\n") + "\n")
+    """Print a message on stderr. Its line breaks are kept; lines are wrapped if stderr is a narrow terminal."""
+    _write(sys.stderr, "\n".join(wrapped_lines(f"ejcache: {text}", sys.stderr)) + "\n")
 
 
 def print_table(
@@ -187,7 +188,7 @@ def progress(label: str, total: int | None, *, quiet: bool = False, after: float
     Yields:
         The function to call after each step.
     """
-    if quiet or _shown.locked() or not sys.stderr.isatty():
+    if quiet or _hidden or _shown.locked() or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console
@@ -230,6 +231,13 @@ def progress(label: str, total: int | None, *, quiet: bool = False, after: float
 
 _shown: Final = threading.Lock()
 """Held while work is shown."""
+_hidden = False
+
+
+def hide_progress(hidden: bool) -> None:
+    """Show no bars from now on, or show them again."""
+    global _hidden
+    _hidden = hidden
 
 
 def ago(moment_then: float, *, now: float) -> str:
@@ -320,6 +328,7 @@ def _is_styled() -> bool:
     return sys.stdout.isatty() and environment_variable("TERM") != "dumb"
 
 
-def _columns() -> int:
-    """How many characters fit into a line; a pipe or a file gets whole lines."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+def _columns(stream: TextIO | None = None) -> int:
+    """How many characters fit into a line of stdout or another stream; a pipe or a file gets whole lines."""
+    stream = sys.stdout if stream is None else stream
+    return shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize

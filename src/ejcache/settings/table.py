@@ -387,7 +387,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         read.boolean,
         False,
         YES_NO,
-        "show a progress bar while tuning",
+        "show a progress bar while tuning; unset: on a terminal, after two seconds",
     ),
     _variable(
         "autotune_record",

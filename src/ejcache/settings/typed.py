@@ -100,7 +100,7 @@ class SettingOptions(TypedDict, total=False):
     autotune_log: bool
     """Log the time of every candidate."""
     autotune_progress: bool
-    """Show a progress bar while tuning."""
+    """Show a progress bar while tuning; unset: on a terminal, after two seconds."""
     autotune_record: bool
     """Record the arguments of operations, so that they can be tuned later."""
     autotune_stamp: Literal["hash", "json", "none"]

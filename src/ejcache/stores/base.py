@@ -51,6 +51,7 @@ class EntryInfo:
         created: seconds since the epoch.
         last_used: seconds since the epoch; the later of creation and the last `get`.
         version: on storage that versions its objects, which version was listed; empty elsewhere.
+        hits: how often `get` has found it; None where that is not counted, which is everywhere but in a local store.
     """
 
     key: str
@@ -58,6 +59,7 @@ class EntryInfo:
     created: float
     last_used: float
     version: str = ""
+    hits: int | None = None
 
 
 class Store(Closing):

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
+import time
 from typing import Any, Final
 
 from ejcache.autotune.log import logger
 from ejcache.settings.resolve import resolve
+from ejcache.settings.values import Origin
 
 __all__ = ["Progress", "progress_for", "show_progress"]
 
 
 _WIDTH: Final = 24
+_LATE: Final = 2.0
+"""Seconds of tuning after which a terminal shows the bar, if no setting says whether to."""
+_WIDEST: Final = 200
+"""Characters of a bar that is written to a pipe or a file."""
+_CLEAR: Final = "\r\x1b[2K"
 _shown: bool | None = None
 
 
@@ -27,23 +35,29 @@ class Progress:
 
     Args:
         title: the operation.
-        shown: draw a bar.
+        shown: draw a bar; None to draw one if stderr is a terminal and the tuning takes longer than two seconds.
         logged: log each candidate.
     """
 
-    def __init__(self, title: str, *, shown: bool = False, logged: bool = False) -> None:
+    def __init__(self, title: str, *, shown: bool | None = False, logged: bool = False) -> None:
         self.title = title
-        self.shown = shown
+        self.shown = bool(shown)
         self.logged = logged
         self._best = ""
+        self._late = time.monotonic() + _LATE if shown is None and _on_terminal() else None
 
     def step(self, phase: str, done: int, total: int) -> None:
         """Draw that `done` of `total` steps of this phase are finished."""
+        if self._late is not None and time.monotonic() > self._late:
+            self.shown = True
         if not self.shown:
             return
         filled = _WIDTH * done // max(total, 1)
         bar = "█" * filled + "░" * (_WIDTH - filled)
-        self._write(f"\r\x1b[2Kautotune {self.title} {phase:<9} {bar} {done}/{total} {self._best}"[:200])
+        line = f"autotune {self.title} {phase:<9} {bar} {done}/{total} {self._best}"
+        # A line as wide as the terminal would go on in the next one, where the next bar could not replace it.
+        room = shutil.get_terminal_size().columns - 1 if _on_terminal() else _WIDEST
+        self._write(_CLEAR + line[:room])
 
     def candidate(self, configuration: Any, seconds: float | None, note: str = "") -> None:
         """Log the time of one candidate, or `note` if it has none."""
@@ -56,23 +70,32 @@ class Progress:
         self._best = f"best {seconds * 1e3:.4g} ms {configuration}"
 
     def close(self) -> None:
-        """End the line."""
+        """Remove the bar from a terminal; in a pipe or a file, end its line."""
         if self.shown:
-            self._write("\n")
+            self._write(_CLEAR if _on_terminal() else "\n")
 
     @staticmethod
     def _write(text: str) -> None:
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
-        except (OSError, ValueError):
+        except (AttributeError, OSError, ValueError):
             return
+
+
+def _on_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
 
 
 def progress_for(title: str) -> Progress:
     """The progress display that the environment asks for now."""
     settings = resolve()
-    shown = settings.autotune_progress if _shown is None else _shown
+    setting = settings["autotune_progress"]
+    asked = None if setting.origin is Origin.DEFAULT else settings.autotune_progress
+    shown = asked if _shown is None else _shown
     if settings.autotune_log and logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
         if not logger.hasHandlers():

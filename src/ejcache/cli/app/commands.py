@@ -36,7 +36,7 @@ COMMANDS: Final = {
         "run.command",
         "run",
         "Run a program with the cache.",
-        ("run train.py --steps 100", "run --dir gs://my-bucket/compiled -m my_project.train"),
+        ("run train.py --steps 100", "run --dir gs://bucket/prefix -m my_project.train"),
     ),
     "stats": _Command(
         "inspect",
@@ -72,7 +72,7 @@ COMMANDS: Final = {
         "transfer",
         "push",
         "Copy entries to another cache.",
-        ("push gs://my-bucket/compiled", "push /mnt/shared/compiled --used-within 7d --dry-run"),
+        ("push gs://my-bucket/compiled", "push /mnt/shared --used-within 7d --dry-run"),
     ),
     "pull": _Command("transfer", "pull", "Copy entries from another cache.", ("pull gs://my-bucket/compiled",)),
     "export": _Command(
@@ -143,6 +143,12 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print what is logged, on stderr; before or after COMMAND.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no progress and no warnings; before or after COMMAND.")
     ] = False,
 ) -> None:
     """Keep the programs that JAX compiles, so that the next start loads them."""

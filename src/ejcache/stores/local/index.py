@@ -67,7 +67,7 @@ _AT: Final = f"SELECT {_COLUMNS} FROM Cache WHERE rowid = ?"  # noqa: S608 (cons
 _FIND_LENGTH: Final = f"SELECT {_COLUMNS} FROM Cache WHERE key = ? AND raw = 1"  # noqa: S608
 _FIND_WHOLE: Final = _FIND_LENGTH.replace("length(value)", "value")
 _PAGE: Final = (
-    "SELECT key, size, store_time, access_time FROM Cache"
+    "SELECT key, size, store_time, access_time, access_count FROM Cache"
     " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?"
 )
 _WHOLE_ROWS: Final = f"SELECT key, raw, {_COLUMNS} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608
@@ -408,7 +408,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
             return True
 
     def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
-        """The next `number` rows in the order of keys: key, size, store_time, access_time."""
+        """The next `number` rows in the order of keys: key, size, store_time, access_time, access_count."""
         return self._rows(_PAGE, (after, number))
 
     def whole_rows(self, after: int, number: int) -> list[tuple[Any, ...]]:

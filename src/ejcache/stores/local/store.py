@@ -143,9 +143,10 @@ class LocalStore(Store):
         self._manager.write_uses()
         while True:
             page = self._page(after)
-            for key, size, stored, used in page:
+            for key, size, stored, used, count in page:
                 if type(size) is int and isinstance(stored, float) and isinstance(used, float):
-                    yield EntryInfo(key, size, stored, max(stored, used))
+                    hits = count if type(count) is int and count >= 0 else None
+                    yield EntryInfo(key, size, stored, max(stored, used), hits=hits)
             if len(page) < _PAGE:
                 return
             after = page[-1][0]

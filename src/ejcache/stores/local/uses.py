@@ -1,4 +1,7 @@
-"""When entries were last used. A use is written at once, unless another was within a second: then many are together."""
+"""When entries were last used, and how often.
+
+A use is written at once, unless another was within a second: then many are written together.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ _MOST: Final = 1_000
 class PendingUses:
     """The uses of one connection that are not in its index yet.
 
-    `note` may be called by any thread. A use that one thread notes while another writes the same entry's is kept.
+    `note` may be called by any thread. A use that one thread notes while another writes the same entry's is kept; how
+    many there were is then perhaps wrong by one.
     """
 
     def __init__(self) -> None:
-        self._uses: dict[str, float] = {}
-        self._marked: dict[str, float] = {}
+        self._uses: dict[str, tuple[float, int]] = {}  # the time of the last one, and how many
+        self._marked: dict[str, tuple[float, int]] = {}
         self._tried_at = float("-inf")
         self._is_scheduled = False
 
@@ -32,7 +36,7 @@ class PendingUses:
 
     def note(self, key: str, when: float) -> float | None:
         """Note that `key` was used at `when`; in how many seconds to write, or None if that is arranged already."""
-        self._uses[key] = when
+        self._uses[key] = when, self._uses.get(key, (when, 0))[1] + 1
         since = time.monotonic() - self._tried_at
         if since >= USES_SECONDS or len(self._uses) >= _MOST:
             return 0.0
@@ -49,14 +53,21 @@ class PendingUses:
     def mark(self, sql: Callable[..., Any]) -> None:
         """Write the uses, inside a transaction. `committed` or `rolled_back` says what became of it."""
         self._marked = dict(self._uses)
-        for key, when in self._marked.items():
-            sql("UPDATE Cache SET access_time = ? WHERE key = ? AND raw = 1 AND access_time < ?", (when, key, when))
+        for key, (when, times) in self._marked.items():
+            sql(
+                "UPDATE Cache SET access_time = max(access_time, ?), access_count = access_count + ?"
+                " WHERE key = ? AND raw = 1",
+                (when, times, key),
+            )
 
     def committed(self) -> None:
         """Forget what `mark` has written."""
-        for key, when in self._marked.items():
-            if self._uses.get(key) == when:
-                del self._uses[key]
+        for key, written in self._marked.items():
+            noted = self._uses.get(key, written)
+            if noted == written:
+                self._uses.pop(key, None)
+            else:
+                self._uses[key] = noted[0], noted[1] - written[1]
         self._marked = {}
 
     def rolled_back(self) -> None:
