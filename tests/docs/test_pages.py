@@ -101,23 +101,28 @@ def shell(tmp_path, bucket):
         for place in PLACES:
             text = text.replace(place, f"{tmp_path}{place}")
         environment = {"PATH": f"{commands}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
-        return run_program(["sh", "-eu", "-c", text], cwd=tmp_path, env=environment)
+        return run_program(["sh", "-eu", "-c", text], cwd=tmp_path, env=environment, timeout=600)
 
     return run
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
 def test_blocks_run(page, shell):
-    """Each block ends with status 0, after one run of the program with the cache that the page is about."""
+    """Each block ends with status 0, after one run of the program with the cache that the page is about.
+
+    The Python blocks of a page are one program.
+    """
     if page != "autotune.md":
         shell("ejcache run --min-compile-seconds 0 train.py && ejcache export /content/drive/MyDrive/warm.ejb")
-    for block in RUN:
-        if block.page != page:
+    blocks = [block for block in RUN if block.page == page]
+    program = "\n".join(block.text for block in blocks if block.language == "python")
+    if program:
+        shell(f"python - <<'THE_END'\n{program}\nTHE_END")
+    for block in blocks:
+        if block.language == "python":
             continue
         text = block.text
-        if block.language == "python":
-            text = f"python - <<'THE_END'\n{text}THE_END"
-        elif block.language == "cron":
+        if block.language == "cron":
             text = re.sub(r"^(\S+\s+){5}", "", text)
         shell(text)
         if text.startswith("export JAX_COMPILATION_CACHE_DIR=gs://my-bucket/compiled"):
