@@ -249,7 +249,7 @@ class Interrupts:
 @pytest.mark.parametrize("operation", ["put", "replace", "get", "delete"])
 def test_interrupted_anywhere(tmp_path, operation):
     """Ctrl-C at any moment of a call: the store is as usable as before, and each entry is whole or absent."""
-    with LocalStore(tmp_path, max_size=LIMIT, timeout=0.1) as store:
+    with LocalStore(tmp_path, max_size=LIMIT, timeout=60.0) as store:
         arguments = (b"n" * 60_000,) if operation in {"put", "replace"} else ()
         interrupted = 0
         kept = []  # as sys.last_exc keeps it, and with it what was open when it came
