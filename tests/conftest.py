@@ -167,7 +167,7 @@ def retry_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def run_python(tmp_path: Path) -> Callable[..., Finished]:
     """Run a program text or file in a fresh interpreter: `run_python(code_or_path, *arguments, env=…, check=True)`.
 
-    The text may be indented. It runs in the test's own directory, for 120 seconds at most unless `timeout` says
+    The text may be indented. It runs in the test's own directory, for 240 seconds at most unless `timeout` says
     otherwise; `env` changes the environment, None removing a variable. The answer has `.returncode`, `.stdout` and
     `.stderr`.
     """

@@ -59,7 +59,7 @@ def run_program(
     env: Mapping[str, str | None] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     check: bool = True,
-    timeout: float = 120.0,
+    timeout: float = 240.0,
     input: str | None = None,  # noqa: A002  # as subprocess.run has it
 ) -> Finished:
     """Run a program with this environment, changed by `env` (None removes a variable).
