@@ -10,4 +10,5 @@ class TestLocalStore(StoreTests):
     """The conformance suite on a directory."""
 
     def open(self, path, *, max_size=-1, read_only=False):
-        return LocalStore(path, max_size=max_size, read_only=read_only)
+        # On a busy machine another process can hold the index for long.
+        return LocalStore(path, max_size=max_size, read_only=read_only, timeout=60.0)

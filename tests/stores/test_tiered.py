@@ -59,7 +59,7 @@ class TestTieredOverFiles(StoreTests):
 
     def open(self, path, *, max_size=-1, read_only=False):
         return TieredStore(
-            LocalStore(path / "local", read_only=read_only),
+            LocalStore(path / "local", read_only=read_only, timeout=60.0),
             SharedStore(FileBucket(path / "shared"), max_size=max_size, read_only=read_only, counter_interval=0),
             scratch=path / "scratch",
             read_only=read_only,

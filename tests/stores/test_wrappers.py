@@ -56,7 +56,8 @@ class TestWrappedLocalStore(StoreTests):
     largest = 1_000_000
 
     def open(self, path, *, max_size=-1, read_only=False):
-        return WrapperStore(FaultStore(LatencyStore(LocalStore(path, max_size=max_size, read_only=read_only), 0.0)))
+        local = LocalStore(path, max_size=max_size, read_only=read_only, timeout=60.0)
+        return WrapperStore(FaultStore(LatencyStore(local, 0.0)))
 
 
 def test_wrapper_closes_what_it_wraps():
