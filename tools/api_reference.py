@@ -13,6 +13,7 @@ from written_page import write_pages
 import ejcache
 from ejcache import errors
 from ejcache.cache.explanation import Explanation
+from ejcache.jax_integration.warm_start.warming import Warmed
 from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
 from ejcache.stores import base
@@ -20,7 +21,7 @@ from ejcache.stores import base
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 
 _GROUPS: Final = {
-    "Using a cache": ("enable", "disable", "disabled", "active", "ejit", "autotuned"),
+    "Using a cache": ("enable", "disable", "disabled", "active", "ejit", "forbid_compile", "warm", "autotuned"),
     "Looking at a cache and maintaining it": (
         "stats",
         "entries",
@@ -36,7 +37,7 @@ _GROUPS: Final = {
 _PROTOCOLS: Final = [name for name in base.__all__ if getattr(getattr(base, name), "_is_protocol", False)]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
-_RESULTS: Final = (EvictionReport, Audit, Explanation)
+_RESULTS: Final = (EvictionReport, Audit, Explanation, Warmed)
 _HEAD: Final = """\
 # The Python API
 
@@ -67,6 +68,7 @@ def _plain(annotation: Any) -> str:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     text = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    text += "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
     text += parameter.name
     if parameter.annotation is not parameter.empty:
         text += f": {_plain(parameter.annotation)}"

@@ -59,9 +59,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("export", "BUNDLE"), ("import", "BUNDLE"), ("doctor",), ("clear", "jit_eval"),
     ("autotune", "ls"), ("autotune", "show", "matmul"), ("autotune", "why", "matmul"), ("autotune", "stats"),
     ("autotune", "pin", "matmul"), ("autotune", "unpin", "matmul"), ("autotune", "prune", "--name", "matmul", "-n"),
-    ("autotune", "clear", "matmul"),
+    ("autotune", "clear", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
 )  # fmt: skip
-"""In an order in which each finds what it needs. OTHER and BUNDLE are places in the temporary directory."""
+"""In an order in which each finds what it needs. OTHER, BUNDLE and TARGET are places in the temporary directory."""
 
 DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped", "tiers", "amounts", "operations",
         "devices", "sources", "configuration", "default", "provenance", "environment",
@@ -93,7 +93,9 @@ def fields_of(value: Any, path: str = "") -> dict[str, set[str]]:
 
 def printed(home: Path) -> dict[tuple[str, ...], Any]:
     """What each command prints of a small cache."""
-    place = {"OTHER": str(home / "other"), "BUNDLE": str(home / "bundle.ejb")}
+    program = home / "program.py"
+    program.write_text("def step(x):\n    return x + x\n")
+    place = {"OTHER": str(home / "other"), "BUNDLE": str(home / "bundle.ejb"), "TARGET": f"{program}:step"}
     with open_store(home / "cache") as store:
         for name in ("jit_train", "jit_eval"):
             key = CacheKey(name=name, platform="cpu", variant="plain", components={"computation": name}).text

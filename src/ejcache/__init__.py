@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.warm_start.forbidding import forbid_compile
+    from ejcache.jax_integration.warm_start.warming import warm
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
@@ -92,6 +93,7 @@ __all__ = [
     "stats",
     "testing",
     "verify",
+    "warm",
     "why",
 ]
 
@@ -104,6 +106,7 @@ _MODULES: Final = {
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.warm_start.forbidding": ("forbid_compile",),
+    "jax_integration.warm_start.warming": ("warm",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "settings.resolve": ("Settings",),
     "stores.base": ("EntryInfo", "Store"),

@@ -23,6 +23,7 @@ __all__ = [
     "child_environment",
     "environment_variable",
     "export_settings",
+    "settings_environment",
     "variables_to_compare",
 ]
 
@@ -72,19 +73,19 @@ def variables_to_compare() -> Mapping[Any, Any]:
     return variables
 
 
-def export_settings(values: Mapping[str, Any]) -> None:
-    """Let child processes of this process enable the cache with these settings, given by name and parsed.
-
-    They become variables of this process's environment, so every child inherits them, however it is started.
-    """
+def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
+    """The variables with which a process enables the cache with these settings, given by name and parsed."""
     wanted = str(values.get("cache_dir") or os.environ.get("EJCACHE") or "1")
     with contextlib.suppress(ValueError):
         if switch_or_location(wanted) is False:
             wanted = "1"  # the caller asks for the cache, whatever the environment said before
-    os.environ["EJCACHE"] = wanted
-    for setting in SETTINGS:
-        if setting.name in values and setting.name != "cache_dir":
-            os.environ[setting.variables[0]] = str(values[setting.name])
+    named = [setting for setting in SETTINGS if setting.name in values and setting.name != "cache_dir"]
+    return {"EJCACHE": wanted, **{setting.variables[0]: str(values[setting.name]) for setting in named}}
+
+
+def export_settings(values: Mapping[str, Any]) -> None:
+    """Let child processes of this process enable the cache with these settings, however they are started."""
+    os.environ.update(settings_environment(values))
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

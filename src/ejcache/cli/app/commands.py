@@ -38,6 +38,16 @@ COMMANDS: Final = {
         "Run a program with the cache.",
         ("run train.py --steps 100", "run --dir gs://bucket/prefix -m my_project.train"),
     ),
+    "warm": _Command(
+        "warm.command",
+        "warm",
+        "Compile programs before a run needs them.",
+        (
+            "warm train.py:step --shapes 'f32[32,128] i32[32]'",
+            "warm my_project.train:step --shapes @shapes.txt -j 8",
+            "warm train.py --steps 1",
+        ),
+    ),
     "stats": _Command(
         "inspect",
         "stats",

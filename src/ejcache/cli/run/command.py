@@ -13,7 +13,7 @@ from ejcache.errors import JaxImportError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["REGISTRATION", "RunCommand", "run"]
+__all__ = ["REGISTRATION", "RunCommand", "absolute_url", "export", "run"]
 
 
 class RunCommand(TyperCommand):
@@ -24,23 +24,27 @@ class RunCommand(TyperCommand):
         takes_value = {
             name for parameter in self.params if not getattr(parameter, "is_flag", False) for name in parameter.opts
         }
-        return super().parse_args(ctx, _end_options(args, takes_value))
+        return super().parse_args(ctx, self._end_options(args, takes_value))
+
+    def program_begins(self, argument: str) -> bool:  # noqa: ARG002 (for commands that also run something else)
+        """Whether this argument, the first that is no option, is a program with options of its own."""
+        return True
+
+    def _end_options(self, arguments: Sequence[str], takes_value: set[str]) -> list[str]:
+        """The arguments with `--` before the program, which may begin with `-m`, `-c` or `-`, as after `python`."""
+        position = 0
+        while position < len(arguments):
+            argument = arguments[position]
+            if not argument.startswith("-") or argument in ("-", "--") or argument[:2] in ("-m", "-c"):
+                break
+            position += 2 if argument in takes_value else 1
+        program = arguments[position:]
+        begins = bool(program) and program[0] != "--" and self.program_begins(program[0])
+        return [*arguments[:position], *(["--"] if begins else []), *program]
 
 
 REGISTRATION: Final = {"cls": RunCommand, "context_settings": {"allow_interspersed_args": False}}
 """How the application registers `run`."""
-
-
-def _end_options(arguments: Sequence[str], takes_value: set[str]) -> list[str]:
-    """The arguments with `--` before the program, which may begin with `-m`, `-c` or `-`, as after `python`."""
-    position = 0
-    while position < len(arguments):
-        argument = arguments[position]
-        if not argument.startswith("-") or argument in ("-", "--") or argument[:2] in ("-m", "-c"):
-            break
-        position += 2 if argument in takes_value else 1
-    program = arguments[position:]
-    return [*arguments[:position], *(["--"] if program and program[0] != "--" else []), *program]
 
 
 def run(
@@ -82,19 +86,19 @@ def run(
     command = command_of(program or [])
     warn_of_bytes("--max-size", max_size)
     given: dict[str, Any] = {
-        "cache_dir": _absolute(directory),
+        "cache_dir": absolute_url(directory),
         "max_size": max_size,
         "min_compile_seconds": min_compile_seconds,
         "read_only": True if read_only else None,
         "report": "off" if quiet else "json" if as_json and report is None else report,
     }
-    destination = absolute_destination(_export({name: value for name, value in given.items() if value is not None}))
+    destination = absolute_destination(export({name: value for name, value in given.items() if value is not None}))
     if destination is None or is_off(destination):
         replace_this_process(command)
     return run_and_report(command, destination)
 
 
-def _absolute(directory: str | None) -> str | None:
+def absolute_url(directory: str | None) -> str | None:
     """`--dir`, from which the program may start processes in other directories."""
     from ejcache.stores.location import Location
 
@@ -104,7 +108,7 @@ def _absolute(directory: str | None) -> str | None:
         raise UsageError(f"--dir: {exc}") from exc
 
 
-def _export(given: dict[str, Any]) -> str:
+def export(given: dict[str, Any]) -> str:
     """Put the options into the environment; returns where the report goes."""
     from ejcache.settings.environment import export_settings
     from ejcache.settings.resolve import command_line, resolve, set_command_line

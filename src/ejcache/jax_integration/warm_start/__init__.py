@@ -1,1 +1,1 @@
-"""Programs that must start warm: what forbids compilations where none may happen."""
+"""Programs that must start warm: compiled before the run, and compilations forbidden where none may happen."""

@@ -1,0 +1,1 @@
+"""`ejcache warm`."""

@@ -1,0 +1,187 @@
+"""`ejcache warm`: compiles programs before a run needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.options import Dir, Json, MinCompileSeconds, count
+from ejcache.cli.run.command import RunCommand, absolute_url
+from ejcache.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["REGISTRATION", "WarmCommand", "warm"]
+
+_OUTCOMES: Final = ("hit", "compiled", "not_stored", "failed")
+
+
+class WarmCommand(RunCommand):
+    """Parses no options behind a script: they are the script's own. Behind MODULE:FUNCTION they are those of `warm`."""
+
+    def program_begins(self, argument: str) -> bool:
+        """Whether this argument names a script."""
+        return not _is_function(argument)
+
+
+REGISTRATION: Final = {"cls": WarmCommand}
+"""How the application registers `warm`."""
+
+
+def _is_function(target: str) -> bool:
+    """Whether a target is MODULE:FUNCTION rather than a script."""
+    return ":" in target and not Path(target).exists()
+
+
+def warm(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="MODULE:FUNCTION or FILE.py:FUNCTION; or a script, which is run."),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Of the script.", show_default=False)
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            metavar="SHAPES",
+            help="The arguments of one call, such as 'f32[32,128] i32[8] lr=f32[] mode:=\"fast\"'; or @FILE with one "
+            "call in each line. May be given several times.",
+        ),
+    ] = None,
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            help="Processes that compile at once. Default: one for each core on CPU, otherwise 1.",
+            show_default=False,
+        ),
+    ] = None,
+    directory: Dir = None,
+    min_compile_seconds: MinCompileSeconds = None,
+    as_json: Json = False,
+) -> None:
+    """Compile programs and store them, so that an image or a pod that runs them later starts warm.
+
+    FUNCTION is jitted, or is given to jax.jit. It is compiled for each of --shapes, and not run. f32[8] stands for an
+    array that is on no device in particular, f32[8]@0 for one that was put on device 0, and name:=JSON or :=JSON for a
+    value that is passed as it is: a static argument, or a Python number, whose type is weak.
+
+    Without --shapes, FUNCTION is called without arguments, and is to call ejcache.warm(function, *arguments) for what
+    these texts cannot say: PyTrees, shardings over several devices, meshes, keys of jax.random. What it compiles
+    belongs to one process: warm a program that spans processes by a short run of the job itself.
+
+    A SCRIPT is run as by `ejcache run`, with all that it does: let its arguments ask for one step.
+
+    Run it where the program will run: on the same kind and number of devices, with the same versions and flags. What
+    the cache holds is not compiled again, so the same command continues after an interruption. A program that fails
+    does not stop the others. Exits with 1 if one failed, or if an entry is not uploaded yet.
+    """
+    given = {"cache_dir": absolute_url(directory), "min_compile_seconds": min_compile_seconds}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    if not _is_function(target):
+        if shapes or jobs:
+            raise UsageError(f"--shapes and --jobs belong to MODULE:FUNCTION, and {target} is a script")
+        raise typer.Exit(_run_script([target, *(arguments or [])], wanted, as_json=as_json))
+    if arguments:
+        raise UsageError(f"arguments are for scripts; give --shapes for {target}")
+    processes = count(jobs, option="--jobs")
+    if processes == 0:
+        raise UsageError("--jobs cannot be 0: accepted is a number of processes, 1 or more")
+    _warm_function(target, _calls(shapes), wanted, jobs=processes, as_json=as_json)
+
+
+def _run_script(program: list[str], wanted: dict[str, Any], *, as_json: bool) -> int:
+    from ejcache.cli.run.command import export
+    from ejcache.cli.run.launch import command_of, run_and_report
+
+    command = command_of(program)
+    export(wanted)
+    return run_and_report(command, "json" if as_json else "line")
+
+
+def _calls(shapes: Sequence[str] | None) -> list[str] | None:
+    """The texts of the calls, each once; None if there are to be none.
+
+    Raises:
+        UsageError: one of them cannot be read, or describes no call.
+    """
+    from ejcache.jax_integration.warm_start.shapes import parse_call
+
+    if not shapes:
+        return None
+    calls: list[str] = []
+    for text in shapes:
+        if not text.startswith("@"):
+            calls.append(text)
+            continue
+        try:
+            lines = Path(text[1:]).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise UsageError(f"--shapes {text}: the file cannot be read: {exc}") from exc
+        calls += [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    for call in calls:
+        parse_call(call)
+    return list(dict.fromkeys(calls))
+
+
+def _warm_function(
+    target: str, calls: list[str] | None, wanted: dict[str, Any], *, jobs: int | None, as_json: bool
+) -> None:
+    from ejcache.cli.warm.pool import WarmingPool
+    from ejcache.settings.environment import child_environment, settings_environment
+    from ejcache.settings.resolve import command_line, resolve, set_command_line
+    from ejcache.stores.location import display_url
+
+    set_command_line(wanted)
+    settings = resolve()
+    if settings.disabled_reason:
+        raise UsageError(f"warm: nothing is cached: {settings.disabled_reason}")
+    # What warms is not what runs later: it preloads nothing, and leaves no list of what to preload.
+    variables = settings_environment({**command_line(), "report": "off", "preload": False})
+    if (jobs or 0) > 1:
+        # Each process on a GPU would take nearly all of its memory.
+        variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    programs: list[dict[str, Any]] = []
+    with output.progress("warming", len(calls) if calls is not None else None, quiet=as_json) as advance:
+
+        def answered(program: dict[str, Any]) -> None:
+            programs.append(program)
+            advance()
+            if not as_json:
+                output.say(_line(program))
+                sys.stdout.flush()  # a log file shows each program when it is there
+
+        pool = WarmingPool(target, environment=child_environment(variables), jobs=jobs, answered=answered)
+        pool.run([{}] if calls is None else [{"shapes": call} for call in calls])
+    outcomes = Counter(program["outcome"] for program in programs)
+    counts = {outcome: outcomes[outcome] for outcome in _OUTCOMES}
+    url = display_url(str(settings.cache_dir))
+    if as_json:
+        fields = {"target": target, "url": url, "jobs": pool.jobs, "uploaded": pool.uploaded, **counts}
+        output.print_json({**fields, "programs": programs})
+    elif programs:
+        words = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items())
+        output.say(f"{words} ({url})")
+    else:
+        raise UsageError(f"warm: {target} called ejcache.warm for nothing; give --shapes to compile it itself")
+    if not pool.uploaded:
+        output.warn("not everything is uploaded; the next process of this host that uses this cache uploads the rest")
+    if counts["failed"] or not pool.uploaded:
+        raise typer.Exit(1)
+
+
+def _line(program: dict[str, Any]) -> str:
+    took = f" in {output.seconds(program['seconds'])} s" if program["outcome"] == "compiled" else ""
+    name = " ".join(filter(None, (program["program"], program["shapes"])))
+    reason = f": {program['reason']}" if program["reason"] else ""
+    return f"{name}: {program['outcome'].replace('_', ' ')}{took}{reason}"

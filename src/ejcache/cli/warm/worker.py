@@ -1,0 +1,130 @@
+"""A process of `ejcache warm`: `python -m ejcache.cli.warm.worker DESCRIPTOR TARGET`.
+
+It imports the target, and compiles what it is asked for. It reads requests from its standard input, and writes answers
+to the descriptor: what the target prints goes to stderr.
+
+    first answer := {"platform": "cpu", "jitted": true or false}    it is ready
+    request      := {"shapes": text}                    compile the target for these arguments
+                  | {}                                  call the target, which calls `ejcache.warm`
+    answer       := {"program", "outcome", "reason", "seconds"}, for each program
+                  | {"done": true}                      the request is answered
+    last answer  := {"uploaded": true or false}         after the end of the requests
+
+Instead of the first answer there is {"refused": reason, "usage": true or false} if the target cannot be imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.errors import EjcacheError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FAILED", "main"]
+
+FAILED: Final = "failed"
+_UPLOAD_SECONDS: Final = 600.0
+_LENGTH: Final = 300
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the requests."""
+    descriptor, target = int(arguments[0]), arguments[1]
+    with os.fdopen(descriptor, "w") as answers:
+
+        def answer(**fields: Any) -> None:
+            answers.write(json.dumps(fields) + "\n")
+            answers.flush()
+
+        try:
+            function = _function(target)
+        except Exception as exc:
+            answer(refused=_sentence(exc), usage=isinstance(exc, UsageError))
+            return
+        from ejcache.jax_integration.activate import active, enable
+        from ejcache.jax_integration.warm_start.warming import platform
+
+        if active() is None:
+            enable()
+        answer(platform=platform(), jitted=hasattr(function, "lower"))
+        for line in sys.stdin:
+            _serve(function, json.loads(line), answer)
+            answer(done=True)
+        cache = active()
+        answer(uploaded=cache is None or cache.flush(timeout=_UPLOAD_SECONDS))
+
+
+def _serve(function: Callable[..., Any], request: dict[str, str], answer: Callable[..., None]) -> None:
+    """Compile what the request asks for, and answer for each program."""
+    from ejcache.jax_integration.warm_start import warming
+    from ejcache.jax_integration.warm_start.shapes import parse_call
+
+    began = time.monotonic()
+    name = str(getattr(function, "__name__", ""))
+    try:
+        with warming.told(lambda warmed: answer(**warmed._asdict())):
+            if "shapes" in request:
+                args, kwargs = warming.abstract_call(parse_call(request["shapes"]))
+                warming.warm(function, *args, **kwargs)
+            else:
+                function()
+    except Exception as exc:
+        answer(program=name, outcome=FAILED, reason=_sentence(exc), seconds=time.monotonic() - began)
+
+
+def _function(target: str) -> Callable[..., Any]:
+    """The function that `MODULE:FUNCTION` or `FILE.py:FUNCTION` names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    where, _, names = target.rpartition(":")
+    path = None
+    if where.endswith(".py"):
+        path = Path(where).absolute()
+        if not path.is_file():
+            raise UsageError(f"there is no file {where}")
+        sys.path[:0] = [str(path.parent)]
+        where = path.stem
+    else:
+        sys.path[:0] = [str(Path.cwd())]
+        if _is_absent(where):
+            raise UsageError(f"there is no module {where}")
+    found: Any = importlib.import_module(where)
+    if path is not None and path != Path(found.__file__ or ""):
+        raise UsageError(f"{path.name} has the name of another module, {found.__file__}")
+    for name in names.split("."):
+        if not hasattr(found, name):
+            raise UsageError(f"{where} has no {names}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise UsageError(f"{target} is not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _is_absent(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is None
+    except (ImportError, ValueError):
+        return True
+
+
+def _sentence(exc: Exception) -> str:
+    """An error in one line."""
+    text = " ".join(str(exc).split())
+    if isinstance(exc, EjcacheError):
+        return text
+    return f"{type(exc).__name__}: {text}"[:_LENGTH] if text else type(exc).__name__
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,146 @@
+"""`warm`: a program is compiled before a run needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ejcache.cache.counters import Skip
+from ejcache.cache.reasons import why_not_stored
+from ejcache.errors import UsageError
+from ejcache.jax_integration.activate import active, enable
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.warm_start.shapes import ArrayShape
+from ejcache.settings.source import resolve_if_changed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.cache.counters import Stats
+    from ejcache.jax_integration.warm_start.shapes import CallShapes
+
+__all__ = ["COMPILED", "HIT", "NOT_STORED", "Warmed", "abstract_call", "platform", "told", "warm"]
+
+HIT = "hit"
+COMPILED = "compiled"
+NOT_STORED = "not_stored"
+
+
+class Warmed(NamedTuple):
+    """What became of one program.
+
+    Attributes:
+        program: its name, `jit_train_step`.
+        outcome: `hit`, the cache had it, and nothing was compiled; `compiled`, it is in the cache now; or
+            `not_stored`, so that the run will compile it.
+        reason: why it was not stored, or was stored on this host only, in words; otherwise empty.
+        seconds: what compiling or loading took.
+    """
+
+    program: str
+    outcome: str
+    reason: str
+    seconds: float
+
+
+def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
+    """Compile `function` for these arguments and store the result, without running it, unless the cache has it.
+
+    A run that calls the function with such arguments then loads it:
+
+        x = jax.ShapeDtypeStruct((32, 128), jnp.float32)
+        ejcache.warm(train_step, state_shapes, x, mode="fast")
+
+    Args:
+        function: a jitted function, or one that `jax.jit` takes.
+        args: its positional arguments. In place of arrays, also within PyTrees, `jax.ShapeDtypeStruct` is enough, with
+            a `sharding` where the run's array is placed or committed. `jax.eval_shape` gives the shapes of a whole
+            training state. Static arguments and Python numbers are passed as they are.
+        kwargs: its keyword arguments, likewise.
+
+    The first call in a process enables the cache for the process as `@ejit` does. Call it in the contexts of the run,
+    such as its mesh: they are part of the program. What JAX puts into `jit` within `function` is part of the program,
+    too; what the run compiles beside it (`jnp.ones(3)` outside of any `jit`) is not.
+
+    Raises what tracing, lowering and compiling raise. In a program that spans processes, every rank must call it. While
+    it compiles, other threads of the process should not: the outcome is taken from the counters of the process.
+    """
+    jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
+    if active() is None and resolve_if_changed().activate is not False:
+        enable()
+    lowered = jitted.lower(*args, **kwargs)
+    name = seam.module_name(lowered.compiler_ir("stablehlo"))
+    cache = active()
+    if cache is None:
+        return _told(Warmed(name, NOT_STORED, why_not_stored(Skip.DISABLED), 0.0))
+    before = cache.stats()
+    began = time.monotonic()
+    lowered.compile()
+    seconds = time.monotonic() - began
+    return _told(Warmed(name, *_outcome(before, cache.stats()), seconds))
+
+
+@contextlib.contextmanager
+def told(listener: Callable[[Warmed], None]) -> Iterator[None]:
+    """In this block, `listener` is called with the outcome of each `warm` in this process."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+_listeners: Final[list[Callable[[Warmed], None]]] = []
+
+
+def _told(warmed: Warmed) -> Warmed:
+    for listener in _listeners:
+        listener(warmed)
+    return warmed
+
+
+def platform() -> str:
+    """The platform that JAX compiles for."""
+    return str(jax.default_backend())
+
+
+def abstract_call(call: CallShapes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments for `warm`: a `jax.ShapeDtypeStruct` in place of each shape.
+
+    Raises:
+        UsageError: there is no such type or device.
+    """
+    return tuple(map(_abstract, call.args)), {name: _abstract(value) for name, value in call.kwargs.items()}
+
+
+def _abstract(value: Any) -> Any:
+    if not isinstance(value, ArrayShape):
+        return value
+    try:
+        dtype = jnp.dtype(value.dtype)
+    except TypeError as exc:
+        raise UsageError(f"there is no type {value.dtype} of arrays") from exc
+    sharding = None
+    if value.device is not None:
+        devices = jax.devices()
+        if value.device >= len(devices):
+            raise UsageError(f"there is no device {value.device}; JAX sees {len(devices)}")
+        sharding = jax.sharding.SingleDeviceSharding(devices[value.device])
+    return jax.ShapeDtypeStruct(value.shape, dtype, sharding=sharding)
+
+
+def _outcome(before: Stats, after: Stats) -> tuple[str, str]:
+    """The outcome of the one lookup between two moments, and its reason."""
+    if after.hits > before.hits:
+        return HIT, ""
+    if after.stores > before.stores:
+        stays = after.amounts.get("kept_here", 0) > before.amounts.get("kept_here", 0)
+        return COMPILED, "on this host only: it compiles too quickly for other hosts to ask for it" if stays else ""
+    new = [reason for reason, number in after.skipped.items() if number > before.skipped.get(reason, 0)]
+    if Skip.DUPLICATE in new or Skip.OTHER_RANK in new:
+        return COMPILED, ""
+    return NOT_STORED, why_not_stored(new[0]) if new else "this process had compiled it already"
