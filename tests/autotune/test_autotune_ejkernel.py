@@ -214,12 +214,11 @@ def test_unmodified_ejkernel_shares_through_our_store(run_python, tmp_path):
     """Same results before and after `install()`; the second process tunes nothing; files are read both ways."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     before = run_operations(run_python, theirs, install=False)
-    # A file that ejkernel wrote is read by us: the operations whose keys are beyond doubt are not tuned again.
+    # Files that ejkernel wrote are read by us: none of these operations is tuned again.
     first = run_operations(run_python, theirs, install=True)
     assert first["digests"] == before["digests"]
     assert first["chains"] == 39
-    assert first["counters"]["chosen_imported"] == 3
-    assert first["counters"]["ambiguous"] >= 1
+    assert first["counters"] == {"chosen_imported": 4}
 
     alone = run_operations(run_python, ours, install=True)
     assert alone["digests"] == before["digests"]
@@ -229,7 +228,8 @@ def test_unmodified_ejkernel_shares_through_our_store(run_python, tmp_path):
     assert "tuning" not in again["counters"]
     assert again["counters"]["chosen_tuned"] == 3
     # And the reverse: what we wrote is in the files that ejkernel reads.
-    assert {path.name for path in ours.glob("*.json")} == {"fused_cross_entropy.json", "fused_kl_divergence.json"}
+    names = ("flash-attn.json", "fused_cross_entropy.json", "fused_kl_divergence.json")
+    assert sorted(path.name for path in ours.glob("*.json")) == list(names)
     done = run_python(
         """
         import sys

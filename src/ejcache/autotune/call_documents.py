@@ -20,13 +20,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.call_key import array_text
+from ejcache.autotune.call_key import MAPPED, array_text
 from ejcache.autotune.measure.inputs import is_scalar
 from ejcache.autotune.records.json_values import MAIN_MODULES, dtype_name, parse_json
 from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from ejcache.autotune.records.key import RecordKey
 
 __all__ = [
     "RecordedNames",
@@ -38,6 +40,7 @@ __all__ = [
     "encode_call",
     "encode_value",
     "import_path",
+    "refuse_mapped",
 ]
 
 KIND: Final = "autotune call"
@@ -77,6 +80,12 @@ def decode_call(data: bytes) -> dict[str, Any]:
     if not body["operation"].isprintable():
         raise EntryCorruptError("the recorded call has an operation with control characters")
     return body
+
+
+def refuse_mapped(key: RecordKey) -> None:
+    """Raise `UnrecordableError` for a call under `jax.vmap`: its arguments have the shapes of one element."""
+    if MAPPED in key.call:
+        raise UnrecordableError(f"this call of {key.operation} is under jax.vmap")
 
 
 def encode_arguments(args: Any, kwargs: Any) -> dict[str, Any]:

@@ -23,7 +23,10 @@ from ejcache.autotune.records.json_values import canonical_json, dtype_name, mod
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Describer", "array_text", "code_digest", "fingerprint"]
+__all__ = ["MAPPED", "Describer", "array_text", "code_digest", "fingerprint"]
+
+MAPPED: Final = "vmap"
+"""The part of a call's key with the result of `mapped_arguments`. Calls without it are not under `jax.vmap`."""
 
 _DEPTH: Final = 30
 _VALUES: Final = 20_000
@@ -47,6 +50,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """
     import jax
 
+    from ejcache.jax_integration.seam.batching import mapped_axes
     from ejcache.jax_integration.seam.trace_settings import trace_fingerprint
 
     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
@@ -64,7 +68,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if place is None and not isinstance(leaf, jax.core.Tracer):
             place = getattr(leaf, "sharding", None)
     # The trace context has the default device, which counts for a call without a placed array.
-    parts += (place, trace_fingerprint())
+    parts += (place, trace_fingerprint(), mapped_axes(leaves))
     found = tuple(parts)
     try:
         hash(found)

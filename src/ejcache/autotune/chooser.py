@@ -28,6 +28,7 @@ from ejcache.autotune.records.json_values import ConfigurationError, to_json
 from ejcache.autotune.records.key import differences
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, space_digest
 from ejcache.autotune.records.store import Found, default_store
+from ejcache.autotune.trace_context import evaluates_shapes
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.warm_start.state import is_forbidden, refuse_tuning
 
@@ -133,6 +134,9 @@ class Chooser:
         if key.digest in _being_tuned.get():
             # A candidate makes the call for which it is being measured. It must not wait for itself.
             return self._second_best(request, policy)
+        if policy.on_miss == "autotune" and evaluates_shapes():
+            # Nothing runs, and the other processes of a job may not ask. So this choice is neither kept nor agreed on.
+            return self._chosen(self._resolve(request, replace(policy, on_miss="heuristics"), state))
         with state.lock:
             if (held := state.current(policy)) is not None:
                 return held

@@ -11,12 +11,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
 
-from ejcache.autotune.call_documents import encode_arguments, import_path
-from ejcache.autotune.call_key import Describer, code_digest, fingerprint
+from ejcache.autotune.call_documents import encode_arguments, import_path, refuse_mapped
+from ejcache.autotune.call_key import MAPPED, Describer, code_digest, fingerprint
 from ejcache.autotune.choice import ChoiceRequest
 from ejcache.autotune.chooser import chooser_for, default_chooser, similar_configurations
 from ejcache.autotune.measure.device import device_and_environment
-from ejcache.autotune.measure.inputs import untraced
+from ejcache.autotune.measure.inputs import mapped_call, untraced
 from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.tuner import Tuner, attempt
 from ejcache.autotune.policy import altered, current_policy
@@ -24,7 +24,7 @@ from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
 from ejcache.autotune.records.key import RecordKey
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source
-from ejcache.autotune.trace_context import changed_trace_settings, labelled
+from ejcache.autotune.trace_context import changed_trace_settings, labelled, watch_shape_evaluation
 from ejcache.errors import UsageError
 from ejcache.settings.environment import environment_variable
 
@@ -129,10 +129,12 @@ class BoundCall:
             self.kwargs,
             tuner=self._tuner(),
             names=list(self.operation.signature.parameters),
+            axes=self.axes,
         )
 
     def described(self) -> dict[str, Any]:
         """The call as `call_documents` records it; raises `UnrecordableError`."""
+        refuse_mapped(self.key)
         how = {"kind": "autotuned", "object": import_path(self.operation, name=self.operation.name)}
         return {"how": how, **encode_arguments(self.args, self.kwargs)}
 
@@ -150,6 +152,10 @@ class BoundCall:
         call["mode"] = "forward and backward" if self._measures_gradient() else "forward"
         if settings := changed_trace_settings():
             call["settings"] = settings
+        # Asked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
+        self.axes, mapped = mapped_call(self.args, self.kwargs, list(operation.signature.parameters))
+        if mapped:
+            call[MAPPED] = mapped
         device, environment = device_and_environment(self.args, self.kwargs)
         return RecordKey(operation.name, operation.version, device, environment, call)
 
@@ -181,6 +187,7 @@ class BoundCall:
             default=NO_CONFIGURATION if default is None else default,
             known=known,
             names=list(self.operation.signature.parameters),
+            axes=self.axes,
             call=self.described() if tuner.isolate else None,
             starts=lambda: similar_configurations(self.operation.chooser().store, self.key),
         )
@@ -253,6 +260,7 @@ class Autotuned(Generic[P, R]):
         self._check_configs()
         self._own_chooser = None if store is None else chooser_for(store)
         self._calls: dict[Any, _RememberedCall] = {}
+        watch_shape_evaluation()
 
     def __repr__(self) -> str:
         return f"Autotuned({self.name!r}, version={self.version!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.records.key import RecordKey
 
-__all__ = ["changed_trace_settings", "labelled", "traced_apart"]
+__all__ = ["changed_trace_settings", "evaluates_shapes", "labelled", "traced_apart", "watch_shape_evaluation"]
 
 
 def changed_trace_settings() -> dict[str, str]:
@@ -25,6 +26,22 @@ def changed_trace_settings() -> dict[str, str]:
     from ejcache.jax_integration.seam import trace_settings
 
     return trace_settings.changed_trace_settings()
+
+
+def watch_shape_evaluation() -> None:
+    """From now on `evaluates_shapes` is right, if JAX is imported."""
+    if "jax" in sys.modules:
+        from ejcache.jax_integration.seam import shape_evaluation
+
+        shape_evaluation.watch_shape_evaluation()
+
+
+def evaluates_shapes() -> bool:
+    """Whether `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
+    from ejcache.jax_integration.seam import shape_evaluation
+
+    shape_evaluation.watch_shape_evaluation()
+    return shape_evaluation.evaluates_shapes()
 
 
 @cache

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from ejcache.autotune.call_documents import UnrecordableError, encode_arguments, import_path
-from ejcache.autotune.call_key import Describer
+from ejcache.autotune.call_documents import UnrecordableError, encode_arguments, import_path, refuse_mapped
+from ejcache.autotune.call_key import MAPPED, Describer
 from ejcache.autotune.choice import ChoiceRequest
 from ejcache.autotune.chooser import default_chooser, similar_configurations
 from ejcache.autotune.ejkernel.cache import adopt
@@ -25,7 +25,7 @@ from ejcache.autotune.ejkernel.exchange import EJKERNEL_FILE, EJKERNEL_KEY
 from ejcache.autotune.ejkernel.files import file_key, key_of_file
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.device import device_and_environment
-from ejcache.autotune.measure.inputs import untraced
+from ejcache.autotune.measure.inputs import mapped_call, untraced
 from ejcache.autotune.measure.multihost_guard import refuse_spanning
 from ejcache.autotune.measure.tuner import Tuner, attempt
 from ejcache.autotune.policy import Policy, current_policy
@@ -134,6 +134,15 @@ def _argument_names(run: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
 
 
+@cache
+def _defaults(run: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(run).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: item.default for name, item in parameters.items() if item.default is not item.empty}
+
+
 class InvocationCall:
     """One invocation of a kernel: its keys, its possible configurations, and how to measure them."""
 
@@ -162,7 +171,7 @@ class InvocationCall:
             (names[i] if i < len(names) else f"argument {i}"): value for i, value in enumerate(self.inv.args)
         } | dict(self.inv.kwargs)
         describe = self.describer.describe
-        call: dict[str, Any] = {"arguments": {name: describe(value, name=name) for name, value in arguments.items()}}
+        call: dict[str, Any] = {"arguments": {name: self._argument(name, arguments[name]) for name in arguments}}
         if self.inv.batch_axes is not None:
             call["batch_axes"] = describe(self.inv.batch_axes, name="batch_axes")
         if self.inv.method is not None:
@@ -176,10 +185,30 @@ class InvocationCall:
             call["settings"] = settings
             # ejkernel's key has none of these, either.
             self.describer.ambiguous += [f"{name} is {value}" for name, value in settings.items()]
+        # Asked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
+        self.axes, mapped = mapped_call(self.inv.args, self.inv.kwargs, names)
+        if mapped:
+            call[MAPPED] = mapped
+            self.describer.ambiguous.append("jax.vmap maps the call")
         device, environment = device_and_environment(self.inv.args, self.inv.kwargs)
         # ejkernel's key does not have the limits. Ours has them if they are set.
         self.describer.ambiguous += [f"{name} is set" for limit, name in _LIMITS.items() if limit in environment]
         return RecordKey(self.kernel.op_id, version, device, environment, call)
+
+    def _argument(self, name: str, value: Any) -> Any:
+        """The description of an argument. At its default it is unambiguous.
+
+        ejkernel's key does not tell data types and functions apart. Nearly all calls have the default, so a
+        configuration in ejkernel's file is taken to be of such a call, and of no other.
+        """
+        ambiguous = self.describer.ambiguous
+        before = len(ambiguous)
+        described = self.describer.describe(value, name=name)
+        if len(ambiguous) > before:
+            defaults = _defaults(type(self.kernel).run)
+            if name in defaults and described == Describer().describe(defaults[name]):
+                del ambiguous[before:]
+        return described
 
     def request(self) -> ChoiceRequest:
         """The call as a chooser takes it."""
@@ -208,6 +237,7 @@ class InvocationCall:
             raise UnrecordableError(f"{self.kernel.op_id} runs under {self.inv.method}, whose mesh cannot be recorded")
         if not _is_plain(self.kernel):
             raise UnrecordableError(f"{self.kernel.op_id} is a kernel with a state of its own")
+        refuse_mapped(self.key)
         kernel = import_path(type(self.kernel), name="the kernel")
         how = {"kind": "ejkernel", "kernel": kernel, "executor": _executor_path(self.chain)}
         return {"how": how, **encode_arguments(self.inv.args, self.inv.kwargs)}
@@ -219,7 +249,7 @@ class InvocationCall:
     def attempt(self, stored: Any) -> None:
         """Make the call once with this configuration, a JSON value."""
         build = self._build(self._restored(stored))
-        attempt(build, self.inv.args, self.inv.kwargs, tuner=_tuner or Tuner(), names=self._names())
+        attempt(build, self.inv.args, self.inv.kwargs, tuner=_tuner or Tuner(), names=self._names(), axes=self.axes)
 
     def emit(self, event: str, **data: Any) -> None:
         device, op_id, call_key = self.legacy
@@ -332,6 +362,7 @@ class InvocationCall:
             default=NO_CONFIGURATION if default is None else default,
             known=known,
             names=self._names(),
+            axes=self.axes,
             call=self.described() if tuner.isolate else None,
             starts=lambda: similar_configurations(default_chooser().store, self.key),
         )

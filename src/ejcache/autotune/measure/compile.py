@@ -199,8 +199,7 @@ def _lowered(
     import jax
 
     def core(*leaves: Any) -> Any:
-        args, kwargs = bench.inputs.rebuild(leaves)
-        results = function(*args, **kwargs)
+        results = bench.inputs.call(function, leaves)
         trial.outputs = outputs_text(results)
         return results
 

@@ -14,7 +14,18 @@ from ejcache.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Inputs", "is_array", "is_scalar", "one_level", "split_arguments", "traced_function", "untraced"]
+    from ejcache.jax_integration.seam.batching import MappedAxis
+
+__all__ = [
+    "Inputs",
+    "is_array",
+    "is_scalar",
+    "mapped_call",
+    "one_level",
+    "split_arguments",
+    "traced_function",
+    "untraced",
+]
 
 _INTEGER_TOP: Final = 128
 
@@ -51,12 +62,14 @@ class Inputs:
         dynamic: for each leaf, whether it is an array.
         treedef: the structure of `(args, kwargs)`.
         names: of the leaves.
+        axes: over which `jax.vmap` maps the leaves. An array has one more dimension for each of its axes, in front.
     """
 
     leaves: tuple[Any, ...]
     dynamic: tuple[bool, ...]
     treedef: Any
     names: tuple[str, ...]
+    axes: tuple[MappedAxis, ...] = ()
 
     def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these arrays instead of the call's own."""
@@ -69,6 +82,21 @@ class Inputs:
         args, kwargs = jax.tree_util.tree_unflatten(self.treedef, leaves)
         return args, kwargs
 
+    def call(self, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        """Call `function` with these arrays instead of the call's own, mapped as the call is."""
+        import jax
+
+        def one(*elements: Any) -> Any:
+            args, kwargs = self.rebuild(elements)
+            return function(*args, **kwargs)
+
+        call = one
+        for axis in reversed(self.axes):
+            mapped = [has for has, is_dynamic in zip(axis.mapped, self.dynamic, strict=True) if is_dynamic]
+            in_axes = tuple(0 if has else None for has in mapped)
+            call = jax.vmap(call, in_axes=in_axes, axis_size=axis.size, axis_name=axis.name)
+        return call(*arrays)
+
     def concrete(self, *, seed: int = 0, initialisers: Mapping[str, Callable[..., Any]] | None = None) -> list[Any]:
         """An array for each dynamic leaf: the leaf itself if it has a value, or else a random one.
 
@@ -78,36 +106,49 @@ class Inputs:
             seed: of the random arrays. Floating-point values are standard normal and booleans are fair. Integers are
                 uniform below 128 and below the smallest extent of all arrays, so that they are valid indices.
             initialisers: by argument name (`x`, or `x.field[0]` for a part of it), a function of
-                `(shape, dtype, generator)` that returns an array; `generator` is a seeded generator of numpy's.
+                `(shape, dtype, generator)` that returns an array; `generator` is a seeded generator of numpy's. The
+                elements over which `jax.vmap` maps get equal arrays.
         """
+        import jax.numpy as jnp
         import numpy as np
 
-        arrays = [leaf for leaf, is_dynamic in zip(self.leaves, self.dynamic, strict=True) if is_dynamic]
-        names = [name for name, is_dynamic in zip(self.names, self.dynamic, strict=True) if is_dynamic]
+        places = [place for place, is_dynamic in enumerate(self.dynamic) if is_dynamic]
+        arrays = [self.leaves[place] for place in places]
+        names = [self.names[place] for place in places]
+        batches = [tuple(axis.size for axis in self.axes if axis.mapped[place]) for place in places]
         extents = [size for array in arrays for size in array.shape if size > 1]
         top = max(2, min([*extents, _INTEGER_TOP]))
         made = []
-        for index, (name, array) in enumerate(zip(names, arrays, strict=True)):
+        for index, (name, array, batch) in enumerate(zip(names, arrays, batches, strict=True)):
             generator = np.random.default_rng([seed, index])
             initialiser = _initialiser(name, initialisers or {})
             if initialiser is not None:
-                made.append(_placed(initialiser(tuple(array.shape), array.dtype, generator), array.dtype))
+                value = _placed(initialiser(tuple(array.shape), array.dtype, generator), array.dtype)
+                made.append(jnp.broadcast_to(value, (*batch, *value.shape)) if batch else value)
             elif _has_value(array):
                 made.append(_placed(array, array.dtype))
             else:
-                made.append(_made(tuple(array.shape), array.dtype, generator, top))
+                made.append(_made((*batch, *array.shape), array.dtype, generator, top))
         return made
 
 
-def split_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()) -> Inputs:
+def split_arguments(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    names: Sequence[str] = (),
+    axes: tuple[MappedAxis, ...] | None = None,
+) -> Inputs:
     """Split a call into its leaves.
 
     Args:
         args: positional arguments.
         kwargs: keyword arguments.
         names: of the positional arguments.
+        axes: over which `jax.vmap` maps the call; None to look for them in tracers.
     """
     import jax
+
+    from ejcache.jax_integration.seam.batching import mapped_axes
 
     flat, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
     leaves = tuple(leaf for _, leaf in flat)
@@ -116,6 +157,7 @@ def split_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], names: Seque
         dynamic=tuple(is_array(leaf) for leaf in leaves),
         treedef=treedef,
         names=tuple(_name(path, names) for path, _ in flat),
+        axes=mapped_axes(leaves) if axes is None else axes,
     )
 
 
@@ -157,6 +199,24 @@ def traced_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 
     arrays = [leaf for leaf, is_dynamic in zip(inputs.leaves, inputs.dynamic, strict=True) if is_dynamic]
     jax.eval_shape(core, *arrays)
+
+
+def mapped_call(
+    args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
+) -> tuple[tuple[MappedAxis, ...], list[dict[str, Any]]]:
+    """The axes over which `jax.vmap` maps the call, outermost first, and for each its size and its arguments."""
+    import jax
+
+    from ejcache.jax_integration.seam.batching import mapped_axes
+
+    axes = mapped_axes(jax.tree_util.tree_leaves((tuple(args), dict(kwargs))))
+    if not axes:
+        return (), []
+    leaves = split_arguments(args, kwargs, names, axes).names
+    return axes, [
+        {"size": axis.size, "arguments": sorted(name for name, has in zip(leaves, axis.mapped, strict=True) if has)}
+        for axis in axes
+    ]
 
 
 def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.records.key import RecordKey
     from ejcache.autotune.records.record import Timing
+    from ejcache.jax_integration.seam.batching import MappedAxis
 
 __all__ = ["Tuner", "attempt"]
 
@@ -129,6 +130,7 @@ class Tuner:
         default: Any = NO_CONFIGURATION,
         known: Record | None = None,
         names: Sequence[str] = (),
+        axes: tuple[MappedAxis, ...] | None = None,
         call: dict[str, Any] | None = None,
         starts: Callable[[], Sequence[Any]] = tuple,
     ) -> Record:
@@ -143,6 +145,7 @@ class Tuner:
             default: a winner must beat it. If it is not given or fails, the fastest candidate wins.
             known: an earlier record of the call. Its candidates are not measured again.
             names: of the positional arguments.
+            axes: over which `jax.vmap` maps the call; None to look for them in tracers.
             call: the call as `call_documents` records it; needed for `isolate`.
             starts: returns configurations, JSON values, that are probably good, such as those of similar calls. If
                 there are many candidates, these are measured first.
@@ -155,7 +158,7 @@ class Tuner:
             SpansProcessesError: the call runs on devices of other processes.
             UsageError: there are no candidates, or an earlier one still runs on the device.
         """
-        inputs = split_arguments(args, kwargs, names)
+        inputs = split_arguments(args, kwargs, names, axes)
         refuse_spanning(inputs.leaves, name=key.operation)
         trials = _trials(candidates, default)
         progress = progress_for(key.operation)
@@ -202,16 +205,16 @@ def attempt(
     *,
     tuner: Tuner,
     names: Sequence[str] = (),
+    axes: tuple[MappedAxis, ...] | None = None,
 ) -> None:
     """Make the call once, on the inputs that `tuner` makes for it; its exceptions pass."""
     import jax
 
-    inputs = split_arguments(args, kwargs, names)
+    inputs = split_arguments(args, kwargs, names, axes)
     arrays = inputs.concrete(seed=tuner.seed, initialisers=tuner.initialisers)
 
     def core(*leaves: Any) -> Any:
-        call_args, call_kwargs = inputs.rebuild(leaves)
-        return function(*call_args, **call_kwargs)
+        return inputs.call(function, leaves)
 
     jax.block_until_ready(jax.jit(core)(*arrays))
 
