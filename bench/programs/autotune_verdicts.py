@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-import random
 import statistics
 import sys
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import jax.numpy as jnp
 
+from bench.noise import NOISES, Machine
 from bench.outcome import OURS
 from ejcache.autotune import Tuner
 from ejcache.autotune.measure import bench as bench_module
-from ejcache.autotune.measure.results import Results
 from ejcache.autotune.records.key import RecordKey
 
 UNIT = 0.001
@@ -28,51 +27,18 @@ CELLS: dict[str, tuple[list[float], int]] = {
     "rivals 1 % apart": ([1, 0.8, 0.808, 0.816, 0.832], 1),
     "none of 11 faster": ([1, *(1.03 + 0.02 * n for n in range(10))], 0),
 }
-NOISES = ("idle", "busy", "drift")
-
-
-class Machine:
-    """Runs of planted times: idle, with bursts and spikes of other load, or with a clock that drifts."""
-
-    def __init__(self, times: list[float], noise: str, seed: int) -> None:
-        self.times, self.noise, self.seed, self.now = times, noise, seed, 0.0
-        self._random = random.Random(seed)
-        self._phase = self._random.uniform(0, 2 * math.pi)
-        self._until, self._burst = 0.0, 1.0
-
-    def run(self, candidate: int, repeats: int = 1) -> float:
-        took = self.times[candidate] * UNIT * repeats * self._factor()
-        self.now += took
-        return took / repeats
-
-    def _factor(self) -> float:
-        r = self._random
-        if self.noise == "busy":
-            factor = r.lognormvariate(0, 0.1) * (r.uniform(1.5, 6) if r.random() < 0.15 else 1)
-            while self.now >= self._until:
-                self._burst = 1.0 if self._burst > 1 else r.uniform(1.1, 1.6)
-                self._until += r.expovariate(1 / 0.05)
-            return factor * self._burst
-        factor = r.lognormvariate(0, 0.01) * (r.uniform(1.2, 2) if r.random() < 0.01 else 1)
-        return factor * (1 + 0.3 * math.sin(self._phase + 3 * self.now)) if self.noise == "drift" else factor
 
 
 def ours(machine: Machine, count: int) -> int:
-    def compiled(trials: Any, build: Any, *_: Any) -> None:
-        for trial in trials:
-            trial.compiled, trial.outputs = build(trial.configuration), "float32[4]"
-
-    simulated: dict[str, Any] = {
-        "compile_trials": compiled,
-        "first_run": lambda trial, *_, **__: (machine.run(trial.configuration), Results([], None)),
-        "run_once": lambda trial, _, repeats: machine.run(trial.configuration, repeats),
-        "monotonic": lambda: machine.now,
-    }
-    with mock.patch.multiple(bench_module, **simulated):
+    with mock.patch.multiple(bench_module, **machine.parts()):
         record = Tuner(seed=machine.seed).tune(
             lambda _: lambda x: x, (X,), {}, key=KEY, candidates=list(range(count)), default=0
         )
     return int(record.configuration)
+
+
+def _planted(times: list[float], candidate: int) -> float:
+    return times[candidate] * UNIT
 
 
 def least(count: int, measure: Any) -> int:
@@ -116,7 +82,7 @@ def main() -> None:
                 chosen, seconds = 0, []
                 for seed in range(trials):
                     # Seeds that were not used when the rule was made.
-                    machine = Machine(times, noise, 500_000 + seed)
+                    machine = Machine(partial(_planted, times), noise=noise, seed=500_000 + seed)
                     chosen += rule(machine, len(times)) == right
                     seconds.append(machine.now)
                 cell[who] = {"right": chosen, "seconds": statistics.median(seconds)}

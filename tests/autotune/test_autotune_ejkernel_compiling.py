@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+from ejit_calls import forms_in, parsed
+from helpers import ROOT
 
 import ejcache
 from ejcache.autotune.ejkernel import compiling
@@ -26,46 +31,82 @@ def disabled_afterwards():
 SHARDING = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"static_argnames": ()},
-        {"static_argnames": "mode"},
-        {"static_argnames": ("mode",)},
-        {"static_argnames": ["mode"]},
-        {"static_argnames": ["mode"], "donate_argnames": ["x"]},
-        {"static_argnames": ("mode",), "donate_argnums": (0,)},
-        {"static_argnames": ("mode",), "inline": True},
-        {"static_argnums": (2,)},
-        {"static_argnums": None},
-        {"static_argnums": (2,), "donate_argnames": ["x"], "in_shardings": (SHARDING, SHARDING)},
-        {"static_argnums": (2,), "in_shardings": (SHARDING, SHARDING), "out_shardings": SHARDING},
-        {"in_shardings": (SHARDING,) * 2, "out_shardings": SHARDING, "donate_argnums": (0,), "static_argnums": (2,)},
-        {"in_shardings": (SHARDING, SHARDING), "out_shardings": None, "static_argnums": 2},
-        {"out_shardings": SHARDING, "static_argnames": ("mode",)},
-        {"in_shardings": None, "out_shardings": None, "backend": None, "compiler_options": None, "keep_unused": False,
-         "inline": False, "abstracted_axes": None, "donate_argnums": None, "static_argnames": "mode"},
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("way", ["f", "func", "decorator"])
-def test_ejkernels_ejit_is_called_in_every_form(options, way):
-    """The forms of all calls of `ejit` in ejkernel 0.0.80 and EasyDeL 0.3.0: each compiles, runs and lowers."""
+CALLS = json.loads((ROOT / "tests" / "data" / "ejit_calls.json").read_text())
+NUMBERS = {"static_argnums": 2, "donate_argnums": 0}
+TEXTS = {"static_argnames": "mode", "donate_argnames": "x"}
+
+
+def written(name, kind):
+    """A value of this kind for an option of `ejit`."""
+    if kind in {"None", "True", "False"}:
+        return {"None": None, "True": True, "False": False}[kind]
+    value = NUMBERS.get(name, TEXTS.get(name, SHARDING))
+    if kind in {"expression", "str", "int"}:
+        return value
+    outer, _, inner = kind.rstrip("]").partition("[")
+    # The function below has two arrays and one result.
+    values = [value] * ((2 if name == "in_shardings" else 1) if inner else 0)
+    return tuple(values) if outer == "tuple" else values
+
+
+@pytest.mark.parametrize("form", sorted({form for package in CALLS.values() for form in package}))
+def test_each_form_of_a_call_is_accepted(form):
+    """The 110 calls in ejkernel 0.0.80.3 and EasyDeL 0.3.0 have these forms: each compiles, runs and lowers."""
+    function, way, unnamed, kinds = parsed(form)
+    assert function == "ejit"
+    in_a_tuple = kinds.get("out_shardings", "").startswith("tuple")
 
     def f(x, y, mode=1):
-        return x + y * mode
+        return (x + y * mode,) if in_a_tuple else x + y * mode
 
-    made = compiling.ejit(func=f, **options) if way == "func" else compiling.ejit(f, **options)
+    options = {name: f if name == "func" else written(name, kind) for name, kind in kinds.items()}
     if way == "decorator":
         made = compiling.ejit(**options)(f)
+    else:
+        made = compiling.ejit(*([f] if unnamed or way == "decorator-itself" else []), **options)
     assert isinstance(made, type(jax.jit(f)))
     x, y = jnp.ones(4), jnp.ones(4)
-    static = options.get("static_argnums") or options.get("static_argnames")
-    arguments = (x, y) if "in_shardings" in options and not static else (x, y, 2)
+    arguments = (x, y, 2) if options.get("static_argnums") or options.get("static_argnames") else (x, y)
     compiled, key = compiling.smart_compile(made.lower(*arguments), "tag", verbose=False, cache_key=("a", ()))
     assert key == ("a", ())
     assert compiled is not None
-    assert made(*arguments).tolist() == [len(arguments)] * 4
+    (result,) = jax.tree.leaves(made(*arguments))
+    assert result.tolist() == [len(arguments)] * 4
+
+
+def test_the_forms_are_those_of_110_calls():
+    """The releases call `ejit` 46 and 64 times, and `smart_compile` and `load_cached_functions` never."""
+    assert {name: sum(forms.values()) for name, forms in CALLS.items()} == {
+        "ejkernel 0.0.80.3": 46,
+        "easydel 0.3.0": 64,
+    }
+    assert {parsed(form)[0] for forms in CALLS.values() for form in forms} == {"ejit"}
+
+
+@needs_ejkernel
+def test_the_forms_are_those_of_the_installed_ejkernel():
+    """The forms of the release that is installed, read from its source, are those in the file."""
+    found = forms_in(Path(importlib.util.find_spec("ejkernel").origin).parent)
+    assert found == CALLS[f"ejkernel {importlib.metadata.version('ejkernel')}"]
+
+
+@needs_ejkernel
+def test_the_stand_ins_take_the_parameters_of_the_originals(run_python):
+    """Each parameter of ejkernel's three functions, with its default, is accepted by ours."""
+    done = run_python(
+        """
+        import inspect
+        import jax
+        from ejkernel.callib import _ejit as theirs
+        from ejcache.autotune.ejkernel import compiling as ours
+        for name in ("smart_compile", "load_cached_functions"):
+            parameters = [list(inspect.signature(getattr(m, name)).parameters.values()) for m in (theirs, ours)]
+            assert [[p.name, p.default] for p in parameters[0]] == [[p.name, p.default] for p in parameters[1]], name
+        options = {p.name: p.default for p in inspect.signature(theirs.ejit).parameters.values() if p.name != "func"}
+        print(float(ours.ejit(lambda x: x + 1, **options)(1.0)), float(ours.ejit(**options)(lambda x: x + 1)(1.0)))
+        """
+    )
+    assert done.stdout == "2.0 2.0\n"
 
 
 @needs_ejkernel
