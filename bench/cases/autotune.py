@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.context import child_environment
 from bench.measure import summarize
+from bench.noise import NOISES
 from bench.outcome import OURS, Bar, at_least, at_most
 from bench.registry import case
 
@@ -114,8 +115,11 @@ _HARD_CELLS = {"5 % faster, busy": 75.0, "rivals 1 % apart, busy": 75.0}
 def verdicts(context: Context, outcome: Outcome) -> None:
     """The real tuner on a simulated clock, beside the rules of other tuners. A run takes 1 ms."""
     trials = context.pick(200, 10)
-    with context.directory() as home:
-        answer = context.run("bench.programs.autotune_verdicts", trials, home=home)
+    answer: dict[str, dict[str, dict[str, float]]] = {}
+    for noise in NOISES:
+        context.say(noise)
+        with context.directory() as home:
+            answer |= context.run("bench.programs.autotune_verdicts", trials, noise, home=home)
     chance = 3 * (0.5 / trials) ** 0.5
     for name, cell in answer.items():
         shares = {who: found["right"] / trials for who, found in cell.items()}

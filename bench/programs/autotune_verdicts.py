@@ -1,4 +1,4 @@
-"""python -m bench.programs.autotune_verdicts TRIALS: how often each rule chooses right, on simulated machines."""
+"""python -m bench.programs.autotune_verdicts TRIALS NOISE: how often each rule chooses right, on simulated machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest import mock
 
 import jax.numpy as jnp
 
-from bench.noise import NOISES, Machine
+from bench.noise import Machine
 from bench.outcome import OURS
 from ejcache.autotune import Tuner
 from ejcache.autotune.measure import bench as bench_module
@@ -73,19 +73,18 @@ RULES = {OURS: ours, "Triton's rule": triton, "tokamax's rule": tokamax, "best o
 
 
 def main() -> None:
-    trials = int(sys.argv[1])
+    trials, noise = int(sys.argv[1]), sys.argv[2]
     answer: dict[str, dict[str, dict[str, Any]]] = {}
     for name, (times, right) in CELLS.items():
-        for noise in NOISES:
-            cell = answer[f"{name}, {noise}"] = {}
-            for who, rule in RULES.items():
-                chosen, seconds = 0, []
-                for seed in range(trials):
-                    # Seeds that were not used when the rule was made.
-                    machine = Machine(partial(_planted, times), noise=noise, seed=500_000 + seed)
-                    chosen += rule(machine, len(times)) == right
-                    seconds.append(machine.now)
-                cell[who] = {"right": chosen, "seconds": statistics.median(seconds)}
+        cell = answer[f"{name}, {noise}"] = {}
+        for who, rule in RULES.items():
+            chosen, seconds = 0, []
+            for seed in range(trials):
+                # Seeds that were not used when the rule was made.
+                machine = Machine(partial(_planted, times), noise=noise, seed=500_000 + seed)
+                chosen += rule(machine, len(times)) == right
+                seconds.append(machine.now)
+            cell[who] = {"right": chosen, "seconds": statistics.median(seconds)}
     print(json.dumps(answer))
 
 

@@ -490,6 +490,21 @@ def test_run_tunes_nothing_else_than_what_was_recorded(monkeypatch, tmp_path, ch
     assert "is now" in said.json["calls"][0]["problem"]
 
 
+def test_unsure_configurations_are_marked_and_measured_again(monkeypatch, tmp_path):
+    """`ls` marks an unsure source, `show` says why, `run` passes it over, and `run --unsure` measures it again."""
+    recorded, place = recorded_op(monkeypatch, tmp_path), tmp_path / "place"
+    assert run("run", recorded, "--dir", place, "--json").json["tuned"] == 1
+    store = AutotuneStore(str(place))
+    (found,) = store.records()
+    why = "the budget of 60 s ended after 2 rounds"
+    unsure = dataclasses.replace(found.record, measurement={**found.record.measurement, "unsure": why})
+    store.publish(dataclasses.replace(unsure, created=found.record.created + 1))
+    assert "tuned?" in run("ls", "--dir", place).out
+    assert why in " ".join(run("show", found.record.key.digest, "--dir", place).out.split())
+    assert run("run", recorded, "--dir", place, "--json").json["already"] == 1
+    assert run("run", recorded, "--dir", place, "--unsure", "--json").json["tuned"] == 1
+
+
 def test_run_says_what_could_not_be_stored(monkeypatch, tmp_path):
     """A measurement that could not be stored anywhere counts as failed."""
     recorded = recorded_op(monkeypatch, tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from autotune_simulation import Machine, planted
 
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
+from ejcache.autotune.measure import bench
 
 
 @pytest.mark.parametrize(
@@ -206,3 +207,22 @@ def test_the_best_of_rivals_is_chosen(monkeypatch, noise, least):
         machine.install(monkeypatch)
         right += machine.tune(list(range(5)), Tuner(seed=seed)).configuration == 1
     assert right >= least
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("seconds", "winner"), [(0.0007, 2), (0.00075, 1)])
+def test_of_equally_fast_candidates_the_one_with_less_memory_wins(monkeypatch, order, seconds, winner):
+    """Memory decides between candidates whose times do not, and is worth no time."""
+    machine = planted({0: 0.001, 1: 0.0007, 2: seconds})
+    machine.install(monkeypatch)
+    compile_trials = bench.compile_trials
+
+    def compiled(trials, *others):
+        compile_trials(trials, *others)
+        for trial in trials:
+            trial.memory_bytes = {0: 0, 1: 2**20, 2: 2**10}[trial.configuration]
+
+    monkeypatch.setattr(bench, "compile_trials", compiled)
+    record = machine.tune([0, *order])
+    assert record.configuration == winner
+    assert record.measurement["confirmed"]

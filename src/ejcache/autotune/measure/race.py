@@ -129,7 +129,8 @@ class Race:
         if self.reference is None and self.rounds < fewest_rounds():
             return False
         if better and all(trial is leader or _equal(trial, leader) for trial in self.rivals):
-            self.better = _best_first([trial for trial in self.rivals if verdicts[id(trial)] is GainVerdict.BETTER])
+            better = [trial for trial in self.rivals if verdicts[id(trial)] is GainVerdict.BETTER]
+            self.better = _least_memory_first(_best_first(better))
             return True
         return False
 
@@ -146,7 +147,8 @@ class Race:
     def _end_open(self) -> None:
         """All rounds are over."""
         rivals = self.rivals
-        self.better = _best_first([trial for trial in rivals if self._verdict(trial) is GainVerdict.BETTER])
+        better = [trial for trial in rivals if self._verdict(trial) is GainVerdict.BETTER]
+        self.better = _least_memory_first(_best_first(better))
         if rivals and not self.better and self.reference is not None:
             share = 100 * self.bench.tuner.min_gain
             self.unsure = f"after {self.rounds} rounds it is open whether a candidate saves {share:g} %"
@@ -174,6 +176,19 @@ def _best_first(trials: Sequence[Trial]) -> list[Trial]:
         return []
     leader = _leader(trials)
     return [leader, *_best_first([trial for trial in trials if trial is not leader])]
+
+
+def _least_memory_first(trials: list[Trial]) -> list[Trial]:
+    """The candidates, with the one first that needs the least memory of those that are as fast as the first one."""
+    alike = [
+        trial
+        for trial in trials
+        if trial is trials[0] or (_equal(trials[0], trial) and not slow_more_often(trial.runs, trials[0].runs))
+    ]
+    if any(trial.memory_bytes is None for trial in alike):
+        return trials
+    thrifty = min(alike, key=lambda trial: trial.memory_bytes or 0, default=None)
+    return sorted(trials, key=lambda trial: trial is not thrifty)
 
 
 def _leader(trials: Sequence[Trial]) -> Trial:
