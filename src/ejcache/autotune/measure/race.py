@@ -129,8 +129,8 @@ class Race:
         if self.reference is None and self.rounds < fewest_rounds():
             return False
         if better and all(trial is leader or _equal(trial, leader) for trial in self.rivals):
-            better = [trial for trial in self.rivals if verdicts[id(trial)] is GainVerdict.BETTER]
-            self.better = _least_memory_first(_best_first(better))
+            winners = [trial for trial in self.rivals if verdicts[id(trial)] is GainVerdict.BETTER]
+            self.better = _least_memory_first(_best_first(winners))
             return True
         return False
 
@@ -147,8 +147,8 @@ class Race:
     def _end_open(self) -> None:
         """All rounds are over."""
         rivals = self.rivals
-        better = [trial for trial in rivals if self._verdict(trial) is GainVerdict.BETTER]
-        self.better = _least_memory_first(_best_first(better))
+        winners = [trial for trial in rivals if self._verdict(trial) is GainVerdict.BETTER]
+        self.better = _least_memory_first(_best_first(winners))
         if rivals and not self.better and self.reference is not None:
             share = 100 * self.bench.tuner.min_gain
             self.unsure = f"after {self.rounds} rounds it is open whether a candidate saves {share:g} %"
