@@ -109,13 +109,20 @@ class Context:
             raise ChildError(f"{arguments} ended with {done.returncode}: {done.stderr[-2000:]}")
         return time.perf_counter() - began, done.stdout
 
-    def run(self, module: str, *arguments: object, home: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        module: str,
+        *arguments: object,
+        home: Path,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 300.0,
+    ) -> dict[str, Any]:
         """Run `python -m module` in a fresh process, and return the JSON of the last line that it prints.
 
         Raises:
-            ChildError: it failed, or answered something else.
+            ChildError: it failed, took longer than `timeout` seconds, or answered something else.
         """
-        _, printed = self.start("-m", module, *arguments, home=home, env=env)
+        _, printed = self.start("-m", module, *arguments, home=home, env=env, timeout=timeout)
         try:
             answer = json.loads(printed.splitlines()[-1])
         except (IndexError, ValueError) as exc:

@@ -119,7 +119,7 @@ def verdicts(context: Context, outcome: Outcome) -> None:
     for noise in NOISES:
         context.say(noise)
         with context.directory() as home:
-            answer |= context.run("bench.programs.autotune_verdicts", trials, noise, home=home)
+            answer |= context.run("bench.programs.autotune_verdicts", trials, noise, home=home, timeout=1800.0)
     chance = 3 * (0.5 / trials) ** 0.5
     for name, cell in answer.items():
         shares = {who: found["right"] / trials for who, found in cell.items()}
