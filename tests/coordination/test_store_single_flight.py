@@ -157,7 +157,7 @@ def test_requests_of_a_first_compilation(tmp_path):
             return b"executable"
 
         flights.run("k", lookup=lambda: store.get("k"), work=work, deadline=60, missed=True)
-        assert store.flush() is True
+        assert store.flush(60) is True
         assert [(what, where) for what, where in bucket.asked if where != "counters"] == [
             ("read", "entries"),
             ("write", "leases"),

@@ -121,7 +121,7 @@ def test_what_is_kept_here(opened, shared):
     store = opened()
     assert store.keep("k", b"value", seconds=0.05) is True
     assert store.keep("k", b"other", seconds=0.05) is False
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert opened().get("k") == b"value"
     assert shared.inner.contains("k") is False
     store.keep("k", b"other", seconds=0.05, replacing=True)

@@ -144,7 +144,7 @@ def test_other_versions_are_left_alone(store, local, shared):
 def test_local_damage_heals_from_the_shared_tier(store, local, shared):
     """An entry that is damaged in the local tier alone is set aside there, and the next get brings the good one."""
     store.put("k", b"k-value")
-    assert store.flush() is True
+    assert store.flush(60) is True
     local.inner.replace("k", b"garbage")
     assert store.get("k") == b"garbage"
     assert store.quarantine("k", b"garbage") is True
@@ -195,7 +195,7 @@ def test_put_does_not_wait_for_the_shared_tier(store, local, shared):
     assert store.get("k") == b"k-value"
     assert shared.inner.contains("k") is False
     gate.opened.set()
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-value"
     assert store.tier_counters()["shared_uploads"] == 1
 
@@ -215,7 +215,7 @@ def test_quarantine_of_what_was_to_replace_an_upload_under_way(store, shared):
         waiting.wait(0.001)
     gate.opened.set()
     thread.join(60)
-    assert store.flush() is True
+    assert store.flush(60) is True
 
     assert quarantined == [True]
     assert shared.inner.peek("k") is None
@@ -229,7 +229,7 @@ def test_replace_during_an_upload(store, shared):
     assert gate.reached.wait(60)
     store.replace("k", b"k-new")
     gate.opened.set()
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-new"
 
 
@@ -245,7 +245,7 @@ def test_delete_before_an_upload(store, shared):
     for gate in gates:
         gate.opened.set()
     deleting.join()
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert [info.key for info in shared.inner.entries()] == ["b"]
     assert [info.key for info in store.entries()] == ["b"]
 
@@ -271,7 +271,7 @@ def test_what_another_process_is_uploading(tmp_path, end, how):
         gate.opened.set()
         thread.join(60)
         assert ended == [True]
-        assert there.flush() is True
+        assert there.flush(60) is True
         assert here.get("k") is there.get("k") is bucket.peek("k") is None
 
 
@@ -327,7 +327,7 @@ def test_somebody_elses_upload_stands(store, shared):
     """An upload that finds another host's entry leaves it, and counts as a duplicate."""
     shared.inner.put("k", b"k-theirs")
     store.put("k", b"k-mine")
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-theirs"
     assert store.tier_counters()["shared_duplicates"] == 1
 
@@ -336,7 +336,7 @@ def test_loser_of_a_local_race_uploads_nothing(store, local, shared):
     """Of two puts of one key only the one that made the entry uploads it."""
     local.inner.put("k", b"k-theirs")
     assert store.put("k", b"k-mine") is False
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.calls["put"] == 0
     assert len(store._uploads) == 0
 
@@ -345,7 +345,7 @@ def test_damage_is_not_uploaded(store, local, shared):
     """What the local tier gives back damaged is set aside there and never uploaded."""
     local.damage("peek", lambda data: b"garbage")
     store.put("k", b"k-value")
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.calls["put"] == 0
     assert store.tier_counters()["local_corrupt"] == 1
 
@@ -355,7 +355,7 @@ def test_local_tier_that_takes_nothing(store, local, shared, error):
     """What the local tier does not take is uploaded from memory."""
     local.fail("put", error)
     assert store.put("k", b"k-value") is True
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-value"
     assert local.inner.contains("k") is False
     assert store._uploads._held == 0
@@ -378,7 +378,7 @@ def test_a_bucket_that_refuses_is_said_once(local, shared, caplog):
     with TieredStore(local, shared) as store:
         for key in "abc":
             assert store.put(key, key.encode()) is True
-        assert store.flush() is True
+        assert store.flush(60) is True
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "ejcache: memory:// refuses entries, so this job shares none: no permission"
     ]
@@ -399,7 +399,7 @@ def test_shared_tier_without_write_permission(tmp_path):
     with TieredStore(MemoryStore(), shared, scratch=tmp_path) as store:
         for n in range(5):
             assert store.put(f"k{n}", b"x") is True
-        assert store.flush() is True
+        assert store.flush(60) is True
         assert store.tier_counters()["shared_refused"] == 5
         assert breaker_for(shared.url).is_open is False
 
@@ -412,7 +412,7 @@ def test_read_only_shared_tier(tmp_path):
         assert store.get("theirs") == b"t"
         assert store.put("mine", b"m") is True
         assert store.get("mine") == b"m"
-        assert store.flush() is True
+        assert store.flush(60) is True
     assert [info.key for info in shared.entries()] == ["theirs"]
     forget_memory("read-only tier")
 
@@ -446,7 +446,7 @@ def test_one_deadline_and_then_no_more(store, shared):
     assert shared.calls["get"] == 3
     assert store.put("k", b"k-value") is True
     assert store.get("k") == b"k-value"
-    assert store.flush() is False
+    assert store.flush(60) is False
     assert shared.calls["put"] == 0
     counted = store.tier_counters()
     assert counted["shared_errors"] == 3
@@ -465,7 +465,7 @@ def test_recovery_is_found_behind_the_program(store, shared):
     """After the cool-down a probe behind the program closes the breaker, and what had waited is uploaded."""
     open_breaker(shared)
     store.put("k", b"k-value")
-    assert store.flush() is False
+    assert store.flush(60) is False
     breaker, closed = breaker_for(shared.url), threading.Event()
     succeed = breaker.succeed
     breaker.succeed = lambda: (succeed(), closed.set())
@@ -478,7 +478,7 @@ def test_recovery_is_found_behind_the_program(store, shared):
     assert closed.wait(60)
     assert breaker.is_open is False
     assert store.get("other") is None
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-value"
 
 
@@ -489,7 +489,7 @@ def test_failed_upload_is_tried_again(store, shared):
     store.worker.drain(patience=60, limit=60)
     assert shared.inner.contains("k") is False
     store._retry()
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-value"
     assert shared.calls["put"] == 2
 
@@ -562,9 +562,9 @@ def test_fork_during_an_upload(store, shared):
         pending = len(store._uploads)
         shared.disarm()
         put = store.put("child", b"child")
-        return pending, put, store.flush(), sorted(info.key for info in shared.inner.entries())
+        return pending, put, store.flush(60), sorted(info.key for info in shared.inner.entries())
 
     assert in_fork(child) == (0, True, True, ["child"])
     gate.opened.set()
-    assert store.flush() is True
+    assert store.flush(60) is True
     assert [info.key for info in shared.inner.entries()] == ["parent"]
