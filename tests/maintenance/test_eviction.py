@@ -359,7 +359,7 @@ def test_trouble_is_no_error(clock):
 
 
 def tiered(bucket, **options):
-    return TieredStore(MemoryStore(), SharedStore(bucket, **options))
+    return TieredStore(MemoryStore(), SharedStore(bucket, **options), drain_seconds=60)
 
 
 def test_uses_are_written_down(tmp_path):
@@ -395,7 +395,7 @@ def test_limit_of_a_bucket(tmp_path):
     attach(store, chance=lambda: 0.0)
     for n in range(2):
         store.put(f"new-{n}", bytes(35 << 20))
-    assert store.flush() is True
+    assert store.flush(60) is True
     store.close()
     assert keys(bucket) == ["new-0", "new-1", "old"]
 

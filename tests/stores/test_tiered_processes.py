@@ -264,6 +264,6 @@ def test_marker_without_its_entry(tmp_path):
     shared = FaultStore(MemoryStore())
     with TieredStore(LocalStore(tmp_path / "local"), shared, scratch=tmp_path) as store:
         store.get("other")
-        assert store.flush() is True
+        assert store.flush(60) is True
         assert store.tier_counters()["shared_uploads_lost"] == 1
     assert shared.calls["put"] == 0
