@@ -11,7 +11,7 @@ import pytest
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
-from ejcache.maintenance.doctor import installation
+from ejcache.maintenance.doctor import directory, installation
 from ejcache.maintenance.doctor.bucket import check_bucket
 from ejcache.maintenance.doctor.credentials import remedy
 
@@ -23,10 +23,20 @@ REMOTE = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A doctor to whom neither a busy machine nor its full disk is a finding."""
+    for limit in ("budget", "slow_seconds", "operation_seconds"):
+        monkeypatch.setitem(check_bucket.__kwdefaults__, limit, 60.0)
+    monkeypatch.setattr(directory, "_SLOW", 60.0)
+    monkeypatch.setattr(installation, "_JAX_SECONDS", 240.0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 39, 1 << 39))
+
+
 @pytest.fixture
 def impatient(monkeypatch):
-    """A doctor with a short deadline."""
-    monkeypatch.setitem(check_bucket.__kwdefaults__, "operation_seconds", 0.6)
+    """Makes the doctor end each operation soon."""
+    return lambda: monkeypatch.setitem(check_bucket.__kwdefaults__, "operation_seconds", 2.5)
 
 
 class Usage(NamedTuple):
@@ -80,6 +90,7 @@ def test_a_wrong_place(bucket, monkeypatch, url):
 
 def test_no_network(monkeypatch, impatient):
     """Nobody there to ask: it says whom it asked, and what to look at."""
+    impatient()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
     said = ejcache("doctor", URL)
     assert said.status == 1
@@ -87,11 +98,12 @@ def test_no_network(monkeypatch, impatient):
     assert "reach:  check the bucket's name, the network" in said.out
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", [{"action": "stall"}, {"action": "status", "status": 503}])
 @pytest.mark.parametrize("what", ["GET", "POST", "DELETE"])
 def test_trouble_is_not_waited_for(bucket, impatient, fault, what):
     """A bucket that stalls or refuses for ever, in any kind of request, is a failure, soon."""
+    impatient()
     bucket.add_fault(method=what, **fault)
     checks = doctor(URL, status=1)
     failed = {name for name, verdict in verdicts(checks).items() if verdict == "failed"}
@@ -142,6 +154,7 @@ def test_files_of_credentials(tmp_path, monkeypatch, variable, content, cause):
 def test_credentials_are_good_only_if_they_were_tried(bucket, impatient):
     """Credentials are not called good by a doctor that did not reach the storage."""
     assert "none, at" in doctor(URL)["credentials"]["detail"]
+    impatient()
     bucket.add_fault("status", status=503)
     assert doctor(URL, status=1)["credentials"]["verdict"] == "skipped"
     bucket.clear_faults()

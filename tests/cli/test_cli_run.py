@@ -173,17 +173,18 @@ def test_options_of_the_interpreter(tmp_path):
     assert done.stdout == "True 1\n"
 
 
+# A signal may arrive while the line before is being written, and `print` cannot be called again within itself.
 SIGNALLED = """
 import os, signal, sys, time
 def handle(number, frame):
-    print("got", number, flush=True)
+    os.write(1, f"got {number}\\n".encode())
     if number == signal.SIGTERM:
         sys.exit(3)
 signal.signal(signal.SIGUSR1, handle)
 if sys.argv[1:] == ["handle"]:
     signal.signal(signal.SIGTERM, handle)
-print("ready", os.getpid(), flush=True)
-time.sleep(60)
+os.write(1, f"ready {os.getpid()}\\n".encode())
+time.sleep(600)
 """
 
 

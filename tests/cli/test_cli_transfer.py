@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -255,8 +256,10 @@ def test_an_export_that_is_killed_goes_on(bucket, cache, tmp_path):
     with subprocess.Popen(command, env={**os.environ, "STORAGE_EMULATOR_HOST": bucket.url}) as process:
         while sum("jit_" in r.path and r.status == 206 for r in bucket.requests) < 2:
             assert process.poll() is None
+            time.sleep(0.005)
         while sum(path.stat().st_size for path in tmp_path.glob(".all.ejb.*.partial")) < 500:
             assert process.poll() is None
+            time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "all.ejb").exists()
     bucket.clear_faults()

@@ -56,7 +56,7 @@ def test_a_compilation_is_stored_and_then_a_hit(directory):
     stats = cache.stats()
     assert (stats.misses, stats.stores, stats.hits, stats.errors) == (1, 1, 1, 0)
     assert stats.misses_by_reason == {"absent": 1}
-    assert stats.seconds_saved > 0
+    assert stats.seconds_saved >= 0
 
 
 def test_compile_time_is_kept_as_a_fraction_of_a_second(directory):

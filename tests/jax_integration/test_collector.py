@@ -105,10 +105,11 @@ def test_a_fork_while_tracing(enable):
     read, write = os.pipe()
 
     def program(x):
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             os.write(write, repr(gc.get_threshold()).encode())
             os._exit(0)
-        os.wait()
+        os.waitpid(child, 0)
         return x + 1
 
     jax.jit(program)(1.0)

@@ -305,4 +305,5 @@ def test_programs_on_defaults(bucket, run_python, tmp_path):
     warm = json.loads(run_python(program, env=env).stdout)
     assert warm["hits"] == cold["stores"]
     assert warm["misses_by_reason"].get("quick", 0) == 8 - cold["stores"]
-    assert requests_for(bucket) == []
+    # What compiled quickly the first time, and slowly now on a busy machine, is published now.
+    assert "GET" not in requests_for(bucket)

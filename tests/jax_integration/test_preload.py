@@ -74,6 +74,7 @@ def run(factors):
 def first_run(directory, factors, **settings):
     with start(directory, **settings):
         run(factors)
+        settle()  # a run that ends before its profile was read writes none
 
 
 def settle():
@@ -193,11 +194,29 @@ def test_what_nobody_asks_for_is_released(directory, monkeypatch):
     with start(directory) as cache:
         preloader = settle()
         deadline = time.monotonic() + WAIT
-        while amounts(cache).get("unused") != 1 and time.monotonic() < deadline:
+        while amounts(cache).get("unused") != 1:
+            assert time.monotonic() < deadline
             time.sleep(0.001)
         assert preloader._loader.held == 0
         run([1])
         assert cache.stats().hits == 1
+
+
+def test_what_is_being_loaded_when_nobody_has_asked_for_long_is_released(directory, loads, monkeypatch):
+    """The time is up while the load is under way; it is released when it has ended."""
+    monkeypatch.setattr("ejcache.jax_integration.preload.loader.IDLE_SECONDS", 0.01)
+    first_run(directory, [1])
+    loads.may_go.clear()
+    with start(directory, preload_threads=2) as cache:
+        assert loads.begun.acquire(timeout=WAIT)
+        loader = activate._session.preloader._loader
+        released = threading.Event()
+        monkeypatch.setattr(loader, "_release", lambda: (type(loader)._release(loader), released.set()))
+        loader._release_if_idle()
+        assert not released.is_set()
+        loads.may_go.set()
+        assert released.wait(WAIT)
+        assert (loader.held, amounts(cache)["unused"]) == (0, 1)
 
 
 @pytest.mark.parametrize("payload", [b"", b"not an entry", b"EJC1" + b"\xff" * 100])
@@ -306,6 +325,7 @@ def test_quick_programs_are_in_the_profile_and_are_not_loaded(directory, loads):
     with ejcache.enable(directory, min_compile_seconds=1000):
         jax.clear_caches()
         run([1])
+        settle()
     (profile,) = profiles(directory).values()
     ((use,),) = profile.environments.values()
     assert use.quick > 0

@@ -59,7 +59,7 @@ def started(server, disk, lines, **env) -> subprocess.Popen:
     )
 
 
-def finished(process, *, timeout=60) -> tuple[dict, str]:
+def finished(process, *, timeout=300) -> tuple[dict, str]:
     """What the program counted, and what it said on stderr, once it has ended as it should."""
     out, err = process.communicate(timeout=timeout)
     assert process.returncode == 0, err
@@ -106,7 +106,8 @@ def test_cold_and_warm(server, tmp_path):
     # An entry and the text that explains it, each in one request.
     assert len(entries(server)) == 3
     assert written(server)["entries"] == 6
-    assert requests["POST", "writes"] <= 2 * 3 + 3 + 2  # a lease for each program; counters and a journal
+    # A lease for each program, a journal, and counters: after 1, 2, 4, … seconds, so there are many on a busy machine.
+    assert requests["POST", "writes"] <= 2 * 3 + 3 + 1 + 10
     assert not [path for method, path in requests if method == "GET" and path.endswith("/o")]
 
     before = server.objects()

@@ -121,7 +121,7 @@ from ejcache.stores.documents import Documents
 from test_xla_caches import kernels
 
 me, root, url = sys.argv[1:]
-mirror = Mirror(XlaFiles(Documents(gcs_bucket(url, deadline=60.0)), "e"), Path(root))
+mirror = Mirror(XlaFiles(Documents(gcs_bucket(url, deadline=60.0)), "e"), Path(root), exit_seconds=60.0)
 mirror.fill()
 results = mirror.directory / {AUTOTUNE!r}
 (results / "tmp").mkdir()

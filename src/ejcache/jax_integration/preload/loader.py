@@ -291,8 +291,9 @@ class BackgroundLoader:
 
     def _release_if_idle(self) -> None:
         left = self._used_at + IDLE_SECONDS - time.monotonic()
-        if left > 0:
-            self._scheduler.later(left, self._release_if_idle)
+        if left > 0 or self._working:
+            # Only what is loaded can be released, so a load that is under way is waited for.
+            self._scheduler.later(left if left > 0 else IDLE_SECONDS, self._release_if_idle)
             return
         self._release()
         self._scheduler.stop()
