@@ -188,6 +188,14 @@ time.sleep(600)
 """
 
 
+@pytest.fixture(autouse=True)
+def _not_immune():
+    """Programs do not inherit that `nohup` has made these tests ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @contextlib.contextmanager
 def running(tmp_path, *command):
     """A process that has said that it is ready, and the identifier of the program in it."""
