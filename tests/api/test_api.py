@@ -14,12 +14,6 @@ from ejcache.keys.key import is_side_key
 from ejcache.settings.values import Origin
 
 
-@pytest.fixture(autouse=True)
-def _disable_after():
-    yield
-    ejcache.disable()
-
-
 def compile_programs(number, offset=0.25):
     """Compile so many programs that no other test compiles."""
     jax.clear_caches()

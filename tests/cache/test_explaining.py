@@ -31,9 +31,7 @@ from ejcache.stores.memory import MemoryStore
 
 @pytest.fixture
 def directory(tmp_path):
-    yield str(tmp_path / "cache")
-    ejcache.disable()
-    jax.config.update("jax_compilation_cache_dir", None)
+    return str(tmp_path / "cache")
 
 
 @pytest.fixture

@@ -18,16 +18,6 @@ from ejcache.keys.key import is_side_key
 from ejcache.settings.values import Origin
 
 
-@pytest.fixture(autouse=True)
-def _leave_jax_as_it_was():
-    yield
-    ejcache.disable()
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_enable_compilation_cache", True)
-    jax.config.update("jax_compilation_cache_max_size", -1)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-
-
 @pytest.fixture
 def directory(tmp_path):
     return str(tmp_path / "cache")

@@ -16,15 +16,6 @@ from ejcache.settings.table import SETTINGS
 FLAGS = [s.flag for s in SETTINGS if s.flag and hasattr(jax.config, s.flag)]
 
 
-@pytest.fixture(autouse=True)
-def _everything_as_before():
-    before = flags()
-    yield
-    ejcache.disable()
-    for flag, value in before.items():
-        jax.config.update(flag, value)
-
-
 def flags():
     return {flag: getattr(jax.config, flag) for flag in FLAGS}
 
@@ -124,7 +115,6 @@ def test_disabled_inside_an_enabled_block(tmp_path):
 def test_block_does_not_overrule_the_environment(tmp_path, monkeypatch):
     """A block that has ended is not a program's wish to have no cache: `EJCACHE` still enables it."""
     monkeypatch.setenv("EJCACHE", str(tmp_path / "b"))
-    activate._disabled_by_program = False
     with ejcache.enable(str(tmp_path / "a")):
         pass
     activate.enable_from_environment()

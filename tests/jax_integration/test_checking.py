@@ -15,8 +15,7 @@ X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 
 @pytest.fixture
 def directory(tmp_path):
-    yield str(tmp_path / "cache")
-    ejcache.disable()
+    return str(tmp_path / "cache")
 
 
 def multiply(x):

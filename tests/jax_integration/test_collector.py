@@ -27,8 +27,7 @@ def enable(tmp_path):
     def enable(**settings):
         return ejcache.enable(str(tmp_path), min_compile_seconds=0, **settings)
 
-    yield enable
-    ejcache.disable()
+    return enable
 
 
 def test_while_tracing_and_lowering(enable):

@@ -16,9 +16,7 @@ from ejcache.keys.key import is_side_key
 
 @pytest.fixture
 def cache(tmp_path):
-    made = ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0)
-    yield made
-    ejcache.disable()
+    return ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0)
 
 
 def program(x):

@@ -276,7 +276,7 @@ def test_jupyter(ejcache_run, write_way):
     script.write_text(
         "import nbclient, nbformat\n"
         "book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell('from program import work; work(0)')])\n"
-        "print(nbclient.NotebookClient(book, kernel_name='python3').execute().cells[0].outputs)\n"
+        "print(nbclient.NotebookClient(book, kernel_name='python3', startup_timeout=240).execute().cells[0].outputs)\n"
     )
     for _ in range(2):
         _, report = ejcache_run(script)

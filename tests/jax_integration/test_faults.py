@@ -17,9 +17,7 @@ ERRORS = [RecursionError, MemoryError, ValueError, OSError]
 
 @pytest.fixture
 def cache(tmp_path):
-    cache = ejcache.enable(str(tmp_path), min_compile_seconds=0)
-    yield cache
-    ejcache.disable()
+    return ejcache.enable(str(tmp_path), min_compile_seconds=0)
 
 
 def run(factor):

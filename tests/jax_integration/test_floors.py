@@ -24,14 +24,6 @@ QUICK, MIDDLING, SLOW = 0.005, 0.05, 0.5
 ONE_SECOND = Floors(keep=1.0, publish=1.0, ask=0.1)
 
 
-@pytest.fixture(autouse=True)
-def _leave_jax_as_it_was():
-    yield
-    ejcache.disable()
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update(FLOOR, 1.0)
-
-
 @pytest.fixture
 def compile_one(monkeypatch):
     """Compiles a program, which takes so many seconds by the clock that the compilation reads, and checks its value."""

@@ -40,9 +40,7 @@ def events():
 
 @pytest.fixture
 def enabled(tmp_path):
-    cache = ejcache.enable(str(tmp_path), min_compile_seconds=0)
-    yield cache
-    ejcache.disable()
+    return ejcache.enable(str(tmp_path), min_compile_seconds=0)
 
 
 def run(factor=2.0):

@@ -26,6 +26,9 @@ FLAGS = {
     "jax_pgle_profiling_runs": RUNS,
     "jax_pgle_aggregation_percentile": 90,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+    "jax_enable_compilation_cache": True,
+    "jax_compilation_cache_max_size": -1,
     "jax_compilation_cache_check_contents": False,
     "jax_compilation_cache_dir": None,
 }
@@ -34,12 +37,7 @@ MISS, WRITE = "PERSISTENT CACHE MISS for PGLE-optimized", "PERSISTENT CACHE WRIT
 
 @pytest.fixture(autouse=True)
 def _flags():
-    before = {flag: getattr(jax.config, flag) for flag in FLAGS}
     set_flags(**FLAGS)
-    yield
-    ejcache.disable()
-    set_flags(**before)
-    jax_cache.reset_cache()
 
 
 def set_flags(**flags):
@@ -52,6 +50,7 @@ class PlainJax:
 
     def __init__(self, directory):
         self.directory = directory
+        assert ejcache.active() is None
         jax_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", str(directory))
 

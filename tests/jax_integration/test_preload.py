@@ -23,12 +23,8 @@ X = np.arange(4.0, dtype=np.float32)
 
 
 @pytest.fixture(autouse=True)
-def _leave_jax_as_it_was(monkeypatch):
+def _preload(monkeypatch):
     monkeypatch.setenv("EJCACHE_PRELOAD", "1")
-    yield
-    ejcache.disable()
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 @pytest.fixture

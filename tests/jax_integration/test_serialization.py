@@ -28,8 +28,7 @@ def stored(directory):
 @pytest.fixture
 def directory(tmp_path):
     ejcache.enable(str(tmp_path), min_compile_seconds=0)
-    yield tmp_path
-    ejcache.disable()
+    return tmp_path
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])

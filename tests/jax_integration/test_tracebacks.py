@@ -22,9 +22,6 @@ FILTERING = ("auto", "tracebackhide", "remove_frames", "quiet_remove_frames")
 def enabled(tmp_path):
     jax.clear_caches()
     ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0)
-    yield
-    ejcache.disable()
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 def dot_with_itself(*arguments):
