@@ -1,9 +1,13 @@
-"""Python's garbage collector collects less often while JAX traces and lowers, and as before at any other time."""
+"""Python's garbage collector collects less often while JAX traces and lowers, and as before at any other time.
+
+A full collection that Python begins by itself leaves out, once, what existed when ejcache was enabled.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import traceback
 
@@ -130,3 +134,76 @@ def test_no_frame_of_ours(enable):
     assert "seam/collector.py" not in "".join(traceback.format_tb(caught.value.__traceback__))
     text = jax.jit(lambda x: x + 1).lower(1.0).as_text(debug_info=True)
     assert "seam/collector.py" not in text
+
+
+OLD = """
+import gc, sys
+import jax, ejcache
+
+class Cycle:
+    def __init__(self, name):
+        self.name, self.itself = name, self
+
+    def __del__(self):
+        print("collected", self.name, flush=True)
+
+def full_collection():
+    ended = []
+    def note(phase, about):
+        if phase == "stop" and about["generation"] == 2:
+            ended.append(True)
+    gc.callbacks.append(note)
+    kept = []
+    while not ended:
+        kept.append([[] for _ in range(100)])
+    gc.callbacks.remove(note)
+
+gc.collect()
+cycles = {name: Cycle(name) for name in ("enabled", "traced")}
+ejcache.enable(sys.argv[1], preload=False, **eval(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="has no full collections of its own")
+def test_one_full_collection_leaves_old_objects_out(run_python, tmp_path):
+    """What is garbage among older objects waits for one full collection after `enable` and one after a first trace."""
+    program = (
+        OLD
+        + """
+del cycles["enabled"]
+full_collection(); print("first"); full_collection(); print("second")
+jax.jit(lambda x: x + 1)(1.0)
+del cycles["traced"]
+full_collection(); print("third"); full_collection(); print("fourth")
+jax.jit(lambda x: x + 2)(1.0)
+print(gc.get_freeze_count() < 10_000)
+"""
+    )
+    said = run_python(program, str(tmp_path), "{}").stdout.splitlines()
+    assert said == ["first", "collected enabled", "second", "third", "collected traced", "fourth", "True"]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="has no full collections of its own")
+@pytest.mark.parametrize("how", ["collect", "disable", "setting", "exit", "frozen", "frozen later"])
+def test_old_objects_are_put_back(run_python, tmp_path, how):
+    """`gc.collect()` and an exit collect older objects at once; so does Python after `disable`, or with the setting 0.
+
+    What the program freezes itself stays frozen.
+    """
+    program = {
+        "collect": "gc.collect()",
+        "disable": "ejcache.disable(); full_collection()",
+        "setting": "full_collection()",
+        "exit": "",
+        "frozen": "gc.collect()",
+        "frozen later": "gc.freeze(); gc.collect(); full_collection()",
+    }[how]
+    before = OLD.replace("ejcache.enable", "gc.freeze(); ejcache.enable") if how == "frozen" else OLD
+    settings = "{'tracing_gc_threshold': 0}" if how == "setting" else "{}"
+    said = run_python(
+        f"{before}\ndel cycles['enabled']\n{program}\nprint('then', gc.get_freeze_count() > 10_000)",
+        str(tmp_path),
+        settings,
+    ).stdout.splitlines()
+    expected = ["then True"] if how.startswith("frozen") else ["collected enabled", "then False"]
+    assert said[:2] == (["then True", "collected enabled"] if how == "exit" else expected)

@@ -234,6 +234,7 @@ def enable(
         now = _session.settings()
         cache = _session.cache() or _session.make(str(now.cache_dir), now)[1]
         cache.when_left = functools.partial(_restore, saved)
+        _session.collector.settle()
         return cache
 
 

@@ -5,6 +5,10 @@ takes 5 to 15 % of the time of tracing and lowering. So its threshold is higher 
 everything passes is running, `_infer_params` (tracing) and `lower_sharding_computation`. It is not switched off: cycles
 that a program drops while it is traced are collected after as many new objects as the setting says.
 
+And a program that has imported JAX has 100,000 objects that live on. The first full collection after that walks through
+all of them, most often while the program starts, and takes as long as loading sixty small programs. `OldObjects` has it
+leave them out.
+
 Read for this: jax 0.10.2 and 0.12.0.1, `pjit.py`, `pxla.py`.
 """
 
@@ -14,21 +18,90 @@ import contextlib
 import functools
 import gc
 import importlib
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
-from ejcache.util.lifecycle import track_forks
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CollectorPatch"]
+__all__ = ["CollectorPatch", "OldObjects"]
 
 _REPLACED: Final = (
     ("jax._src.pjit", "_infer_params"),
     ("jax._src.interpreters.pxla", "lower_sharding_computation"),
 )
+_OLDEST: Final = 2
+_MOST_TIMES: Final = 2
+"""When ejcache is enabled, and when the first function is traced: libraries and parameters may come in between."""
+_FROZEN_BY_PYTHON: Final = 10_000
+"""Python itself freezes a few hundred objects when it starts. A program that has frozen more does so for itself."""
+
+
+class OldObjects:
+    """Leaves the objects that exist now out of the next full collection that Python begins by itself.
+
+    They are collected as ever after that one; at `gc.collect()`, before which they are put back; and when the program
+    exits. So what is garbage among them waits for one more full collection at most. Twice in a process at most.
+
+    A program that freezes objects itself, or has switched the collector off, is left alone. So is Python 3.14, which
+    has no full collections of its own.
+    """
+
+    def __init__(self) -> None:
+        self._times = 0
+        self._is_watching = False
+        self._later: list[object] | None = None
+
+    def leave_out(self) -> None:
+        """Leave out what exists now."""
+        if self._times >= _MOST_TIMES or not _is_generational() or not gc.isenabled():
+            return
+        if gc.get_freeze_count() > _FROZEN_BY_PYTHON if self._later is None else not _is_collected(self._later):
+            return
+        self._times += 1
+        gc.freeze()
+        self._later = []
+        if not self._is_watching:
+            # For good: the interpreter skips one of the others' functions when one is removed while they are called.
+            self._is_watching = True
+            gc.callbacks.append(self._collecting)
+
+    def put_back(self) -> None:
+        """Have all of them collected again."""
+        later, self._later = self._later, None
+        if later is not None and _is_collected(later):
+            gc.unfreeze()
+
+    def _collecting(self, phase: str, about: dict[str, int]) -> None:
+        if self._later is not None and about["generation"] == _OLDEST and (phase == "stop" or _is_asked_for()):
+            self.put_back()
+
+
+def _is_collected(later: list[object]) -> bool:
+    """Whether what was made later is not frozen; if it is, the program has frozen everything in the meantime."""
+    return any(one is later for one in gc.get_objects())
+
+
+def _is_generational() -> bool:
+    return sys.version_info < (3, 14) and bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def _is_asked_for() -> bool:
+    """Whether the full collection that begins is one of `gc.collect()`: Python's own count says so, or the caller."""
+    if gc.get_count()[_OLDEST] <= gc.get_threshold()[_OLDEST]:
+        return True
+    try:
+        return "collect" in sys._getframe(2).f_code.co_names
+    except ValueError:  # called by no Python code
+        return False
+
+
+old_objects: Final = OldObjects()
+at_exit(ExitPhase.REPORT, old_objects.put_back)
 
 
 class CollectorPatch:
@@ -48,7 +121,13 @@ class CollectorPatch:
         self._before: tuple[int, int, int] | None = None
         self._raised: tuple[int, int, int] | None = None
         self._is_free = threading.Lock()
+        self._has_traced = False
         track_forks(self)
+
+    def settle(self) -> None:
+        """Have the objects that exist now left out of the next full collection, unless the setting is 0."""
+        if self._threshold() > 0:
+            old_objects.leave_out()
 
     def install(self) -> None:
         """Replace the two functions."""
@@ -60,10 +139,11 @@ class CollectorPatch:
                 setattr(module, name, self._wrapped(original))
 
     def uninstall(self) -> None:
-        """Put JAX's functions back."""
+        """Put JAX's functions and all objects back."""
         while self._originals:
             module, name, original = self._originals.pop()
             setattr(module, name, original)
+        old_objects.put_back()
 
     def after_fork_in_child(self) -> None:
         """The thread that raised the threshold may not exist here."""
@@ -77,6 +157,9 @@ class CollectorPatch:
             if not free.acquire(blocking=False):
                 return original(*arguments, **named)
             try:
+                if not self._has_traced:
+                    self._has_traced = True
+                    self.settle()
                 self._raise(self._threshold())
                 return original(*arguments, **named)
             finally:
