@@ -18,6 +18,8 @@ import contextlib
 import functools
 import gc
 import importlib
+import itertools
+import operator
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -47,8 +49,8 @@ class OldObjects:
     They are collected as ever after that one; at `gc.collect()`, before which they are put back; and when the program
     exits. So what is garbage among them waits for one more full collection at most. Twice in a process at most.
 
-    A program that freezes objects itself, or has switched the collector off, is left alone. So is Python 3.14, which
-    has no full collections of its own.
+    A program that freezes objects itself is left alone until it exits, and so is one that has switched the collector
+    off. Python 3.14 has no full collections of its own, so nothing happens there.
     """
 
     def __init__(self) -> None:
@@ -76,6 +78,12 @@ class OldObjects:
         if later is not None and _is_collected(later):
             gc.unfreeze()
 
+    def end(self) -> None:
+        """The program exits: have everything collected, whoever has frozen it. To look who has would take longer."""
+        if self._later is not None:
+            gc.unfreeze()
+        self._later = None
+
     def _collecting(self, phase: str, about: dict[str, int]) -> None:
         if self._later is not None and about["generation"] == _OLDEST and (phase == "stop" or _is_asked_for()):
             self.put_back()
@@ -83,7 +91,9 @@ class OldObjects:
 
 def _is_collected(later: list[object]) -> bool:
     """Whether what was made later is not frozen; if it is, the program has frozen everything in the meantime."""
-    return any(one is later for one in gc.get_objects())
+    # It is one of the first in the oldest generation, if it has become old at all.
+    generations = (gc.get_objects(generation=number) for number in (_OLDEST, 1, 0))
+    return any(any(map(operator.is_, objects, itertools.repeat(later))) for objects in generations)
 
 
 def _is_generational() -> bool:
@@ -101,7 +111,7 @@ def _is_asked_for() -> bool:
 
 
 old_objects: Final = OldObjects()
-at_exit(ExitPhase.REPORT, old_objects.put_back)
+at_exit(ExitPhase.REPORT, old_objects.end)
 
 
 class CollectorPatch:

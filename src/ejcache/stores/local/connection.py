@@ -38,11 +38,13 @@ class IndexConnection:
     Attributes:
         generation: its directory.
         index: its index.
+        alone: no other process had the store open for writing when this one opened it.
     """
 
-    def __init__(self, generation: Path, index: EntryIndex, presence: Presence | None) -> None:
+    def __init__(self, generation: Path, index: EntryIndex, presence: Presence | None, *, alone: bool = False) -> None:
         self.generation = generation
         self.index = index
+        self.alone = alone
         self._unclean = False
         self._presence = presence
         self._pid = os.getpid()
@@ -68,20 +70,44 @@ class IndexConnection:
             self._unclean = True
         self.index.checkpoint_if_large()
 
-    def close(self) -> None:
-        """Release everything. What cannot be released is left to the kernel and to the next sweep."""
+    def close(self, *, leave_log: bool = False) -> bool:
+        """Release everything. What cannot be released is left to the kernel and to the next sweep.
+
+        Args:
+            leave_log: the process ends now, so a log that holds nothing but uses and counters may stay as it is. The
+                last connection that closes moves the log into the database, and waits for the disk three times: that
+                is longer than 100 hits take.
+
+        Returns:
+            Whether the log was left. SQLite's connection is still open then, for as long as the process lives or until
+            `index.close()`.
+        """
         if self.carried_over():
             self.abandon()
-            return
+            return False
         with contextlib.suppress(sqlite3.Error, UnicodeError, StoreBusyError):
             self.index.deadline = 0.0
             if not self.read_only and not self.stale():
                 self.index.write_uses()
         clean = self.index.delete_pending() and not self._unclean
-        with contextlib.suppress(sqlite3.Error):
-            self.index.close()
+        leaving = leave_log and clean and self._log_may_stay()
+        if leaving:
+            self._leak()
+        else:
+            with contextlib.suppress(sqlite3.Error):
+                self.index.close()
         if self._presence is not None:
             self._presence.leave(clean=clean)
+        return leaving
+
+    def _log_may_stay(self) -> bool:
+        """Whether the log is short and no entry is in it: whoever cannot read the log misses no entry.
+
+        If another process had the store open as well, there may be entries of that process in the log.
+        """
+        with contextlib.suppress(sqlite3.Error):
+            return self.alone and not self.read_only and not self.stale() and self.index.has_short_log_of_notes()
+        return False
 
     def carried_over(self) -> bool:
         """Whether this process is a fork of the one that opened the connection."""
@@ -93,9 +119,13 @@ class IndexConnection:
         SQLite forbids even closing a connection on the other side of a fork, and Python closes one that is collected.
         So one reference is leaked on purpose.
         """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.index.connection))
+        self._leak()
         if self._presence is not None:
             self._presence.forget()
+
+    def _leak(self) -> None:
+        """Keep Python from closing SQLite's connection when nothing refers to it any more."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.index.connection))
 
     def _signature(self) -> tuple[int, ...] | None:
         try:
@@ -161,8 +191,8 @@ def open_for_reading(layout: Layout) -> IndexConnection | None:
     generation = generations[0]
     path = generation / INDEX
     _check_files(layout, generation)
-    # A log that is not empty belongs to a live or a killed writer. It can be read if its memory can be shared;
-    # otherwise its content counts as absent.
+    # A log that is not empty belongs to a live or a killed writer, or holds uses and counters only. It can be read if
+    # its memory can be shared; otherwise its content counts as absent.
     modes = ("ro", "immutable") if _wal_bytes(path) else ("immutable",)
     for mode in modes:
         try:
@@ -195,7 +225,7 @@ def _open_locked(layout: Layout, options: IndexOptions, deadline: float) -> Inde
         for generation in generations[:1]:
             found = _attach_if_intact(layout, generation, presence, options, deadline)
             if found is not None:
-                return IndexConnection(generation, found, presence)
+                return IndexConnection(generation, found, presence, alone=presence.is_only_one())
             dead = _retire(layout, generation)
             _create(layout, options, instead_of=dead)
             _quarantine(layout, dead)

@@ -171,6 +171,8 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         self.uses = PendingUses()
         self._wal = directory / (INDEX + "-wal")
         self._written: int | None = None
+        self._only_notes = True
+        self._data_version: Any = None
         how = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
         # isolation_level None: transactions are begun and ended explicitly. timeout 0: `_transact` waits.
         self.connection = sqlite3.connect(
@@ -224,6 +226,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
             self._sql("SELECT 1 FROM Cache, Settings, EjcacheCounters, EjcachePins LIMIT 1")
             raise damage(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
         self.total()
+        self._data_version = self._sql("PRAGMA data_version").fetchone()
 
     @property
     def _con(self) -> sqlite3.Connection:
@@ -243,7 +246,15 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         return rows
 
     @contextlib.contextmanager
-    def _transact(self, retry: bool = False, filename: str | None = None) -> Iterator[Any]:  # noqa: ARG002, FBT001, FBT002
+    def _transact(
+        self,
+        retry: bool = False,  # noqa: ARG002, FBT001, FBT002 (diskcache's)
+        filename: str | None = None,
+        *,
+        notes: bool = False,
+    ) -> Iterator[Any]:
+        """A transaction; `notes` says that it writes nothing but uses and counters."""
+        self._only_notes = self._only_notes and notes
         sql = self._sql
         self._steps = _MOST_STEPS
         removed: list[str] = []
@@ -374,6 +385,15 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         finally:
             self._sql("PRAGMA busy_timeout = 0")
 
+    def has_short_log_of_notes(self) -> bool:
+        """Whether the log is short, and nobody has written anything but uses and counters since this was opened."""
+        if not self._only_notes or self._sql("PRAGMA data_version").fetchone() != self._data_version:
+            return False
+        try:
+            return os.stat(self._wal).st_size <= WAL_BYTES // 2  # noqa: PTH116 (at every exit)
+        except FileNotFoundError:
+            return False
+
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def find(self, key: str, *, whole: bool) -> IndexRow | None:
@@ -393,7 +413,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
             StoreBusyError: another process kept the index busy until the deadline.
         """
         if self.uses:
-            with self._transact() as (sql, _):
+            with self._transact(notes=True) as (sql, _):
                 self.uses.mark(sql)
 
     def remove(self, row: IndexRow) -> bool:
@@ -454,7 +474,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters."""
-        with self._transact() as (sql, _):
+        with self._transact(notes=True) as (sql, _):
             self.uses.mark(sql)
             for name, amount in amounts.items():
                 sql(

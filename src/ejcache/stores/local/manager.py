@@ -51,6 +51,7 @@ class ConnectionManager:
         self._timeout = timeout
         self._lock = ThreadLock(self._root)
         self._connection: IndexConnection | None = None
+        self._left: IndexConnection | None = None
         self._generation: Path | None = None
         self._suspect: Path | None = None
         self._holders = 0
@@ -201,6 +202,13 @@ class ConnectionManager:
         with self._exclusive(time.monotonic() + self._timeout):
             self._release()
 
+    def close_at_exit(self) -> None:
+        """Close the connection; it leaves the log as it is if only hits are in it, and this process makes no other."""
+        with self._exclusive(time.monotonic() + self._timeout):
+            connection, self._connection = self._connection, None
+            if connection is not None and connection.close(leave_log=True):
+                self._left = connection
+
     @property
     def _root(self) -> str:
         return str(self._layout.root)
@@ -239,6 +247,10 @@ class ConnectionManager:
         if not make and not self._layout.local.is_dir():
             self._layout.check()
             return None
+        if self._left is not None:
+            # While it is open, the next one is not the last that closes, and what it stores would stay in the log.
+            self._left.index.close()
+            self._left = None
         try:
             opened = open_for_writing(self._layout, options=self._options, deadline=deadline)
             self.read_only = opened is None
@@ -328,7 +340,7 @@ def _close_all() -> None:
     _exiting = True
     for manager in list(_all):
         with contextlib.suppress(StoreError):
-            manager.close()
+            manager.close_at_exit()
 
 
 at_exit(ExitPhase.CLOSE, _close_all)
