@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def keys(profile, environment=ON):
 
 def test_the_golden_file_is_read_as_it_was_written():
     """Version 1 is read for ever, and still written so."""
-    wanted = RunProfile({ON: (FIRST, QUICK), "gpu-0-8": (dataclasses.replace(SECOND, unused=2),)})
+    wanted = RunProfile({ON: (FIRST, QUICK), "gpu-0-8": (SECOND._replace(unused=2),)})
     assert decode_profile(GOLDEN.read_bytes()) == wanted
     assert encode_profile(wanted) == GOLDEN.read_bytes()
 
@@ -92,7 +91,7 @@ def test_an_unused_program_leaves_after_three_runs():
 
 def test_a_run_that_ended_early_forgets_nothing():
     """It used less than half of the programs."""
-    many = [dataclasses.replace(FIRST, key=f"k{number}") for number in range(9)]
+    many = [FIRST._replace(key=f"k{number}") for number in range(9)]
     profile = merge(RunProfile(), ON, many)
     for _ in range(5):
         profile = merge(profile, ON, many[:4])
@@ -103,7 +102,7 @@ def test_each_environment_has_its_own_programs():
     """At most four are kept: those that were written last."""
     profile = RunProfile()
     for number in range(6):
-        profile = merge(profile, f"cpu-{number}", [dataclasses.replace(FIRST, key=f"k{number}")])
+        profile = merge(profile, f"cpu-{number}", [FIRST._replace(key=f"k{number}")])
     profile = merge(profile, "cpu-3", [SECOND])
     assert list(profile.environments) == ["cpu-2", "cpu-4", "cpu-5", "cpu-3"]
     assert keys(profile, "cpu-3") == [SECOND.key, "k3"]
@@ -111,23 +110,23 @@ def test_each_environment_has_its_own_programs():
 
 def test_a_compiled_program_keeps_the_size_that_an_earlier_run_knew():
     """Compiling tells nothing about loading."""
-    profile = merge(RunProfile({ON: (FIRST,)}), ON, [dataclasses.replace(FIRST, size=0, seconds=0.0)])
+    profile = merge(RunProfile({ON: (FIRST,)}), ON, [FIRST._replace(size=0, seconds=0.0)])
     assert profile.environments[ON] == (FIRST,)
 
 
 def test_only_what_the_next_run_would_do_differently_is_a_difference():
     """Times and the order are not."""
     before = RunProfile({ON: (FIRST, SECOND)})
-    assert not differs(before, RunProfile({ON: (dataclasses.replace(SECOND, seconds=9.0), FIRST)}), ON)
+    assert not differs(before, RunProfile({ON: (SECOND._replace(seconds=9.0), FIRST)}), ON)
     for other in (
         (FIRST,),
         (FIRST, SECOND, QUICK),
-        (FIRST, dataclasses.replace(SECOND, unused=1)),
-        (FIRST, dataclasses.replace(SECOND, options=b"")),
+        (FIRST, SECOND._replace(unused=1)),
+        (FIRST, SECOND._replace(options=b"")),
     ):
         assert differs(before, RunProfile({ON: other}), ON)
 
 
 def test_a_program_with_huge_options_is_left_out():
     """Those of a compilation with a PGLE profile hold the profile."""
-    assert keys(merge(RunProfile(), ON, [FIRST, dataclasses.replace(SECOND, options=b"p" * 100_000)])) == [FIRST.key]
+    assert keys(merge(RunProfile(), ON, [FIRST, SECOND._replace(options=b"p" * 100_000)])) == [FIRST.key]

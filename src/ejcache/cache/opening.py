@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache import entry
 from ejcache.errors import StoreError, UntrustedDirectoryError
@@ -167,8 +166,7 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
     return StoreSingleFlight(store, directory=Path(location.path) / "v1" / "leases")
 
 
-@dataclass(frozen=True, slots=True)
-class XlaCacheLocation:
+class XlaCacheLocation(NamedTuple):
     """Where XLA's own caches are.
 
     Attributes:

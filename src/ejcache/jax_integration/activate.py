@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 
@@ -148,8 +147,7 @@ class _Session:
             policy.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _SavedState:
+class _SavedState(NamedTuple):
     """What `enable` changes, as it was at one moment.
 
     Attributes:
@@ -161,9 +159,9 @@ class _SavedState:
     """
 
     session: _Session | None = None
-    calls: Mapping[str, Any] = field(default_factory=dict)
-    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    calls: Mapping[str, Any] = {}
+    changed: Mapping[str, tuple[Any, Any]] = {}
+    flags: Mapping[str, FlagValue] = {}
     disabled_by_program: bool = False
 
 
@@ -224,7 +222,7 @@ def enable(
     global _session
     with _lock:
         state = _session.save() if _session is not None else _SavedState()
-        saved = replace(state, disabled_by_program=_disabled_by_program)
+        saved = state._replace(disabled_by_program=_disabled_by_program)
         if _session is None:
             _session = _start()
         if _session is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ejcache.cache.counters import Miss
 from ejcache.keys.key import PGLE
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Compilation", "KeyText", "Profile"]
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """What PGLE measured of a program.
 
     Attributes:

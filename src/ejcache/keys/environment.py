@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["canonical_cpuinfo", "content_digest", "cpu_features", "library_digest", "native_files"]
 
 _SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
-_VERSIONED: Final = re.compile(r"\.so(\.\d+)+$")
+_VERSIONED: Final = r"\.so(\.\d+)+$"
 _RACY_SECONDS: Final = 3.0
 """A file changed this recently may change again without a new time stamp."""
 
@@ -41,7 +41,7 @@ def native_files(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
         Path(parent, name)
         for parent, _, names in os.walk(directory)
         for name in names
-        if name.endswith(_SUFFIXES) or (".so." in name and _VERSIONED.search(name))
+        if name.endswith(_SUFFIXES) or (".so." in name and re.search(_VERSIONED, name))
     ]
     return tuple(sorted(path for path in found if path.is_file()))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ _TEXT: Final = re.compile(
     rf"-(?P<logical>[0-9a-f]{{{_LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})"
 )
 
-_JAX_KEY: Final = re.compile(r"(?P<name>.+)-[0-9a-f]{64}")
+_JAX_KEY: Final = r"(?P<name>.+)-[0-9a-f]{64}"
 """The module's name and a SHA-256 digest: `jax._src.cache_key.get` in JAX 0.10 to 0.12."""
 
 
@@ -77,25 +76,24 @@ class KeyParts(NamedTuple):
     environment: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheKey:
+class CacheKey(NamedTuple):
     """The identity of one compilation.
 
     Attributes:
         name: the module's name.
         platform: PJRT platform.
-        variant: `PLAIN`, `PROFILING` or `PGLE`.
         components: digest (hex) of each named component.
+        variant: `PLAIN`, `PROFILING` or `PGLE`.
         details: a readable value of the components that are small, for the explanation of a miss.
         size: bytes of the program's canonical form.
     """
 
     name: str
     platform: str
-    variant: str = PLAIN
     components: Mapping[str, str]
-    details: Mapping[str, str] = field(default_factory=dict, compare=False)
-    size: int = field(default=0, compare=False)
+    variant: str = PLAIN
+    details: Mapping[str, str] = {}
+    size: int = 0
 
     @property
     def logical(self) -> str:
@@ -104,7 +102,7 @@ class CacheKey:
 
     def of_variant(self, variant: str) -> CacheKey:
         """The key of another variant of this program."""
-        return replace(self, variant=variant)
+        return self._replace(variant=variant)
 
     @property
     def environment(self) -> str:
@@ -196,7 +194,7 @@ def parse_any_key(key: str) -> KeyParts:
     own = parse_key(key.partition("~")[0])
     if own is not None:
         return own
-    match = _JAX_KEY.fullmatch(key)
+    match = re.fullmatch(_JAX_KEY, key)
     return KeyParts(name=match["name"] if match else key, platform="", variant="", logical="", environment="")
 
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["base_name", "content_name", "function_order", "module_digest", "strip_mosaic_config"]
 
-_NUMBERED: Final = re.compile(r"(.+?)_\d+")
+_NUMBERED: Final = r"(.+?)_\d+"
 
 
 def base_name(symbol: str) -> str:
     """The name that a private symbol had before it was numbered: `clip` of `clip_1`."""
-    match = _NUMBERED.fullmatch(symbol)
+    match = re.fullmatch(_NUMBERED, symbol)
     return match[1] if match else symbol
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 if TYPE_CHECKING:
     from ejcache.settings.resolve import Settings
@@ -16,8 +15,7 @@ _PUBLISH_SECONDS: Final = 0.1
 """About three requests to a bucket in another region."""
 
 
-@dataclass(frozen=True, slots=True)
-class Floors:
+class Floors(NamedTuple):
     """The floors that some settings ask for, in seconds of compiling.
 
     Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -65,8 +64,7 @@ class FlagSource(Protocol):
         """A value that changes, by `==`, whenever `read` would answer differently for some flag. Takes microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting.
 
     Attributes:

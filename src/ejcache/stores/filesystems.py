@@ -38,7 +38,7 @@ _LOCAL_FUSE: Final = frozenset(
         "fuse.ntfs-3g", "fuse.unionfs", "fuse.unionfs-fuse", "fuse.zfs-fuse",
     }
 )  # fmt: skip
-_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_ESCAPE: Final = r"\\([0-7]{3})"
 
 
 def detect_shared_storage(location: Location) -> bool:
@@ -108,7 +108,7 @@ def detect_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = N
         fields, kinds = left.split(" "), right.split(" ")
         if not separator or len(fields) < 5:
             continue
-        point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        point = re.sub(_ESCAPE, lambda match: chr(int(match[1], 8)), fields[4])
         inside = point in ("/", target) or target.startswith(point + "/")
         # Of two mounts on one point the later one is on top.
         if inside and len(point) >= best:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ejcache.errors import UsageError
@@ -50,8 +49,7 @@ _CREDENTIALS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Where a store is. Equal for all spellings of one place; never holds a password or a token.
 
     Attributes:

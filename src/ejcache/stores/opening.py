@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError
 from ejcache.settings.resolve import resolve
@@ -132,8 +131,7 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
     return FsspecBucket(location.url, policy=policy)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheContents:
+class CacheContents(NamedTuple):
     """What a look at a location has found there.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["append_at_once", "is_temporary", "write_atomically"]
 
-_TEMPORARY: Final = re.compile(r"\.ejcache-\d+-[0-9a-f]{16}\.tmp")
+_TEMPORARY: Final = r"\.ejcache-\d+-[0-9a-f]{16}\.tmp"
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o600) -> None:
@@ -65,4 +65,4 @@ def append_at_once(path: str | os.PathLike[str], data: bytes) -> None:
 
 def is_temporary(name: str) -> bool:
     """Whether a file of this name was being written by `write_atomically`."""
-    return _TEMPORARY.fullmatch(name) is not None
+    return re.fullmatch(_TEMPORARY, name) is not None

@@ -24,8 +24,8 @@ ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
 
 _LARGEST: Final = (1 << 63) - 1
 
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtTpP]?)(i?)([bB]?)\s*")
-_AGE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*")
+_SIZE: Final = r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtTpP]?)(i?)([bB]?)\s*"
+_AGE: Final = r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*"
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _AGE_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -45,7 +45,7 @@ def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = Fa
         return int(text)
     if unlimited and text.strip() == "-1":
         return -1
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text)
     if match is None:
         raise SettingError(setting, text, accepted)
     number, prefix, binary, _ = match.groups()
@@ -76,7 +76,7 @@ def parse_age(text: str | float, *, setting: str = "age") -> float:
     Raises:
         SettingError: `text` is not an age; the message names `setting`.
     """
-    match = _AGE.fullmatch(text) if isinstance(text, str) else None
+    match = re.fullmatch(_AGE, text) if isinstance(text, str) else None
     seconds = float(match[1]) * _AGE_UNITS[match[2]] if match is not None else math.inf
     if seconds == math.inf:
         raise SettingError(setting, text, ACCEPTED_AGE)

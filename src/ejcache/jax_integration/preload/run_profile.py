@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.util.key_text import check_key
@@ -60,8 +59,7 @@ _FORGOTTEN_AFTER: Final = 3
 """A program leaves the profile when so many runs in a row did not use it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramUse:
+class ProgramUse(NamedTuple):
     """A program that a run used.
 
     Attributes:
@@ -86,15 +84,14 @@ class ProgramUse:
 
     def is_as(self, other: ProgramUse) -> bool:
         """Whether the next run does the same with either."""
-        mine, others = (replace(use, size=0, seconds=0.0, quick=float(use.quick > 0)) for use in (self, other))
+        mine, others = (use._replace(size=0, seconds=0.0, quick=float(use.quick > 0)) for use in (self, other))
         return mine == others
 
 
-@dataclass(frozen=True, slots=True)
-class RunProfile:
+class RunProfile(NamedTuple):
     """What the last runs used, for each environment; the environment that was written last comes last."""
 
-    environments: Mapping[str, tuple[ProgramUse, ...]] = field(default_factory=dict)
+    environments: Mapping[str, tuple[ProgramUse, ...]] = {}
 
 
 def merge(profile: RunProfile, environment: str, used: Sequence[ProgramUse]) -> RunProfile:
@@ -107,7 +104,7 @@ def merge(profile: RunProfile, environment: str, used: Sequence[ProgramUse]) -> 
     fitting = [use for use in used if len(use.options) <= _MAX_OPTIONS and len(use.devices) <= _MAX_DEVICES]
     keys = {use.key for use in used}
     counts = 2 * len(keys) >= len(known)
-    left = [replace(use, unused=use.unused + 1) if counts else use for key, use in known.items() if key not in keys]
+    left = [use._replace(unused=use.unused + 1) if counts else use for key, use in known.items() if key not in keys]
     programs = [_completed(use, known.get(use.key)) for use in fitting]
     programs += [use for use in left if use.unused < _FORGOTTEN_AFTER]
     others = {name: uses for name, uses in profile.environments.items() if name != environment}
@@ -119,7 +116,7 @@ def _completed(use: ProgramUse, known: ProgramUse | None) -> ProgramUse:
     """`use`, with what an earlier run knew: this one has compiled the program, and did not load it."""
     if known is None or not use.stored or use.seconds:
         return use
-    return replace(use, size=use.size or known.size, seconds=known.seconds)
+    return use._replace(size=use.size or known.size, seconds=known.seconds)
 
 
 def differs(profile: RunProfile, other: RunProfile, environment: str) -> bool:

@@ -20,8 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from diskcache import Cache, Disk
@@ -84,8 +83,7 @@ def nothing_first(key: str) -> Iterable[str]:  # noqa: ARG001
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class IndexOptions:
+class IndexOptions(NamedTuple):
     """How the index of a store is kept.
 
     Attributes:

@@ -32,8 +32,7 @@ import re
 import secrets
 import shutil
 import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular
@@ -72,10 +71,10 @@ _SHARE_OF_DISK: Final = 10
 _NUMBER: Final = re.compile(r"-1|[0-9]{1,18}")
 _GENERATION: Final = re.compile(r"g-[0-9a-f]{16}")
 _LEFTOVER: Final = re.compile(r"(new|dead)-[0-9a-f]{16}")
-_QUARANTINED_ENTRY: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}\.entry")
-_QUARANTINED_INDEX: Final = re.compile(r"index-[0-9a-f]{16}")
+_QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.entry"
+_QUARANTINED_INDEX: Final = r"index-[0-9a-f]{16}"
 _INDEX_FILES: Final = frozenset({INDEX, f"{INDEX}-wal", f"{INDEX}-shm"})
-_PLAIN_JAX: Final = re.compile(r".*-(cache|atime)|\.lockfile|xla_gpu_.*")
+_PLAIN_JAX: Final = r".*-(cache|atime)|\.lockfile|xla_gpu_.*"
 
 
 def quarantine_bytes(max_size: int) -> int:
@@ -92,8 +91,7 @@ def declared_overhead(entries: int, *, max_size: int = -1) -> int:
     return FIXED_BYTES + WAL_BYTES + QUARANTINED_INDEX_BYTES + quarantine_bytes(max_size) + entries * ENTRY_BYTES
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The paths of one store.
 
     Attributes:
@@ -246,7 +244,7 @@ class Layout:
         """Move the files of a damaged index into quarantine, if they are small enough, and delete the one before."""
         with contextlib.suppress(OSError), self._quarantine() as folder:
             for name in os.listdir(folder):  # noqa: PTH208 (of a descriptor)
-                if _QUARANTINED_INDEX.fullmatch(name):
+                if re.fullmatch(_QUARANTINED_INDEX, name):
                     shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
             with directory_below(dead, "") as source:
                 sizes = {name: _regular_size(name, source) for name in (INDEX, f"{INDEX}-wal")}
@@ -272,7 +270,7 @@ class Layout:
         with contextlib.suppress(OSError), self._quarantine() as folder:
             found = []
             for name in os.listdir(folder):  # noqa: PTH208
-                if _QUARANTINED_ENTRY.fullmatch(name):
+                if re.fullmatch(_QUARANTINED_ENTRY, name):
                     about = os.stat(name, dir_fd=folder, follow_symlinks=False)
                     found.append((about.st_mtime, name, about.st_size))
             found.sort()
@@ -351,7 +349,7 @@ def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
 
 
 def _is_cache(name: str) -> bool:
-    return name in {"v1", "CACHEDIR.TAG"} or _PLAIN_JAX.fullmatch(name) is not None
+    return name in {"v1", "CACHEDIR.TAG"} or re.fullmatch(_PLAIN_JAX, name) is not None
 
 
 def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:

@@ -33,8 +33,8 @@ MAX_VALUE_BYTES: Final = 9 * 2**28
 """An entry of 2 GiB, the most that protobuf can hold, with its header and room to spare. A larger file is damage: a
 sparse one costs nothing on disk and would fill the memory."""
 
-_FILENAME: Final = re.compile(r"[0-9a-f]/([0-9a-f]{16})-[0-9a-f]{16}\.val")
-_PENDING_NAME: Final = re.compile(r"(\d+-[0-9a-f]{12})_[0-9a-f]{16}-[0-9a-f]{16}\.val")
+_FILENAME: Final = r"[0-9a-f]/([0-9a-f]{16})-[0-9a-f]{16}\.val"
+_PENDING_NAME: Final = r"(\d+-[0-9a-f]{12})_[0-9a-f]{16}-[0-9a-f]{16}\.val"
 _TMP: Final = "tmp"
 _DIRECTORIES: Final = "0123456789abcdef"
 # Not through a link, and without waiting at a pipe: a user who could once write to the directory may have put one
@@ -66,7 +66,7 @@ class IndexRow(NamedTuple):
         if self.mode == MODE_RAW:
             length = len(self.value) if isinstance(self.value, bytes) else self.value
             return self.filename is None and type(length) is int and length == self.size
-        named = _FILENAME.fullmatch(self.filename) if isinstance(self.filename, str) else None
+        named = re.fullmatch(_FILENAME, self.filename) if isinstance(self.filename, str) else None
         return self.mode == MODE_BINARY and named is not None and named[1] == self.tag and self.value is None
 
 
@@ -148,7 +148,7 @@ class ValueFiles:
 
         A name that ejcache does not make is left alone: it may lead anywhere.
         """
-        if not isinstance(filename, str) or _FILENAME.fullmatch(filename) is None:
+        if not isinstance(filename, str) or re.fullmatch(_FILENAME, filename) is None:
             return True
         try:
             os.unlink(os.path.join(self._directory, filename))  # noqa: PTH108
@@ -209,13 +209,13 @@ class ValueFiles:
         """The names of all value files, as rows name them."""
         for digit in _DIRECTORIES:
             for name in _names(os.path.join(self._directory, digit)):
-                if _FILENAME.fullmatch(f"{digit}/{name}"):
+                if re.fullmatch(_FILENAME, f"{digit}/{name}"):
                     yield f"{digit}/{name}"
 
     def unfinished(self, living: frozenset[str]) -> list[str]:
         """The files that dead processes were writing, `living` being the tokens of the others."""
         names = _names(os.path.join(self._directory, _TMP))
-        return [name for name in names if (match := _PENDING_NAME.fullmatch(name)) and match[1] not in living]
+        return [name for name in names if (match := re.fullmatch(_PENDING_NAME, name)) and match[1] not in living]
 
     def delete_unfinished(self, living: frozenset[str]) -> int:
         """Delete what dead processes were writing; returns how many files that was."""
