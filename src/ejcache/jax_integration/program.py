@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.entry import Header
+    from ejcache.jax_integration.preload.run_profile import ProgramUse
 
 __all__ = ["CompileTarget", "Loaded", "LoweredProgram"]
 
@@ -51,7 +52,7 @@ class Loaded(NamedTuple):
         header: the entry's header.
         raw: the serialised executable; empty if it was loaded ahead.
         seconds: what reading and loading took, or waiting for it if it was loaded ahead.
-        ahead: bytes of the serialised executable and the seconds that loading took, if it was loaded ahead.
+        ahead: what to remember of it for the next run, if it was loaded ahead.
     """
 
     executable: Any
@@ -59,4 +60,4 @@ class Loaded(NamedTuple):
     header: Header
     raw: bytes
     seconds: float
-    ahead: tuple[int, float] | None = None
+    ahead: ProgramUse | None = None

@@ -146,7 +146,8 @@ class Preloader:
             return None
         waited = time.monotonic() - started
         self._count(preload_hits=1, preload_seconds=max(0.0, ahead.seconds - waited))
-        return Loaded(ahead.executable, key, ahead.header, b"", waited, ahead=(ahead.size, ahead.seconds))
+        use = ahead.use._replace(size=ahead.size, seconds=ahead.seconds, unused=0)
+        return Loaded(ahead.executable, key, ahead.header, b"", waited, ahead=use)
 
     def note(
         self,
@@ -183,22 +184,27 @@ class Preloader:
             run = self._runs[-1]
         if found is not None:
             key, compiled = found.key, found.header.compile_seconds
-            size, loaded = found.ahead or (len(found.raw), found.seconds)
+            size, loaded = len(found.raw), found.seconds
         else:
             key, compiled = compilation.text, seconds
             size, loaded = compilation.serialized_size, 0.0
         if found is None and (key in run.uses or compilation.unloadable):
             return
         here_only = compilation.cache.stays_here(compiled, compilation.settings)
-        run.uses[key] = ProgramUse(
-            key,
-            size=size,
-            seconds=loaded,
-            quick=compiled if here_only or not stored else 0.0,
-            stored=stored,
-            options=without_cache_paths(seam.raw_options(target.options)) if stored else b"",
-            devices=tuple(device.id for device in target.devices) if stored else (),
-        )
+        quick = compiled if here_only or not stored else 0.0
+        if found is not None and found.ahead is not None:
+            # It was taken because its options and devices are those of the request.
+            run.uses[key] = found.ahead._replace(quick=quick)
+        else:
+            run.uses[key] = ProgramUse(
+                key,
+                size=size,
+                seconds=loaded,
+                quick=quick,
+                stored=stored,
+                options=without_cache_paths(seam.raw_options(target.options)) if stored else b"",
+                devices=tuple(device.id for device in target.devices) if stored else (),
+            )
         self._noted_at = time.monotonic()
 
     def _is_concerned(self, compilation: Compilation, target: CompileTarget) -> bool:
