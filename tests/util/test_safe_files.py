@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ejcache.util.safe_files import UnsafeFileError, directory_below, open_below, read_regular, remove_below
+from ejcache.util.safe_files import (
+    UnsafeFileError,
+    append_regular,
+    directory_below,
+    open_below,
+    read_regular,
+    remove_below,
+)
 
 
 @pytest.fixture
@@ -87,3 +94,34 @@ def test_descriptors_are_closed(root):
     with directory_below(root, "v1/entries"):
         pass
     assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_appending(root):
+    """A file is made if that is asked for, for this user alone, and never what a link names."""
+    log, link = root / "v1" / "log", root / "v1" / "link"
+    with pytest.raises(FileNotFoundError):
+        append_regular(log, b"a", create=False)
+    assert append_regular(log, b"first\n").st_size == 6
+    assert append_regular(log, b"second\n", create=False).st_size == 13
+    assert (log.read_bytes(), log.stat().st_mode & 0o777) == (b"first\nsecond\n", 0o600)
+    link.symlink_to(root.parent / "private" / "id_rsa")
+    for create in (False, True):
+        with pytest.raises(UnsafeFileError):
+            append_regular(link, b"a", create=create)
+    assert (root.parent / "private" / "id_rsa").read_bytes() == b"secret"
+
+
+def test_appending_to_a_full_disk(root, run_python):
+    """What is written only in part is an error."""
+    program = """
+        import resource, sys
+        from ejcache.util.safe_files import append_regular
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
+        try:
+            append_regular(sys.argv[1], b"first\\n")
+        except OSError:
+            sys.exit()
+        sys.exit("no error")
+    """
+    run_python(program, str(root / "v1" / "log"))
+    assert (root / "v1" / "log").read_bytes() == b"firs"

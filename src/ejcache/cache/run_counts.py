@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Stats
 from ejcache.settings.environment import environment_variable
-from ejcache.util.files import append_at_once
-from ejcache.util.safe_files import open_regular
+from ejcache.util.safe_files import append_regular, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,7 +47,7 @@ def announce_process(url: str, disabled_reason: str) -> Callable[[Mapping[str, f
 def _append(path: str, fields: Mapping[str, Any]) -> None:
     # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
     with contextlib.suppress(OSError):
-        append_at_once(path, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n")
+        append_regular(path, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n", create=False)
 
 
 @dataclass(slots=True)
@@ -97,5 +96,5 @@ def read_counts(path: str, *, also_append_to: str | None = None) -> RunTotal:
         for line in file:
             total.add(line)
             if also_append_to:
-                append_at_once(also_append_to, line)
+                append_regular(also_append_to, line, create=False)
     return total

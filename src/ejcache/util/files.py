@@ -1,16 +1,15 @@
-"""Replacing a local file atomically, and appending to one that other processes append to."""
+"""Replacing a local file atomically."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import secrets
 from pathlib import Path
 from typing import Final
 
-__all__ = ["append_at_once", "is_temporary", "write_atomically"]
+__all__ = ["is_temporary", "write_atomically"]
 
 _TEMPORARY: Final = r"\.ejcache-\d+-[0-9a-f]{16}\.tmp"
 
@@ -42,25 +41,6 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-
-
-def append_at_once(path: str | os.PathLike[str], data: bytes) -> None:
-    """Append `data` to an existing file by one `write`, so that what several processes append does not mix.
-
-    Args:
-        path: the file, on a local disk; a link is not followed.
-        data: a few kilobytes at most.
-
-    Raises:
-        OSError: the file does not exist, or not all of `data` was written.
-    """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(path, flags)
-    try:
-        if os.write(descriptor, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
-    finally:
-        os.close(descriptor)
 
 
 def is_temporary(name: str) -> bool:

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _FILE: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_APPEND: Final = _FILE | os.O_WRONLY | os.O_APPEND | os.O_CREAT
+_APPEND: Final = _FILE | os.O_WRONLY | os.O_APPEND
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)
 _KINDS: Final = (
     (stat.S_ISDIR, "a directory"),
@@ -53,21 +53,27 @@ def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> 
     return _open(path, _FILE, dir_fd)
 
 
-def append_regular(path: str | os.PathLike[str], data: bytes) -> os.stat_result:
-    """Append `data`, by one write, to the regular file at `path`, which is made for this user alone if there is none.
+def append_regular(path: str | os.PathLike[str], data: bytes, *, create: bool = True) -> os.stat_result:
+    """Append `data`, by one write, to the regular file at `path`.
 
     What several processes append to one file on a local file system does not mix.
+
+    Args:
+        path: the file.
+        data: a few kilobytes, or a line of a log.
+        create: make the file, for this user alone, if there is none.
 
     Returns:
         The file as it is then.
 
     Raises:
         UnsafeFileError: what is there is not a regular file.
-        OSError: it cannot be written.
+        OSError: it cannot be written, or not all of `data` was.
     """
-    descriptor = _open(path, _APPEND, None)
+    descriptor = _open(path, _APPEND | (os.O_CREAT if create else 0), None)
     try:
-        os.write(descriptor, data)
+        if os.write(descriptor, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
         return os.fstat(descriptor)
     finally:
         os.close(descriptor)
