@@ -18,25 +18,21 @@ JAX = "JAX"
 
 @case("key", title="the key of the demo's training step, beside JAX's own key and its compile time", order=70)
 def key(context: Context, outcome: Outcome) -> None:
-    """Both keys are made by turns where JAX asks for its own, of exactly what it passes; each process has one first."""
+    """Both keys are made by turns where JAX asks for its own, of exactly what it passes; each process has one first.
+
+    The first process is not counted: it leaves the digests of the native libraries on this host.
+    """
     processes = []
-    blocks = context.pick(24, 4)
-    for number in range(context.pick(5, 1)):
-        context.say(f"process {number + 1}")
-        with context.directory() as home:
+    blocks, repeats = context.pick(24, 4), context.pick(15, 5)
+    with context.directory() as home:
+        for number in range(1 + context.pick(6, 2)):
+            context.say(f"process {number} of {context.pick(6, 2)}")
             # The first one may pay for what both need.
             first = OURS if number % 2 == 0 else JAX
-            processes.append(
-                context.run(
-                    "bench.programs.keying",
-                    home / "cache",
-                    blocks,
-                    context.pick(15, 5),
-                    first,
-                    "compile" if number < context.pick(3, 1) else "stop",
-                    home=home,
-                )
-            )
+            then = "compile" if number <= context.pick(3, 1) else "stop"
+            arguments = (home / f"cache-{number}", blocks, repeats, first, then)
+            processes.append(context.run("bench.programs.keying", *arguments, home=home))
+    del processes[0]
     later = {name: [s for one in processes for s in one[name][1:]] for name in (OURS, JAX)}
     first_ones = {name: [one[name][0] for one in processes] for name in (OURS, JAX)}
     compiles = [one["compile_seconds"] for one in processes if one["compile_seconds"]]
@@ -48,7 +44,7 @@ def key(context: Context, outcome: Outcome) -> None:
     share = statistics.median(later[OURS]) / statistics.median(compiles)
     outcome.ratio(f"a key of {OURS} ÷ the compilation", 100 * share, at_most(1), unit="%")
     first_ratio = statistics.median(first_ones[OURS]) / statistics.median(first_ones[JAX])
-    outcome.ratio(f"the first key of a process: {OURS} ÷ {JAX}", first_ratio)
+    outcome.ratio(f"the first key of a process: {OURS} ÷ {JAX}", first_ratio, at_most(2))
     first_share = statistics.median(first_ones[OURS]) / statistics.median(compiles)
     outcome.note(f"One AdamW step of {blocks} transformer blocks.")
     outcome.ratio(f"the first key of {OURS} ÷ the compilation", 100 * first_share, unit="%")
