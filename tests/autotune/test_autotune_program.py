@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -168,3 +169,166 @@ def test_what_is_no_function_is_refused(store):
     for program in (step.trace(jnp.ones(8)), step.lower(jnp.ones(8)), step.lower(jnp.ones(8)).compile(), 3):
         with pytest.raises(UsageError, match=r"pass the function itself, as in tune\(jax.jit"):
             autotune.tune(program)
+
+
+PROGRAM = """
+import sys
+import jax, jax.numpy as jnp
+from ejcache.autotune import Tuner, autotuned
+import neighbour
+
+@autotuned(configs=[{"n": 1}], name="own", tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+def own(x, *, n):
+    return x * n
+
+if __name__ == "__main__":
+    print("sizes", sys.argv[1:])
+    for size in sys.argv[2:]:
+        jax.jit(lambda x: own(x) + neighbour.op(x))(jnp.ones(int(size)))
+    sys.exit(3 if sys.argv[1] == "--fail" else 0)
+"""
+NEIGHBOUR = """
+import os, sys
+import jax
+from ejcache.autotune import Tuner, autotuned
+
+@autotuned(configs=[{"n": 1}], name="neighbour", tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+def op(x, *, n):
+    if x.shape == (666,) and not isinstance(x, jax.core.Tracer):
+        raise ValueError
+    return x + n
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A program with an operation of its own and one of a module beside it."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "neighbour.py").write_text(NEIGHBOUR)
+    (tmp_path / "scripts" / "train.py").write_text(PROGRAM)
+    return tmp_path / "scripts" / "train.py"
+
+
+def command_line(run_python, command, env=None):
+    """The finished process of this command line."""
+    program = f"import sys; from ejcache.cli.main import main; sys.exit(main({command}))"
+    return run_python(program, env=env, check=False, timeout=400)
+
+
+def run_command(run_python, tmp_path, *arguments, env=None):
+    """`ejcache autotune run` in a process of its own; (exit status, JSON, standard error)."""
+    command = ["autotune", "run", "--json", "--dir", str(tmp_path / "place"), *map(str, arguments)]
+    done = command_line(run_python, command, env)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_a_program_is_run_and_what_it_calls_is_tuned(run_python, tmp_path, program):
+    """The program runs with its own arguments and measures nothing; its calls are measured after, and only once."""
+    options = ["--program", program, "--sizes", "4", "8"]
+    status, said, err = run_command(run_python, tmp_path, *options)
+    assert (status, said["tuned"], said["already"], said["failed"]) == (0, 4, 0, 0), err
+    assert "sizes ['--sizes', '4', '8']" in err
+    assert {call["operation"] for call in said["calls"]} == {"own", "neighbour"}
+    assert not (tmp_path / "place" / "autotune-recorded").exists()
+    status, said, _ = run_command(run_python, tmp_path, *options, "16")
+    assert (status, said["tuned"] >= 2, said["tuned"] + said["already"]) == (0, True, 6)
+
+
+def test_calls_of_a_program_that_fails_are_tuned_none_the_less(run_python, tmp_path, program):
+    """The status of the program is said, what it called is measured, and the exit status is 1."""
+    status, said, err = run_command(run_python, tmp_path, "--program", program, "--fail", "4")
+    assert (status, said["tuned"]) == (1, 2)
+    assert "ended with status 3" in err
+
+
+MEETING = """
+import os, pathlib, sys, time
+import jax, jax.numpy as jnp
+from ejcache.autotune import Tuner, autotuned
+
+def meet(shape, dtype, generator):
+    # Each of two devices waits until the other one measures, too.
+    place = pathlib.Path(os.environ["MEETING"])
+    (place / str(jax.config.jax_default_device.id)).touch()
+    deadline = time.monotonic() + 100
+    while len(list(place.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return generator.standard_normal(shape)
+
+@autotuned(configs=[{"n": 1}], name="meeting", tuner=Tuner(rounds=8, confirm=False), initialisers={"x": meet})
+def op(x, *, n):
+    return x + n
+
+if __name__ == "__main__":
+    for size in 4, 8, 16:
+        jax.jit(op)(jnp.ones(size))
+"""
+
+
+def test_calls_are_spread_over_the_devices_of_a_host(run_python, tmp_path):
+    """One process for each device measures; each call is measured once."""
+    (tmp_path / "meeting").mkdir()
+    (tmp_path / "train.py").write_text(MEETING)
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "MEETING": str(tmp_path / "meeting")}
+    status, said, err = run_command(run_python, tmp_path, "--spread", "--program", tmp_path / "train.py", env=env)
+    assert (status, said["tuned"], said["failed"]) == (0, 3, 0), err
+    assert len(list((tmp_path / "meeting").iterdir())) == 2
+    records = [found.record for found in AutotuneStore(str(tmp_path / "place")).records()]
+    assert len(records) == 3
+    assert len({record.provenance["pid"] for record in records}) == 2
+
+
+ENDING = """
+import os
+import jax, jax.numpy as jnp
+from ejcache.autotune import Tuner, autotuned
+
+def end():
+    os._exit(9)
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="ending", tuner=Tuner(rounds=8, confirm=False))
+def op(x, *, n):
+    if n == 2:
+        end()
+    return x + n
+
+@autotuned(configs=[{"n": 1}], name="always", tuner=Tuner(rounds=8), initialisers={"x": lambda *_: end()})
+def always(x, *, n):
+    return x + n
+
+if __name__ == "__main__":
+    for size in 4, 8:
+        jax.jit(op)(jnp.ones(size))
+    jax.jit(always)(jnp.ones(4))
+"""
+
+
+def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_python, tmp_path):
+    """A new process measures the rest of the call, and a call that ends each process is a failure with its reason."""
+    (tmp_path / "train.py").write_text(ENDING)
+    status, said, err = run_command(run_python, tmp_path, "--spread", "--program", tmp_path / "train.py")
+    assert (status, said["tuned"], said["failed"]) == (1, 2, 1), err
+    (failed,) = [call for call in said["calls"] if call["operation"] == "always"]
+    assert "ended with status 9" in failed["problem"]
+    found = AutotuneStore(str(tmp_path / "place")).records(operation="ending")
+    assert [[c.status.value for c in item.record.candidates] for item in found] == [["ok", "crashed"]] * 2
+
+
+def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(run_python, tmp_path):
+    """With and without --spread, a wrong --module is a usage error."""
+    command = ["autotune", "run", str(tmp_path), "--dir", str(tmp_path / "place"), "--module", "no_such_module"]
+    calls = tmp_path / "autotune-recorded" / "own"
+    calls.mkdir(parents=True)
+    body = {"ejcache": "autotune call", "schema": 1, "operation": "own", "args": [], "kwargs": {}}
+    (calls / "a.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "x:op"}}))
+    for options in ([], ["--spread"]):
+        done = command_line(run_python, [*command, *options])
+        assert (done.returncode, "no_such_module cannot be imported" in done.stderr) == (2, True), done.stderr
+
+
+def test_what_does_not_go_together_is_refused(run_python, tmp_path):
+    """--program records calls itself, so a place of recorded calls or a trusted module beside it is a mistake."""
+    for options in (["--module", "x"], [str(tmp_path)]):
+        command = ["autotune", "run", *options, "--program", "train.py", "--steps"]
+        done = command_line(run_python, command)
+        assert (done.returncode, "--program records calls itself" in done.stderr) == (2, True)

@@ -92,7 +92,7 @@ def test_easydel_truth(text):
         ("POLICY", "EJKERNEL_AUTOTUNE_POLICY", "autotune_policy", "error", "heuristics"),
         ("LOG", "EJKERNEL_LOG_AUTOTUNE", "autotune_log", True, False),
         ("PROGRESS", "EJKERNEL_AUTOTUNE_PROGRESS", "autotune_progress", True, False),
-        ("RECORD", "EJKERNEL_OPS_RECORD", "autotune_record", True, False),
+        ("RECORD", "EJKERNEL_OPS_RECORD", "autotune_record", "/calls", True),
         ("STAMP", "EJKERNEL_OPS_STAMP", "autotune_stamp", "json", "hash"),
         ("PREFIX", "EJKERNEL_OPS_PREFIX", "autotune_prefix", "a#", "b#"),
     ],

@@ -11,6 +11,7 @@ import socket
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import MAX_CALL_BYTES, UnrecordableError, decode_call, encode_call
@@ -157,15 +158,33 @@ def recording() -> bool:
     return bool(resolve().autotune_record)
 
 
+def _place(store: AutotuneStore) -> Documents:
+    """Where calls are recorded: as `record` or the variable says, or in the first layer of the store."""
+    held = _documents.get()
+    if held is not None:
+        return held
+    wanted = resolve().autotune_record
+    return _opened(wanted) if isinstance(wanted, str) else store.layers[0].documents
+
+
+@cache
+def _opened(url: str) -> Documents:
+    return open_documents(url)
+
+
 def note(key: RecordKey, describe: Callable[[], dict[str, Any]], store: AutotuneStore) -> bool:
     """Record the call unless it was recorded before; False if it cannot be recorded.
 
     Args:
         key: of the call.
         describe: returns `how`, `args` and `kwargs`; raises `UnrecordableError`.
-        store: its first layer takes the recording, unless `record` names another place.
+        store: its first layer takes the recording, unless `record` or `EJCACHE_AUTOTUNE_RECORD` names another place.
     """
-    documents = _documents.get() or store.layers[0].documents
+    try:
+        documents = _place(store)
+    except EjcacheError as exc:
+        warn_once("recording", "calls are not recorded: %s", exc)
+        return False
     noted = _noted.get((documents.url, key.digest))
     if noted is not None:
         return noted

@@ -392,10 +392,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _variable(
         "autotune_record",
         ("EJCACHE_AUTOTUNE_RECORD", "EJKERNEL_OPS_RECORD"),
-        read.boolean,
+        read.switch_or_location,
         False,
-        YES_NO,
-        "record the arguments of operations, so that they can be tuned later",
+        "true or false, or a directory or URL",
+        "record the arguments of operations, so that they can be tuned later, with the tuned configurations or there",
     ),
     _variable(
         "autotune_stamp",

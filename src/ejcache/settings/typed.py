@@ -101,8 +101,8 @@ class SettingOptions(TypedDict, total=False):
     """Log the time of every candidate."""
     autotune_progress: bool
     """Show a progress bar while tuning; unset: on a terminal, after two seconds."""
-    autotune_record: bool
-    """Record the arguments of operations, so that they can be tuned later."""
+    autotune_record: bool | str | PathLike[str]
+    """Record the arguments of operations, so that they can be tuned later, with the tuned configurations or there."""
     autotune_stamp: Literal["hash", "json", "none"]
     """Label operations in profiles with their key: hashed, or as JSON."""
     autotune_prefix: str | PathLike[str] | None
@@ -162,7 +162,7 @@ class SettingValues:
     autotune_policy: Literal["autotune", "heuristics", "error"] | None
     autotune_log: bool
     autotune_progress: bool
-    autotune_record: bool
+    autotune_record: bool | str
     autotune_stamp: Literal["hash", "json", "none"]
     autotune_prefix: str | None
     autotune_smem_limit: int | None

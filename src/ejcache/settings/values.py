@@ -112,7 +112,7 @@ def boolean(value: Any) -> bool:
 
 
 def switch_or_location(value: Any) -> bool | str:
-    """`EJCACHE`: a boolean, or else the directory or URL of the cache. `none` is a mistake rather than a directory."""
+    """A boolean, or else a directory or URL, as for `EJCACHE`. `none` is a mistake rather than a directory."""
     try:
         return boolean(value)
     except ValueError:

@@ -19,7 +19,7 @@ from ejcache.settings.resolve import resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["device_and_environment", "device_of", "provenance"]
+__all__ = ["device_and_environment", "device_of", "local_devices", "measure_on", "provenance"]
 
 
 def device_of(leaves: Iterable[Any]) -> Any:
@@ -34,6 +34,24 @@ def device_of(leaves: Iterable[Any]) -> Any:
     if configured is None:
         return jax.local_devices()[0]
     return jax.local_devices(backend=configured)[0] if isinstance(configured, str) else configured
+
+
+def local_devices() -> tuple[str, list[int]]:
+    """The platform, `gpu` for any GPU, and the numbers by which its driver knows the devices of this process."""
+    import jax
+
+    devices = jax.local_devices()
+    gpu = devices[0].platform in {"gpu", "cuda", "rocm"}
+    numbers = [getattr(device, "local_hardware_id", None) for device in devices]
+    known = [device.id if number is None else int(number) for device, number in zip(devices, numbers, strict=True)]
+    return ("gpu" if gpu else str(devices[0].platform)), known
+
+
+def measure_on(index: int) -> None:
+    """Make a device, by its index among the devices of this process, JAX's default device."""
+    import jax
+
+    jax.config.update("jax_default_device", jax.local_devices()[index])
 
 
 def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

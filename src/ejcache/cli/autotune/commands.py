@@ -9,6 +9,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.autotune import inspect, maintain, transfer, tune
 from ejcache.cli.autotune.listing import find_record, record_fields
+from ejcache.cli.autotune.program import ProgramCommand
 from ejcache.cli.options import AutotuneDir, Json, Key, examples
 from ejcache.cli.target import NotFoundError, open_autotune
 
@@ -97,7 +98,12 @@ app.command(
 app.command(short_help="Count what the store holds.", epilog=examples("autotune stats"))(inspect.stats)
 app.command(
     short_help="Measure the calls that a program recorded.",
-    epilog=examples("autotune run", "autotune run gs://my-bucket/recorded"),
+    epilog=examples(
+        "autotune run --module train.py",
+        "autotune run gs://my-bucket/recorded",
+        "autotune run --spread --program train.py --steps 1",
+    ),
+    cls=ProgramCommand,
 )(tune.run)
 app.command(
     short_help="Fix a call's configuration.",

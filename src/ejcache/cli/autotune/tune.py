@@ -1,21 +1,26 @@
-"""`ejcache autotune run`: the calls that a program recorded are measured."""
+"""`ejcache autotune run`: the calls that a program recorded, or makes now, are measured."""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import sys
+import tempfile
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.autotune.program import run_recorded
 from ejcache.cli.options import AutotuneDir, Json, Limit, Name, count
 from ejcache.cli.target import check_directory, named_layer, open_autotune
+from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ejcache.autotune.recording import RecordedCall
     from ejcache.autotune.records.key import RecordKey
@@ -42,45 +47,109 @@ def run(
         list[str] | None,
         typer.Option("--module", metavar="NAME", help="A module or .py file that has operations and that you trust."),
     ] = None,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Measure on all devices of this host at once, in a process for each.")
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="N", help="End the program of --program after so many seconds.")
+    ] = None,
     as_json: Json = False,
+    program: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--program", metavar="PROGRAM ARGS", help="A program to run, with its arguments; the last option."
+        ),
+    ] = None,
 ) -> None:
     """Measure the calls that a program recorded with EJCACHE_AUTOTUNE_RECORD=1 or ejcache.autotune.record().
 
-    Only operations are called, and only those in modules that --module names or that such a module imports. Calls that
-    were measured before are skipped: the same command continues an interrupted run. A configuration is unsure if the
-    budget or the rounds of its measurement were too few. Exits with 1 if a call failed.
+    With --program, run that program first, without measuring, and measure the calls that it makes. Operations that a
+    script itself defines need its part for `if __name__ == "__main__"`, because the script is imported for them.
+
+    Without --program, only operations are called, and only those in modules that --module names or that such a module
+    imports. Calls that were measured before are skipped: the same command continues an interrupted run. A configuration
+    is unsure if the budget or the rounds of its measurement were too few; --program measures those again. Exits with 1
+    if a call or the program failed.
     """
-    from ejcache.autotune.call_documents import RecordedNames
-    from ejcache.autotune.replay import TuningOutcome, replay
+    from ejcache.autotune.replay import TuningOutcome
     from ejcache.stores.documents import open_documents
 
     # A program's own modules are imported from the working directory.
     if "" not in sys.path:
         sys.path.insert(0, "")
-    names = RecordedNames(module or ())
+    if program and (recorded is not None or module):
+        raise UsageError("--program records calls itself and trusts its program: leave out the URL and --module")
     if recorded is not None:
         check_directory(recorded, "no calls were recorded in")
-    with open_autotune(directory, write=True) as store:
+    options = _Options(directory, None if program else module or (), force, unsure or bool(program), spread)
+    failed = False
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(open_autotune(directory, write=True))
+        if program:
+            recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
+            failed = _failed(run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json))
         place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
         calls = list(islice(_calls(place, name), count(limit, option="--limit")))
         done = []
         with output.progress("measuring", len(calls), quiet=as_json) as advance:
-            for call in calls:
-                result = replay(call, store, names, force=force, unsure=unsure)
+            for result in _results(calls, store, options):
                 done.append(result)
                 if not as_json:
                     output.say(_line(result))
                 advance()
         url = named_layer(store).documents.url
+    _report(
+        done,
+        url,
+        "the program made no calls of operations" if program else f"no recorded calls in {place.url}",
+        as_json=as_json,
+    )
+    if failed or any(item.outcome is TuningOutcome.FAILED for item in done):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How calls are measured; `modules` of None trusts all names."""
+
+    directory: str | None
+    modules: Sequence[str] | None
+    force: bool
+    unsure: bool
+    spread: bool
+
+
+def _results(calls: Sequence[RecordedCall], store: AutotuneStore, options: _Options) -> Iterator[TunedCall]:
+    if options.spread:
+        from ejcache.autotune.program.spread import Spread
+
+        spread = Spread(options.directory, options.modules, sys.path, force=options.force, unsure=options.unsure)
+        yield from spread.tune(calls)
+        return
+    from ejcache.autotune.call_documents import RecordedNames
+    from ejcache.autotune.replay import replay
+
+    names = RecordedNames(options.modules)
+    for call in calls:
+        yield replay(call, store, names, force=options.force, unsure=options.unsure)
+
+
+def _failed(status: int) -> bool:
+    if status:
+        output.warn(f"the program ended with status {status}; the calls that it made until then are measured")
+    return status != 0
+
+
+def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool) -> None:
+    from ejcache.autotune.replay import TuningOutcome
+
     counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in TuningOutcome}
     if as_json:
         output.print_json({"url": url, **counts, "calls": [_fields(item) for item in done]})
     elif not done:
-        output.say(f"no recorded calls in {place.url}")
+        output.say(nothing)
     else:
         output.say(", ".join(f"{number} {outcome}" for outcome, number in counts.items()))
-    if counts["failed"]:
-        raise typer.Exit(1)
 
 
 def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
