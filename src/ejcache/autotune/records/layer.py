@@ -39,7 +39,7 @@ class RecordLayer:
     """The records in one directory or bucket.
 
     Attributes:
-        name: `user`, `shared`, `seeds` or `package`, for people.
+        name: `user`, `shared`, `seeds`, `package`, or `package` and the name of an entry point, for people.
         documents: the directory or bucket.
         seeds: its records count as shipped seeds, whatever their own source is.
         counters: how often a record was read, published, corrupt and so on.

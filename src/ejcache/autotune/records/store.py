@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.key import ROOT, slug
 from ejcache.autotune.records.layer import RecordLayer
+from ejcache.autotune.records.packages import package_seeds
 from ejcache.autotune.records.record import Source, encode_record
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.directories import user_directory
@@ -35,6 +36,7 @@ __all__ = ["AutotuneStore", "Found", "default_store", "set_default_store"]
 _REFRESH_SECONDS: Final = 2.0
 _LONGEST_REFRESH_SECONDS: Final = 60.0
 _REMEMBERED_KEYS: Final = 10_000
+_OWN: Final = "package"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class AutotuneStore:
         url: a directory, the URL of a bucket, or open documents; None for `EJCACHE_AUTOTUNE_DIR` or, without
             that, the cache directory.
         shared: a second place, read after the first one and written with it.
-        seeds: read-only places below both; None for those in `EJCACHE_AUTOTUNE_SEEDS`. The package's own come last.
+        seeds: read-only places below both; None for those in `EJCACHE_AUTOTUNE_SEEDS` and those of the installed
+            packages with an entry point `ejcache.seeds`. The ones of this package come last.
         read_only: publish nothing.
         refresh_seconds: how long a key that was not found counts as absent. The time doubles with each lookup, up to
             a minute.
@@ -100,9 +103,11 @@ class AutotuneStore:
         self.layers = [RecordLayer(name, _opened(place, read_only=read_only)) for name, place in places]
         for place in resolve().autotune_seeds if seeds is None else seeds:
             self.layers.append(RecordLayer("seeds", _opened(place, read_only=True), seeds=True))
+        self._packages: list[RecordLayer] | None = None if seeds is None else []
+        self._asked_packages = False
         package = files("ejcache.autotune") / "seeds"
         if isinstance(package, Path):
-            self.layers.append(RecordLayer("package", open_documents(str(package), read_only=True), seeds=True))
+            self.layers.append(RecordLayer(_OWN, open_documents(str(package), read_only=True), seeds=True))
         self._lock = threading.Lock()
         self._keys: dict[str, _KeyRecords] = {}
         self._unpublished: dict[tuple[int, str], Record] = {}
@@ -125,10 +130,12 @@ class AutotuneStore:
         held = self._keys.get(key.digest)
         if held is not None and (held.found or time.monotonic() < held.due):
             return held.found
-        records = [(layer, layer.read(key)) for layer in self.layers]
-        found = [_found(layer, record) for layer, record in records if record is not None]
-        # The sort is stable: of equally strong records, the one of the first layer comes first.
-        found.sort(key=lambda item: item.source.rank)
+        found = _found_in(self.layers, key)
+        if all(item.source.rank >= Source.SEED.rank for item in found):
+            # Only now, because finding the packages takes some time.
+            found += _found_in(self._package_layers(), key)
+        # The sort is stable: of equally strong records, that of the first layer comes first. Our own seeds come last.
+        found.sort(key=lambda item: (item.source.rank, item.layer == _OWN))
         wait = 0.0
         if not found:
             longest = max(_LONGEST_REFRESH_SECONDS, self.refresh_seconds)
@@ -192,7 +199,7 @@ class AutotuneStore:
         prefix = f"{ROOT}/" if operation is None else f"{ROOT}/{slug(operation)}/"
         if operation is not None and device is not None:
             prefix += f"{slug(device)}/"
-        for place in self.layers:
+        for place in self.all_layers():
             if layer in {None, place.name}:
                 for _, record in place.records(prefix):
                     if operation in {None, record.key.operation} and device in {None, record.key.device}:
@@ -202,20 +209,24 @@ class AutotuneStore:
         """Records of the same call in other environments, newest first."""
         found = [
             Found(record, layer.name, Source.STALE)
-            for layer in self.layers
+            for layer in self.all_layers()
             for path, record in layer.records(f"{key.directory}{key.call_digest}-")
             if path != key.path
         ]
         return sorted(found, key=lambda item: -item.record.created)
 
     def stats(self) -> dict[str, int]:
-        """Counters of all layers together, the keys in memory, and the records that wait for a layer."""
+        """Counters of all layers together, the keys in memory, and the records that wait for a layer.
+
+        `broken_packages` counts the entries of installed packages that name no directory of records.
+        """
         total: dict[str, int] = dict.fromkeys(("read", "published", "unpublished", "corrupt", "unknown", "errors"), 0)
-        for layer in self.layers:
+        for layer in [*self.layers, *(self._packages or ())]:
             for name, amount in layer.counters.items():
                 total[name] = total.get(name, 0) + amount
         in_memory = sum(bool(held.found) for held in list(self._keys.values()))
-        return total | {"in_memory": in_memory, "waiting": len(self._unpublished)}
+        broken = package_seeds()[1] if self._asked_packages else 0
+        return total | {"in_memory": in_memory, "waiting": len(self._unpublished), "broken_packages": broken}
 
     def close(self) -> None:
         """Offer waiting records to their layers once more, and release connections."""
@@ -223,6 +234,19 @@ class AutotuneStore:
             self._publish_waiting()
         for layer in self.layers:
             layer.documents.close()
+
+    def all_layers(self) -> list[RecordLayer]:
+        """`layers` and those of the installed packages."""
+        return [*self.layers, *self._package_layers()]
+
+    def _package_layers(self) -> list[RecordLayer]:
+        """The layers of the installed packages."""
+        if self._packages is None:
+            self._asked_packages = True
+            places = package_seeds()[0]
+            opened = [(f"package {name}", open_documents(place, read_only=True)) for name, place in places]
+            self._packages = [RecordLayer(name, documents, seeds=True) for name, documents in opened]
+        return self._packages
 
     def _remember(self, key: RecordKey, records: _KeyRecords) -> None:
         with self._lock:
@@ -249,6 +273,11 @@ class AutotuneStore:
                 if self._unpublished.get(place) is record:
                     del self._unpublished[place]
         return taken
+
+
+def _found_in(layers: Sequence[RecordLayer], key: RecordKey) -> list[Found]:
+    records = [(layer, layer.read(key)) for layer in layers]
+    return [_found(layer, record) for layer, record in records if record is not None]
 
 
 def _found(layer: RecordLayer, record: Record) -> Found:

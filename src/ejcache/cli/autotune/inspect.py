@@ -116,12 +116,12 @@ def stats(directory: AutotuneDir = None, as_json: Json = False) -> None:
         problems = store.stats()
         layers = [
             {"name": layer.name, "url": layer.documents.url, "records": counted["layers"][layer.name]}
-            for layer in store.layers
+            for layer in store.all_layers()
         ]
     fields: dict[str, Any] = {"layers": layers, "total_records": counted["layers"].total()}
     for title in ("operations", "devices", "sources"):
         fields[title] = dict(sorted(counted[title].items(), key=lambda pair: (-pair[1], pair[0])))
-    fields |= {name: problems[name] for name in ("corrupt", "unknown", "errors")}
+    fields |= {name: problems[name] for name in ("corrupt", "unknown", "errors", "broken_packages")}
     if as_json:
         output.print_json(fields)
         return
@@ -129,7 +129,7 @@ def stats(directory: AutotuneDir = None, as_json: Json = False) -> None:
     rows += [(f"layer {layer['name']}", f"{layer['records']} in {layer['url']}") for layer in layers]
     for title in ("operations", "devices", "sources"):
         rows += [(title[:-1], f"{name}: {number}") for name, number in fields[title].items()]
-    rows += [(name, str(fields[name])) for name in ("corrupt", "unknown", "errors")]
+    rows += [(name, str(fields[name])) for name in ("corrupt", "unknown", "errors", "broken_packages")]
     output.print_pairs(rows)
 
 
