@@ -71,16 +71,12 @@ def run(
     is unsure if the budget or the rounds of its measurement were too few; --program measures those again. Exits with 1
     if a call or the program failed.
     """
-    from ejcache.autotune.replay import TuningOutcome
     from ejcache.stores.documents import open_documents
 
     # A program's own modules are imported from the working directory.
     if "" not in sys.path:
         sys.path.insert(0, "")
-    if program and (recorded is not None or module):
-        raise UsageError("--program records calls itself and trusts its program: leave out the URL and --module")
-    if recorded is not None:
-        check_directory(recorded, "no calls were recorded in")
+    _check(recorded, module, program)
     options = _Options(directory, None if program else module or (), force, unsure or bool(program), spread)
     failed = False
     with contextlib.ExitStack() as stack:
@@ -90,22 +86,17 @@ def run(
             failed = _failed(run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json))
         place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
         calls = list(islice(_calls(place, name), count(limit, option="--limit")))
-        done = []
-        with output.progress("measuring", len(calls), quiet=as_json) as advance:
-            for result in _results(calls, store, options):
-                done.append(result)
-                if not as_json:
-                    output.say(_line(result))
-                advance()
-        url = named_layer(store).documents.url
-    _report(
-        done,
-        url,
-        "the program made no calls of operations" if program else f"no recorded calls in {place.url}",
-        as_json=as_json,
-    )
-    if failed or any(item.outcome is TuningOutcome.FAILED for item in done):
+        nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
+        failed |= _measured(calls, store, options, nothing, as_json=as_json)
+    if failed:
         raise typer.Exit(1)
+
+
+def _check(recorded: str | None, module: Sequence[str] | None, program: Sequence[str] | None) -> None:
+    if program and (recorded is not None or module):
+        raise UsageError("--program records calls itself and trusts its program: leave out the URL and --module")
+    if recorded is not None:
+        check_directory(recorded, "no calls were recorded in")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +123,23 @@ def _results(calls: Sequence[RecordedCall], store: AutotuneStore, options: _Opti
     names = RecordedNames(options.modules)
     for call in calls:
         yield replay(call, store, names, force=options.force, unsure=options.unsure)
+
+
+def _measured(
+    calls: Sequence[RecordedCall], store: AutotuneStore, options: _Options, nothing: str, *, as_json: bool
+) -> bool:
+    """Measure the calls, say how it went, and whether one failed."""
+    from ejcache.autotune.replay import TuningOutcome
+
+    done = []
+    with output.progress("measuring", len(calls), quiet=as_json) as advance:
+        for result in _results(calls, store, options):
+            done.append(result)
+            if not as_json:
+                output.say(_line(result))
+            advance()
+    _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
+    return any(item.outcome is TuningOutcome.FAILED for item in done)
 
 
 def _failed(status: int) -> bool:
