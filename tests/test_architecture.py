@@ -57,6 +57,7 @@ INNER_LEVELS = {
         "ejkernel": 8,
         "replay": 9,
         "program": 10,
+        "tables": 6,
         "candidate_process": 10,
     }
 }

@@ -73,7 +73,7 @@ class Source(StrEnum):
     TUNED = "tuned"
     """Measured."""
     IMPORTED = "imported"
-    """From a file of ejkernel, which does not say how the configuration was found."""
+    """From a file of ejkernel, which does not say how the configuration was found, or of tokamax."""
     SEED = "seed"
     """From a read-only layer that was shipped with a program."""
     STALE = "stale"

@@ -122,10 +122,19 @@ app.command(short_help="Copy records to another store.", epilog=examples("autotu
 app.command(short_help="Copy records from another store.", epilog=examples("autotune pull gs://my-bucket/tuned"))(
     transfer.pull
 )
-app.command(short_help="Write ejkernel's files.", epilog=examples("autotune export ejkernel_files"))(transfer.export)
-app.command("import", short_help="Take in ejkernel's files.", epilog=examples("autotune import ejkernel_files"))(
-    transfer.import_files
-)
+app.command(
+    short_help="Write tables that other libraries read.",
+    epilog=examples(
+        "autotune export ejkernel_files",
+        "autotune export --format tokamax tokamax/data/autotuning",
+        "autotune export t.py --format python --table T --key 'tpu_name(device)' --key x.shape --value config.block",
+    ),
+)(transfer.export)
+app.command(
+    "import",
+    short_help="Take in the tables of ejkernel or tokamax.",
+    epilog=examples("autotune import ejkernel_files", "autotune import --format tokamax results.json"),
+)(transfer.import_files)
 
 
 def _key_of(store: AutotuneStore, key: str) -> RecordKey:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.autotune import tables
 from ejcache.cli.autotune.listing import strongest
 from ejcache.cli.options import AutotuneDir, DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
 from ejcache.cli.target import NotFoundError, named_layer, open_autotune
@@ -15,12 +17,28 @@ from ejcache.cli.transfer import check_different
 from ejcache.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ejcache.autotune.records.layer import RecordLayer
     from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.store import Found
 
 __all__ = ["compare_stores", "export", "import_files", "is_location", "pull", "push"]
+
+
+class _ImportFormat(StrEnum):
+    """Libraries whose tables can be read."""
+
+    EJKERNEL = "ejkernel"
+    TOKAMAX = "tokamax"
+
+
+class _Format(StrEnum):
+    """Forms of tables that can be written."""
+
+    EJKERNEL = "ejkernel"
+    TOKAMAX = "tokamax"
+    PYTHON = "python"
 
 
 def push(
@@ -58,25 +76,30 @@ def pull(
 
 
 def import_files(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="ejkernel's files, or directories that contain them.")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="The files, or directories that contain them.")],
     directory: AutotuneDir = None,
+    kind: Annotated[
+        _ImportFormat, typer.Option("--format", help="The library whose files these are.")
+    ] = _ImportFormat.EJKERNEL,
     as_json: Json = False,
 ) -> None:
-    """Take in the entries of ejkernel's `<operation>.json` files.
+    """Take in the tables of ejkernel or tokamax.
 
-    They rank below configurations that were measured here, because the files do not say how an entry was found. Exits
-    with 1 if a file or an entry could not be read.
+    ejkernel has one `<operation>.json` for each operation, tokamax one in a directory for each device, or the JSON of
+    one autotuning. The entries rank below configurations that were measured here, because it is not known how they were
+    found. Exits with 1 if a file or an entry could not be read.
     """
     from ejcache.autotune.ejkernel.exchange import merge as merge_records
 
     records: list[Record] = []
     problems: list[str] = []
-    for file in files:
-        found, failures = _read_ejkernel(file)
-        records += found
-        problems += failures
+    if kind is _ImportFormat.TOKAMAX:
+        records, problems = tables.read_tokamax(files)
+    else:
+        for file in files:
+            found, failures = _read_ejkernel(file)
+            records += found
+            problems += failures
     with open_autotune(directory, write=True) as store:
         layer = named_layer(store)
         outcome = merge_records(records, layer)
@@ -86,23 +109,51 @@ def import_files(
 
 
 def export(
-    to: Annotated[str, typer.Argument(metavar="DIRECTORY", help="The directory of ejkernel's files.")],
+    to: Annotated[
+        str, typer.Argument(metavar="PLACE", help="A directory; for a table in Python or tokamax's JSON, the file.")
+    ],
     directory: AutotuneDir = None,
     name: Name = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="GLOB", help="Only devices whose kind matches the pattern.")
+    ] = None,
+    kind: Annotated[_Format, typer.Option("--format", help="The form of the files.")] = _Format.EJKERNEL,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="NAME", help="The name of the table, or of tokamax's operation.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="EXPRESSION", help="The key of a record; once for each level of the table."),
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", metavar="EXPRESSION", help="The value of a record in the table.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write ejkernel's `<operation>.json` files, merged with those in the directory.
+    """Write files that other libraries read: ejkernel's, tokamax's, or a table in Python.
 
-    Records that ejkernel has no key for are left out. `push` copies all records to another store.
+    ejkernel's and tokamax's files are merged with those in the directory; a table in Python is written anew. --key and
+    --value say what a record becomes; docs/autotune.md lists what they can use. Records for which the format has no
+    key, or that a template does not fit, are left out; for tokamax and Python the exit status is then 1. `push` copies
+    all records to another store.
     """
+    tables.check_template(kind.value, table, key or (), value)
+    if "://" in to:
+        raise UsageError(f"{to} is not a directory; other libraries read their files from a directory only")
+    with open_autotune(directory) as store:
+        found = strongest(store.records(), name=name, device=device)
+    if kind is _Format.PYTHON:
+        tables.export_python(found, to, table=table or "", keys=key or (), value=value or "", as_json=as_json)
+    elif kind is _Format.TOKAMAX:
+        tables.export_tokamax(found, to, table=table, keys=key or (), value=value, as_json=as_json)
+    else:
+        _export_ejkernel(found, to, as_json=as_json)
+
+
+def _export_ejkernel(found: Sequence[Found], to: str, *, as_json: bool) -> None:
     from ejcache.autotune.ejkernel.exchange import export_to_ejkernel
     from ejcache.stores.documents import open_documents
-    from ejcache.stores.location import Location, LocationKind
 
-    if Location.parse(to).kind is not LocationKind.DIRECTORY:
-        raise UsageError(f"{to} is not a directory; ejkernel reads its files from a directory only")
-    with open_autotune(directory) as store:
-        found = strongest(store.records(), name=name)
     files, left_out, failed = export_to_ejkernel(found, open_documents(to))
     if as_json:
         output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failed": failed})

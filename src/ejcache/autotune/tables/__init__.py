@@ -1,0 +1,1 @@
+"""Tables of tuned configurations that other libraries read."""
