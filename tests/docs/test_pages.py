@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from dataclasses import dataclass
 
 import pytest
@@ -18,12 +19,20 @@ from cli_helpers import ejcache, key_text
 from helpers import ROOT, run_program
 
 from ejcache import entry
+from ejcache.autotune.records.packages import GROUP
 from ejcache.stores.local.store import LocalStore
 
 GENERATED = {"api.md", "cli.md", "json.md", "key_pairs.md", "settings.md"}
 """Pages that a tool makes. The tests of the tools compare their blocks: signatures, helps and fields."""
 PLACES = ("/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")
-SHOWN = ("autotune/<", '{\n "ejcache": "autotune record"', "$ ejcache ls", "jit_train_step was compiled", "- uses: ")
+SHOWN = (
+    "autotune/<",
+    '{\n "ejcache": "autotune record"',
+    "$ ejcache ls",
+    "jit_train_step was compiled",
+    "[project.entry-points",
+    "- uses: ",
+)
 """How blocks begin that are no programs. Each has a test of its own below; the last is a file of another program."""
 TRAIN = """
 import jax
@@ -132,7 +141,7 @@ def test_blocks_run(page, shell):
 def test_every_block_is_run_or_shown():
     """No block is passed over: the beginnings of those that are not programs name one block each."""
     assert {block.language for block in RUN} <= {"sh", "python", "cron", ""}
-    assert [len([block for block in BLOCKS if block.text.startswith(beginning)]) for beginning in SHOWN] == [1] * 5
+    assert [len([block for block in BLOCKS if block.text.startswith(beginning)]) for beginning in SHOWN] == [1] * 6
 
 
 def test_where_a_record_is_and_what_it_holds(shell, clean_environment):
@@ -151,6 +160,12 @@ def every_item(value):
         yield from value.items()
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from every_item(each)
+
+
+def test_how_a_package_names_its_tuned_configurations():
+    """The entry point on the page is in the group that is looked up, and names a directory by dots."""
+    points = tomllib.loads(shown("[project.entry-points"))["project"]["entry-points"]
+    assert points == {GROUP: {"my_kernels": "my_kernels.tuned"}}
 
 
 def test_listing_of_variants(tmp_path):
