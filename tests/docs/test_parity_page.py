@@ -1,9 +1,10 @@
-"""The page about JAX's own tests names tests that there are."""
+"""The pages that name tests as evidence name tests that there are."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
 from helpers import ROOT
 
 
@@ -13,3 +14,13 @@ def test_every_named_test_is_there():
     assert len(named) >= 20
     files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     assert [name for name in named if f"def {name[1]}(" not in files[name[0]]] == []
+
+
+@pytest.mark.parametrize("page", ["keys.md", "pgle.md"])
+def test_every_test_of_a_page_is_there(page):
+    """Each name of a test or of a file of tests on the page is one of this suite."""
+    named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / page).read_text(encoding="utf-8")))
+    files = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    there = {*files, *re.findall(r"def (test_\w+)\(", "\n".join(files.values()))}
+    assert named
+    assert named <= there
