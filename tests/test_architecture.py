@@ -59,7 +59,21 @@ INNER_LEVELS = {
         "program": 10,
         "tables": 6,
         "candidate_process": 10,
-    }
+    },
+    "stores": {
+        "base": 0,
+        "location": 0,
+        "filesystems": 1,
+        "local": 1,
+        "memory": 1,
+        "plain_jax": 1,
+        "shared": 1,
+        "tiered": 1,
+        "wrappers": 1,
+        "local_tier": 2,
+        "opening": 2,
+        "documents": 3,
+    },
 }
 """Within a room: a module or subpackage imports its own subpackage and lower levels. The room's `__init__` is above."""
 
