@@ -8,13 +8,13 @@ states its key and its checksum.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +44,12 @@ class FsspecBucket(Bucket):
         super().__init__(url, policy=policy)
         self._options = dict(options or {})
         self._digests: dict[str, str] = {}
-        self._opened: tuple[int, Any, str] | None = None
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Make another file system when one is needed: threads and connections are the parent's."""
+        self._opened: tuple[Any, str] | None = None
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -53,14 +58,13 @@ class FsspecBucket(Bucket):
 
     def _file_system(self) -> tuple[Any, str]:
         opened = self._opened
-        if opened is None or opened[0] != os.getpid():
+        if opened is None:
             from fsspec.core import url_to_fs
 
             options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
-            opened = (os.getpid(), *url_to_fs(self.url, **options))
-            self._opened = opened
-            self._lock = threading.Lock()
-        return opened[1], opened[2].rstrip("/")
+            file_system, root = url_to_fs(self.url, **options)
+            opened = self._opened = file_system, root.rstrip("/")
+        return opened
 
     def _run(self, what: str, function: Callable[[Any, str], T], timeout: float, *, writing: bool = False) -> T:
         try:

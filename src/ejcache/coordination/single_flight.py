@@ -14,7 +14,6 @@ spent its deadline does the work itself from then on. Whatever fails in the coor
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
 
 if TYPE_CHECKING:
@@ -97,10 +97,11 @@ class SingleFlight:
         self._sleep = sleep
         self._jitter = jitter
         self._say_after = say_after
-        self._forget_threads()
+        self.after_fork_in_child()
+        track_forks(self)
 
-    def _forget_threads(self) -> None:
-        self._pid = os.getpid()
+    def after_fork_in_child(self) -> None:
+        """Forget the threads of the parent, which do not exist here."""
         self._lock = threading.Lock()
         self._working: dict[str, threading.Event] = {}
 
@@ -126,8 +127,6 @@ class SingleFlight:
 
         Raises what `lookup` and `work` raise, and nothing of its own.
         """
-        if self._pid != os.getpid():
-            self._forget_threads()
         if not missed:
             found = lookup()
             if found is not None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from ejcache.bucket.layout import is_process_name, process_name
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreBusyError, StoreError, StoreReadOnlyError
 from ejcache.maintenance import journal_format
 from ejcache.maintenance.journal_format import decode_lines, decode_pieces, encode, encode_ordered
+from ejcache.util.lifecycle import track_forks
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -73,10 +73,11 @@ class JournalWriter:
         self._now = now
         self._max_pending = max_pending
         self._refused = False
-        self._start_anew()
+        self.after_fork_in_child()
+        track_forks(self)
 
-    def _start_anew(self) -> None:
-        self._pid = os.getpid()
+    def after_fork_in_child(self) -> None:
+        """Leave what was used to the parent, and write journals of another name."""
         self._lock = threading.Lock()
         self._name = process_name()
         self._written = 0
@@ -88,8 +89,6 @@ class JournalWriter:
         Returns:
             False if the storage failed; the next call writes the same uses again.
         """
-        if self._pid != os.getpid():
-            self._start_anew()
         with self._lock:
             for key, used in self._drain().items():
                 self._pending[key] = max(used, self._pending.get(key, 0.0))
