@@ -92,7 +92,7 @@ class Outcome:
                 (self.over_limit, "looks at the size found more than the limit"),
                 (self.exceptions, "operations raised"),
                 (self.stuck, "operations did not end in time"),
-                (self.rebuilds, "times an index was given up that nobody had damaged"),
+                (self.rebuilds, "times an index was replaced that nobody had damaged"),
                 (self.damaged_rows, "rows were without their file"),
             )
             if count

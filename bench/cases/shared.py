@@ -36,7 +36,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 MOMENTS = {"from the start": 0, "in the middle": 2, "at the end": 3}
 """After how many programs of three."""
 AT_ONCE = 2
-"""Programs in trouble at a time: they wait more than they work."""
+"""Programs with a failing bucket at a time: they wait more than they work."""
 
 
 @case("shared", title="a bucket on loopback, shared by programs: requests, waiting, pruning, trouble", order=90)
@@ -262,7 +262,7 @@ def _prune(context: Context, outcome: Outcome, home: Path) -> None:
 
 
 def _trouble(context: Context, outcome: Outcome, home: Path, theirs: Future[float] | None) -> None:
-    """The same three programs without a cache, and with one whose bucket is in trouble."""
+    """The same three programs without a cache, and with one whose bucket fails."""
     moments = context.pick(MOMENTS, {"from the start": 0})
     faults = context.pick(FAULTS, {"refusing": FAULTS["refusing"]})
     context.say("programs without a cache")

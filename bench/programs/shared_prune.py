@@ -1,4 +1,4 @@
-"""python -m bench.programs.shared_prune URL LIMIT: one pass of upkeep, and what it took."""
+"""python -m bench.programs.shared_prune URL LIMIT: one pass of maintenance, and how long it took."""
 
 from __future__ import annotations
 

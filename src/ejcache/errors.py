@@ -2,7 +2,7 @@
 
     EjcacheError
     ├── UsageError(ValueError)          the caller passed a bad setting, key, size, age or URL
-    │   ├── SettingError                names the setting, its value and what is accepted
+    │   ├── SettingError                names the setting, its value and the accepted values
     │   │   ├── UnknownSettingError     there is no setting or variable of this name
     │   │   └── JaxImportError          an environment variable with which JAX cannot be imported
     │   └── InvalidKeyError

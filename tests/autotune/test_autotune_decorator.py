@@ -217,7 +217,7 @@ def test_what_cannot_be_described_is_neither_measured_nor_remembered(store):
 
 
 def test_closures_over_graphs_have_keys_or_none_and_never_hang(store):
-    """Links back are described by their place; a graph with too many paths is given up as opaque."""
+    """Links back are described by their place; a graph with too many paths counts as opaque."""
 
     class Node:
         def __init__(self, value):

@@ -113,7 +113,7 @@ def test_shared_by_url():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_fork_keeps_what_was_learnt(breaker):
-    """A forked child knows that the storage is in trouble, and can probe although its parent is probing."""
+    """A forked child knows that the storage fails, and can probe although its parent is probing."""
     forget_breakers()
     shared = breaker_for("gs://forked")
     shared.fail(seconds=5)

@@ -302,7 +302,7 @@ class TestTrouble:
                 call()
 
     def test_one_stall_leaves_time_for_another_try(self, server, bucket):
-        """A connection that went silent is given up in time for a second one."""
+        """A connection that went silent is closed in time for a second one."""
         bucket.create("k", b"value")
         bucket.policy = FirstTryIsShort(deadline=60)
         server.add_fault("stall", count=1)

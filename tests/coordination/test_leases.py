@@ -293,7 +293,7 @@ def test_lost_answer_to_a_heartbeat(steps):
 
 
 def test_trouble_while_beating(steps, monkeypatch):
-    """A heartbeat that cannot be written, and a lease that cannot be given up, are no errors."""
+    """A heartbeat that cannot be written, and a lease that cannot be released, raise nothing."""
     objects = MemoryBucket()
     leases = StoreLeases(objects, scheduler=steps)
     lease = leases.acquire("k")
@@ -608,7 +608,7 @@ def test_held_until_visible(leases, time, steps):
 
 
 def test_interrupted_while_publishing(leases, time, steps):
-    """When it cannot be said when others will see it, the lease is given up."""
+    """If nobody can say when others will see the entry, the lease is released."""
 
     def interrupted(key, callback):
         raise KeyboardInterrupt
@@ -620,7 +620,7 @@ def test_interrupted_while_publishing(leases, time, steps):
 
 
 def test_nothing_to_become_visible(leases, time, steps):
-    """When nothing is to become visible the lease is given up at once."""
+    """If nothing is to become visible, the lease is released at once."""
     flying = flight(leases, time, when_visible=lambda _, callback: callback())  # None: nothing was left
     run(flying, Program(keeps=False))
     steps.step()
@@ -729,7 +729,7 @@ def test_nested_flights(tmp_path, time, steps):
 
 
 def test_waiting_is_bounded_for_the_process(leases, time, caplog):
-    """A process that has waited for its deadline in vain, for whatever keys, compiles at once from then on."""
+    """A process that has waited for its whole deadline, for any keys, compiles at once from then on."""
     budget = WaitingBudget()
     taken = [leases.acquire(f"k{number}") for number in range(50)]
     for second in range(1, 200):

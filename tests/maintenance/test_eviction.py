@@ -341,7 +341,7 @@ def test_deposed_in_the_middle(clock):
 
 
 def test_trouble_is_no_error(clock):
-    """With storage in trouble upkeep waits, and raises nothing."""
+    """While the storage fails, maintenance waits, and raises nothing."""
     process = Process(MemoryBucket(), clock)
 
     def gone(*args, **options):

@@ -270,7 +270,7 @@ def test_storage_that_is_left_alone(uses):
 
 
 def test_what_waits_is_bounded(uses):
-    """What waits for storage to come back is bounded; the oldest is given up."""
+    """What waits for storage to come back is bounded; the oldest is dropped."""
     objects = MemoryBucket()
     writer, breaker = JournalWriter(objects, uses.drain, max_pending=3), objects.breaker
     breaker.fail(seconds=100)
@@ -433,7 +433,7 @@ def test_killed_while_folding():
 
 
 def test_others_keep_folding():
-    """Who never gets to write the snapshot gives up with an error, and has lost nothing."""
+    """A process that never gets to write the snapshot raises an error, and has lost nothing."""
     objects = MemoryBucket()
     journal(objects, {"k": 5.0})
     objects.write = lambda *args, **options: None

@@ -224,7 +224,7 @@ def test_rebuild_is_counted_and_keeps_counters_and_pins(path):
 
 
 def test_damaged_indexes_are_kept_in_a_bounded_number(path):
-    """The newest damaged index is kept for inspection, if it is small enough; value files of given up ones are not."""
+    """The newest damaged index is kept for inspection, if it is small enough; its value files are not."""
     for n in range(3):
         index_of(path).write_bytes(b"damaged %d" % n)
         with LocalStore(path) as store:

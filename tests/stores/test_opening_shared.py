@@ -302,7 +302,7 @@ def test_xla_places(tmp_path):
 
 
 def test_the_end_of_a_program_meets_trouble_once(bucket, monkeypatch, tmp_path):
-    """When upkeep at the end finds storage in trouble, what comes after it is not waited for."""
+    """If maintenance at the end finds that the storage fails, nothing after it is waited for."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "local"))
     store = open_cache_store("gs://bucket/end", resolve())
     store.put("k", entry_of("k"))

@@ -30,7 +30,7 @@ def server():
 
 
 def fold(store, *, days=0):
-    """A pass of upkeep over the counters, so many days from now."""
+    """A pass of maintenance over the counters, so many days from now."""
     return fold_counters(store.bucket, list(store.bucket.walk(COUNTERS)), now=time.time() + days * 86_400)
 
 

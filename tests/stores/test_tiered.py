@@ -30,7 +30,7 @@ from ejcache.util.scheduler import Scheduler
 class TestTieredStore(StoreTests):
     """The conformance suite on a local store over one in memory.
 
-    The limit is the shared tier's, which upkeep keeps, and memory is not shared by processes.
+    The limit is the shared tier's, which maintenance keeps, and memory is not shared by processes.
     """
 
     multiprocess = False
@@ -142,7 +142,7 @@ def test_other_versions_are_left_alone(store, local, shared):
 
 
 def test_local_damage_heals_from_the_shared_tier(store, local, shared):
-    """An entry that is damaged in the local tier alone is set aside there, and the next get brings the good one."""
+    """An entry that is damaged in the local tier alone is quarantined there, and the next get brings the good one."""
     store.put("k", b"k-value")
     assert store.flush(60) is True
     local.inner.replace("k", b"garbage")
@@ -342,7 +342,7 @@ def test_loser_of_a_local_race_uploads_nothing(store, local, shared):
 
 
 def test_damage_is_not_uploaded(store, local, shared):
-    """What the local tier gives back damaged is set aside there and never uploaded."""
+    """What the local tier gives back damaged is quarantined there and never uploaded."""
     local.damage("peek", lambda data: b"garbage")
     store.put("k", b"k-value")
     assert store.flush(60) is True

@@ -6,7 +6,7 @@
     key_probe.py POD       the orders lie in $KEY_ORDERS; for a process of a pod, which is already initialised
 
 JAX is asked to compile, through everything that comes before the compiler. Where it makes the key, both keys are
-made of what it hands over, and the compilation is given up.
+made of what it hands over, and the compilation is abandoned.
 """
 
 from __future__ import annotations

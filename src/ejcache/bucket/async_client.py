@@ -180,7 +180,7 @@ class _Making:
         return make(loop)
 
     def wait(self, idle_seconds: float, most_seconds: float) -> bool:
-        """Whether it is made, or failed, before it is given up; after that, nobody waits again."""
+        """Whether it is made, or failed, in time; after that, no caller waits again."""
         while not (self.future.done() or self._is_given_up):
             futures_wait([self.future], min(0.5, idle_seconds))
             now = time.monotonic()

@@ -391,7 +391,7 @@ def _stale(credentials: Any) -> bool:
 
 
 def _check_credentials(path: str, what: str) -> None:
-    """Say what is wrong with a credentials file: the libraries that read it do not name it in their errors."""
+    """Raise an error that names the credentials file: the libraries that read it do not name it in theirs."""
     remedy = "correct its path, or create it with `gcloud auth application-default login`"
     try:
         found = json.loads(Path(os.path.expanduser(path)).read_bytes())  # noqa: PTH111 (pathlib raises RuntimeError)

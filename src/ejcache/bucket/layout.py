@@ -85,7 +85,7 @@ def unescape_key(name: str) -> str | None:
             key = base64.urlsafe_b64decode(joined[1:] + "=" * (-(len(joined) - 1) % 4)).decode()
         else:
             key = unquote_to_bytes(joined).decode()
-        # Other users may have made the object: what is not a key of ours must not be met as one by a command.
+        # Other users may have made the object, and a command must not take another name for a key of ours.
         return key if escape_key(check_key(key)) == name else None
     except ValueError:
         return None

@@ -21,7 +21,7 @@ __all__ = ["AppendedLog"]
 
 @dataclass(frozen=True, slots=True)
 class AppendedLog:
-    """A log in the user's directory for what is remembered between runs.
+    """A log in the user's directory, which later runs read.
 
     Attributes:
         name: of the file, without its suffix.

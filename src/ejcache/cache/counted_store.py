@@ -84,7 +84,7 @@ class CountedStore:
                 self._store = store
                 self._opening.succeed()
                 if isinstance(store, UploadingStore):
-                    # What is uploaded while it closes counts, too.
+                    # Uploads that are made while it closes count, too.
                     store.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
                 self._opening.fail()

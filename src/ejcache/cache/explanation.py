@@ -216,7 +216,7 @@ class _Comparison:
     # -- the nearest -----------------------------------------------------------------------------------------------
 
     def _ranked(self) -> list[Identity]:
-        """The candidates, those first that differ least in what is known without their texts."""
+        """The candidates, those first that differ least, as far as their headers tell."""
 
         def distance(candidate: Identity) -> tuple[float, float]:
             ours, theirs = self.after.components, candidate.components

@@ -316,7 +316,7 @@ class CachePolicy(CountedStore):
         if reason in (Skip.QUICK, Skip.SMALL):
             self.tally.add(left_out=1, left_out_seconds=compile_seconds)
         floors = Floors.of(settings)
-        # A process that may not write waits for another one to publish what is above the floor.
+        # A process that may not write waits for another one to publish executables above the floor.
         below = {Skip.QUICK: floors.ask, Skip.READ_ONLY: min(floors.keep, floors.ask)}.get(reason, 0.0)
         store = self.opened(settings) if 0.0 < compile_seconds < below else None
         if store is not None and isinstance(store, TwoTiers):

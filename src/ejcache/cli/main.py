@@ -118,7 +118,7 @@ class _Closed(io.TextIOBase):
 
 
 def _drop_output() -> None:
-    """Discard what is still buffered. Writing it when Python exits would fail again and change the exit status."""
+    """Discard buffered output. Writing it when Python exits would fail again and change the exit status."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

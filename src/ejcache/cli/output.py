@@ -180,7 +180,7 @@ def progress(label: str, total: int | None, *, quiet: bool = False, after: float
     Work that is part of other work which is shown already is not shown.
 
     Args:
-        label: what is being done.
+        label: names the work.
         total: how many steps the work has, or None if that is not known before.
         quiet: show no bar.
         after: seconds after which the bar appears, even if no step has ended: storage may be slow.

@@ -1,4 +1,4 @@
-"""What is written down about a compilation besides its key, for `ejcache why`."""
+"""Notes about a compilation besides its key, for `ejcache why`."""
 
 from __future__ import annotations
 

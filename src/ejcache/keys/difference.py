@@ -35,7 +35,7 @@ _SHOWN: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known about one compilation.
+    """The facts about one compilation.
 
     Attributes:
         key: the text of its key.

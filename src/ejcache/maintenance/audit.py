@@ -25,7 +25,7 @@ __all__ = ["Audit", "Finding", "Problem", "audit", "audit_jax_directory", "audit
 
 
 class Problem(StrEnum):
-    """What is wrong with an entry, or with its store."""
+    """The kind of damage to an entry, or to its store."""
 
     CORRUPT = "corrupt"
     """Truncated, changed, or never an entry."""

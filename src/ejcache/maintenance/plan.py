@@ -6,7 +6,7 @@ The rules of a policy, in the order in which they are applied:
 2. `name_glob` limits all rules below to the entries whose name matches; the other entries are neither deleted nor
    counted. Without any other rule, it deletes the entries that match.
 3. `old_versions`, `older_than` and `unused_for` each judge one entry by itself. What any of them names is deleted.
-4. `max_entries` and then `max_size` limit what is left: entries are deleted in the order of eviction until both hold.
+4. `max_entries` and then `max_size` limit the rest: entries are deleted in the order of eviction until both hold.
 
 The order of eviction is least recently used first, except that a plain entry goes before its PGLE sibling: the same
 program, compiled in the same environment, with a profile of itself. The PGLE entry serves every user of the plain one.

@@ -109,7 +109,7 @@ class Transferred:
         already: entries that the target had.
         gone: entries that somebody deleted meanwhile.
         unknown_versions: intact entries of a format that this version does not read; they are not copied.
-        damaged: keys of entries that are damaged, and what is wrong with them; they are not copied.
+        damaged: keys of damaged entries, and their damage; they are not copied.
         failed: keys of entries that could not be read or written, and why.
         not_tried: entries that were not tried because too many before them had failed.
     """

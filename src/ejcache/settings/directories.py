@@ -72,10 +72,10 @@ def home_directory(env: Mapping[str, str]) -> Path:
 
 
 def state_directory() -> Path:
-    """A directory of this user on this host for what is remembered between runs but belongs to no cache.
+    """A directory of this user on this host for files that later runs read and that belong to no cache.
 
     Digests of the compiler's libraries are in it, which keys are made of. So a directory that another user owns or can
-    write to is not used, and one warning says what is used instead.
+    write to is not used, and one warning names the one that is used instead.
     """
     return _trusted_state(default_directory(os.environ))
 

@@ -1,6 +1,6 @@
 """Environment variables that the rest of the package reads, each by a function that says what for.
 
-Settings are read by `ejcache.settings.resolve`. What is left are a few variables of JAX, XLA and the operating system
+Settings are read by `ejcache.settings.resolve`. A few variables are left of JAX, XLA and the operating system
 that describe the machine, the whole environment where a cache key depends on it, and the environment that a child
 process inherits. Nothing outside this room touches `os.environ`.
 """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["Floors"]
 
 _KEEP_SECONDS: Final = 0.01
-"""98 % of the compile time of real programs is above it; to store what is below costs more than it saves."""
+"""98 % of the compile time of real programs is above it; to store the rest costs more than it saves."""
 _PUBLISH_SECONDS: Final = 0.1
 """About three requests to a bucket in another region."""
 

@@ -188,7 +188,7 @@ class BoundTests(Suite):
             check_everything(store)
 
     def test_room_is_given_back(self, tmp_path: Path) -> None:
-        """What is deleted or quarantined makes room again, without an eviction."""
+        """Deleted and quarantined entries make room again, without an eviction."""
         self.need()
         with self.open(tmp_path / "store", max_size=30) as store:
             fill(store, "abc")

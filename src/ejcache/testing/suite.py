@@ -45,7 +45,7 @@ class Suite(ABC):
         """
 
     def stored(self, path: Path) -> dict[str, bytes]:
-        """What is stored at `path`: the oracle that a test compares with.
+        """The entries stored at `path`: the oracle that a test compares with.
 
         A backend that can read its own format around its own methods does so here; this one looks through a store
         that is opened for it.

@@ -1,1 +1,1 @@
-"""What the author of a program changed, found by comparing what is known about two compilations."""
+"""What the author of a program changed, found by comparing the records of two compilations."""

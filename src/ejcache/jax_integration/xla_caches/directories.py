@@ -66,14 +66,14 @@ class XlaCaches:
         return {} if mirror is None else {name: str(mirror.directory / name) for name in names}
 
     def collect(self) -> None:
-        """XLA has compiled something: store what is new, behind the program."""
+        """XLA has compiled something: store new files in the background."""
         if self._process == os.getpid():
             for mirror in list(self._mirrors.values()):
                 if mirror is not None:
                     mirror.collect()
 
     def close(self) -> None:
-        """Store what is new, within seconds, and remove the directories."""
+        """Store new files, within seconds, and remove the directories."""
         if self._process == os.getpid():
             with self._lock:
                 mirrors = list(self._mirrors.values())
@@ -113,7 +113,7 @@ class Mirror:
     """One private directory, filled from `files` and merged into them. Safe to use from several threads.
 
     Args:
-        files: what is stored.
+        files: the stored files.
         root: a directory, which may be reached through links.
         below: the directory below `root` where this and other processes have theirs; no link there is followed.
         read_only: store nothing.
@@ -151,7 +151,7 @@ class Mirror:
         _open.add(self)
 
     def fill(self) -> int:
-        """Fetch what is stored, and store what killed processes have left; how many files were fetched.
+        """Fetch the stored files, and store those that killed processes have left; how many files were fetched.
 
         Raises:
             StoreError: the storage failed; the directory can be used as it is.
@@ -163,16 +163,16 @@ class Mirror:
             return count
 
     def collect(self) -> None:
-        """Store what is new, in another thread."""
+        """Store new files, in another thread."""
         if not self._read_only and not self._is_due:
             self._is_due = True
             self._scheduler.submit(self._store_in_background)
 
     def store(self, *, seconds: float = 20.0, parallel: bool = True) -> int:
-        """Store what is new, now; how many files.
+        """Store new files now; how many.
 
         Raises:
-            StoreError: the storage failed; what is left stays for the next time.
+            StoreError: the storage failed; the remaining files stay for the next time.
         """
         if self._read_only:
             return 0
@@ -180,7 +180,7 @@ class Mirror:
             return self._files.push(self.directory, known=self._known, seconds=seconds, parallel=parallel)
 
     def close(self) -> None:
-        """Store what is new and remove the directory. If that fails, the next process of this cache does it."""
+        """Store new files and remove the directory. If that fails, the next process of this cache does it."""
         if self._process != os.getpid():
             return
         _open.discard(self)

@@ -66,7 +66,7 @@ class XlaFiles:
         self._prefix = f"v1/xla/{environment}/"
 
     def pull(self, directory: Path) -> int:
-        """Fill a directory with what is stored, as far as that comes in time and is not too large; how many files.
+        """Fill a directory with the stored files, as far as they come in time and are not too large; how many.
 
         Raises:
             StoreError: the storage failed; the files that had arrived by then are there.
@@ -94,11 +94,11 @@ class XlaFiles:
             directory: as `pull` filled it and XLA went on with it.
             known: names that are skipped because they were pulled or pushed. Those that are pushed now are added, and
                 the kernel file with its size and time.
-            seconds: what is not stored by then stays for the next call.
+            seconds: files that are not stored by then stay for the next call.
             parallel: send several at once, which is not possible during exit.
 
         Raises:
-            StoreError: the storage failed; what is left stays for the next call.
+            StoreError: the storage failed; the remaining files stay for the next call.
         """
         deadline = time.monotonic() + seconds
 

@@ -1,4 +1,4 @@
-"""The index of a local store: diskcache's, except for what is replaced here. The only module that imports diskcache.
+"""The index of a local store: diskcache's, with some methods replaced. The only module that imports diskcache.
 
 diskcache keeps the tables, their indexes, the triggers that keep the sum of sizes, and the transactions of `add`, `set`
 and `delete`. Replaced are, and why:

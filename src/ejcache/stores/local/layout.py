@@ -1,4 +1,4 @@
-"""The directory of a local store: its layout, whether it can be trusted, and what is quarantined in it.
+"""The directory of a local store: its layout, whether it can be trusted, and its quarantine.
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
@@ -151,7 +151,7 @@ class Layout(NamedTuple):
         return True
 
     def prepare(self) -> None:
-        """Create what is missing; nothing that exists is changed.
+        """Create missing directories; existing ones are not changed.
 
         Raises:
             OSError: it cannot be created.
@@ -178,7 +178,7 @@ class Layout(NamedTuple):
         """
         try:
             number = self._number("limit")
-        except OSError:  # opening the store says what is wrong
+        except OSError:  # opening the store raises the error
             return None
         if number is None and not os.path.lexists(self.local / "format"):
             return self._default_limit()
@@ -310,7 +310,7 @@ class Layout(NamedTuple):
         except UntrustedDirectoryError as exc:
             return str(exc)
         except (StoreError, OSError):
-            pass  # opening it says what is wrong
+            pass  # opening it raises the error
         return ""
 
     def _format(self) -> int | None:

@@ -257,7 +257,7 @@ class ConnectionManager:
         except StoreError as exc:
             if write or not is_full(exc):
                 raise
-            # The disk is full: read what is there. A call that writes tries to open it again.
+            # The disk is full: read the index as it is. A call that writes tries to open it again.
             opened = open_for_reading(self._layout)
             if opened is None:
                 raise

@@ -27,7 +27,7 @@ class SqliteFailure(Enum):
     DAMAGED = auto()
     """The index is damaged, if a new connection reports it too."""
     MOVED = auto()
-    """The index was moved or removed while it was open: open what is there now."""
+    """The index was moved or removed while it was open: open the one that is there now."""
     READ_ONLY = auto()
     """This user cannot write it."""
     FULL = auto()

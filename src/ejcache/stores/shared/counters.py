@@ -145,7 +145,7 @@ class SharedCounters:
         return True
 
     def _start_another(self) -> None:
-        """Write what is new into another object; called with the lock held."""
+        """Write the new amounts into another object; called with the lock held."""
         self._name, self._version = COUNTERS + process_name(), ABSENT
         self._sums.subtract(self._written)
         self._written = Counter()

@@ -41,7 +41,7 @@ _LINE: Final = re.compile(rb"([0-9a-f]{32}) ([0-9]{1,12}|-) ([0-9]{1,12})(?: .*)
 
 @dataclass(frozen=True, slots=True)
 class QuickNote:
-    """What is known of one program.
+    """The note of one program.
 
     Attributes:
         seconds: that compiling took on this host; None once the program was published after all.

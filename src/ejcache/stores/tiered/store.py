@@ -6,8 +6,8 @@
 * A shared tier that failed is not asked for a while (`CircuitBreaker`), and is probed in the background.
 * Damaged bytes never get from one tier to the other. Who finds them calls `quarantine`, which handles both tiers.
 
-`uploads` and `pending` describe what is uploaded when, and by which process if this one is killed; `quick` describes
-what nobody is asked for.
+`uploads` and `pending` describe when an entry is uploaded, and by which process if this one is killed; `quick`
+describes the entries for which the shared tier is not asked.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TieredStore(Store):
         scratch: a directory on a local file system for locks and pending uploads, one for each pair of tiers; without
             it, processes fetch independently and what a killed process had to upload is lost.
         verify: `verify(key, data)` raises an `EntryError` for bytes that must not be copied to the other tier.
-        read_only: writes raise `StoreReadOnlyError`; what is read is still copied into a writable local tier.
+        read_only: writes raise `StoreReadOnlyError`; entries that are read are still copied into a writable local tier.
         drain_seconds: how long closing waits for the next pending upload to finish.
         held_bytes: limit of the memory for uploads that the local tier refused.
         worker: its threads upload; one of its own by default.
@@ -426,7 +426,7 @@ class TieredStore(Store):
         self._when_closing.append(callback)
 
     def close(self) -> None:
-        """Upload for a bounded time, leave what is still pending to the next process, and close both tiers.
+        """Upload for a bounded time, leave pending uploads to the next process, and close both tiers.
 
         May take a minute, and holds no lock meanwhile: other threads go on using the store, which reopens itself.
         """
