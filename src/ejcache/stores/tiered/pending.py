@@ -77,7 +77,10 @@ class PendingUploads:
     def stands(self, key: str) -> bool:
         """Whether the marker of `key` is there, as far as this process can tell."""
         presence = self._presence
-        return presence is None or (self._directory / presence.token / _digest(key)).exists()
+        try:
+            return presence is None or (self._directory / presence.token / _digest(key)).exists()
+        except OSError:
+            return True
 
     def remove_all(self, key: str) -> None:
         """Remove the markers of `key` that any process of this host has: its entry is deleted."""
