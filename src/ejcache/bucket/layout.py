@@ -16,7 +16,6 @@ The layout is the same for file systems and buckets, because a bucket may be mou
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import re
 import socket
@@ -26,7 +25,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError
-from ejcache.util.key_text import check_key
+from ejcache.util.key_text import check_key, key_digest
 
 __all__ = [
     "COUNTERS",
@@ -126,7 +125,7 @@ def is_plausible_entry(name: str, start: bytes, size: int) -> bool:
 
 def entry_name(key: str) -> str:
     """The name of the entry under `key`."""
-    return f"{ENTRIES}{hashlib.sha256(key.encode()).hexdigest()[:2]}/{escape_key(key)}"
+    return f"{ENTRIES}{key_digest(key, 2)}/{escape_key(key)}"
 
 
 def key_of_name(name: str) -> str | None:

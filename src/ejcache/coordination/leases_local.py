@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import time
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.coordination.leases import HeldLease, LeaseState, lease_scheduler
 from ejcache.errors import StoreBusyError, StoreUnavailableError
+from ejcache.util.key_text import key_digest
 from ejcache.util.locks import exclusive, locked_descriptors, try_lock
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class LocalLeases:
     def _path(self, key: str) -> Path:
         if self._directory.is_symlink():
             raise StoreUnavailableError(f"{self._directory} is a symbolic link, so no lease is taken there")
-        return self._directory / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.lease"
+        return self._directory / f"{key_digest(key, 40)}.lease"
 
 
 class _LocalLease(HeldLease):

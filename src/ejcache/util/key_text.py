@@ -1,18 +1,24 @@
-"""Which texts can be keys of a store, wherever they come from: a caller, or the name of an object somebody made."""
+"""Which texts can be keys of a store, from a caller or from the name of an object; and the digests of keys."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Final
 
 from ejcache.errors import InvalidKeyError
 
-__all__ = ["MAX_KEY_BYTES", "check_key"]
+__all__ = ["MAX_KEY_BYTES", "check_key", "key_digest"]
 
 MAX_KEY_BYTES: Final = 700
 """A key must fit, escaped, into one file name or object name of every backend."""
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
+
+
+def key_digest(key: str, digits: int = 64) -> str:
+    """Hexadecimal digits that stand for `key` in names of files and objects."""
+    return hashlib.sha256(key.encode()).hexdigest()[:digits]
 
 
 def check_key(key: object) -> str:

@@ -7,7 +7,6 @@ use, which each process writes from `drain_used`.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from typing import TYPE_CHECKING, Final
@@ -25,7 +24,7 @@ from ejcache.bucket.layout import (
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.shared.counters import SharedCounters
-from ejcache.util.key_text import check_key
+from ejcache.util.key_text import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -152,7 +151,7 @@ class SharedStore(Store):
     def _keep_copy(self, key: str, data: bytes) -> None:
         if len(data) > _QUARANTINED_BYTES // _QUARANTINED_COPIES:
             data = data[: _QUARANTINED_BYTES // _QUARANTINED_COPIES]
-        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+        digest = key_digest(key, 16)
         self.bucket.write(f"{QUARANTINE}{digest}", data)
         ours = (info for info in self.bucket.walk(QUARANTINE) if _QUARANTINED.fullmatch(info.name))
         kept = sorted(ours, key=lambda info: info.created)

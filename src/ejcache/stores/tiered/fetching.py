@@ -10,13 +10,13 @@ each other. No lock is waited for longer than `patience`: then the process goes 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
 from ejcache.util import locks
+from ejcache.util.key_text import key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ class HostFetches:
             fetch: asks the shared tier.
         """
         asked = time.monotonic()
-        digest = hashlib.sha256(key.encode()).hexdigest()
+        digest = key_digest(key)
         with self._locked(digest[:_DIGITS]) as held:
             if not held:
                 return fetch()
@@ -79,7 +79,7 @@ class HostFetches:
     @contextlib.contextmanager
     def exclusive(self, key: str) -> Iterator[None]:
         """Keep other processes that fetch or upload `key` waiting, unless a lock cannot be had in time."""
-        with self.uploading(key), self._locked(hashlib.sha256(key.encode()).hexdigest()[:_DIGITS]):
+        with self.uploading(key), self._locked(key_digest(key, _DIGITS)):
             yield
 
     @contextlib.contextmanager
@@ -88,7 +88,7 @@ class HostFetches:
 
         Fetches have a lock of their own: they go on while an upload of a key with the same lock file takes its time.
         """
-        with self._locked(f"{hashlib.sha256(key.encode()).hexdigest()[:_DIGITS]}-upload"):
+        with self._locked(f"{key_digest(key, _DIGITS)}-upload"):
             yield
 
     @contextlib.contextmanager

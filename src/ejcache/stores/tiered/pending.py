@@ -10,13 +10,12 @@ rename, into its own folder, so that each marker has one owner even if several p
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.key_text import check_key
+from ejcache.util.key_text import check_key, key_digest
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import Presence, living
 from ejcache.util.log import log
@@ -62,7 +61,7 @@ class PendingUploads:
         """Note that `key` has to be uploaded by `how`; False if the marker could not be written."""
         try:
             folder = self._own_folder()
-            self._write(folder / _digest(key), key, how)
+            self._write(folder / key_digest(key), key, how)
         except OSError as exc:
             log.debug("pending uploads cannot be noted in %s: %s", self._directory, exc)
             return False
@@ -72,13 +71,13 @@ class PendingUploads:
         """Note that nothing is left to do for `key`."""
         with contextlib.suppress(OSError):
             if self._presence is not None:
-                (self._directory / self._presence.token / _digest(key)).unlink(missing_ok=True)
+                (self._directory / self._presence.token / key_digest(key)).unlink(missing_ok=True)
 
     def stands(self, key: str) -> bool:
         """Whether the marker of `key` is there, as far as this process can tell."""
         presence = self._presence
         try:
-            return presence is None or (self._directory / presence.token / _digest(key)).exists()
+            return presence is None or (self._directory / presence.token / key_digest(key)).exists()
         except OSError:
             return True
 
@@ -86,7 +85,7 @@ class PendingUploads:
         """Remove the markers of `key` that any process of this host has: its entry is deleted."""
         for folder in _files(self._directory):
             with contextlib.suppress(OSError):
-                (folder / _digest(key)).unlink(missing_ok=True)
+                (folder / key_digest(key)).unlink(missing_ok=True)
 
     def adopt(self) -> Iterator[tuple[str, str]]:
         """Take over the markers of dead processes: (key, how) of each."""
@@ -156,10 +155,6 @@ class PendingUploads:
         except (ValueError, KeyError, TypeError, RecursionError):
             mine.unlink(missing_ok=True)
             return None
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:

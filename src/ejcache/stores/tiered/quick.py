@@ -13,7 +13,6 @@ later version adds words to a line, or takes another file. A note that is lost c
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
 from ejcache.util.files import write_atomically
+from ejcache.util.key_text import key_digest
 from ejcache.util.locks import exclusive
 from ejcache.util.safe_files import append_regular, read_regular
 
@@ -92,7 +92,7 @@ class QuickNotes:
 
     def seconds(self, key: str) -> float | None:
         """The seconds that the program took to compile on this host; None if nobody knows, or not any more."""
-        note = self._read().get(_digest(key))
+        note = self._read().get(key_digest(key, 32))
         if note is None or not 0 <= self._now() - note.created < EXPIRY_SECONDS:
             return None
         return note.seconds
@@ -107,7 +107,7 @@ class QuickNotes:
             self._append(key, QuickNote(None, self._now()))
 
     def _append(self, key: str, note: QuickNote) -> None:
-        digest = _digest(key)
+        digest = key_digest(key, 32)
         self._read()[digest] = note
         if self._path is None:
             return
@@ -139,7 +139,3 @@ class QuickNotes:
             if len(data) > _LIMIT:  # otherwise another process was faster
                 notes = list(decode_notes(data).items())
                 write_atomically(path, encode_notes(notes[len(notes) // 2 :]))
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
