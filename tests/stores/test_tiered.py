@@ -280,7 +280,7 @@ def test_what_another_process_holds_in_memory(tmp_path):
     bucket, full, turn = MemoryStore(), FaultStore(LocalStore(tmp_path / "local")), threading.Event()
     full.fail("put", StoreTooSmallError("too large for this disk"), times=None)
     worker = Scheduler(threads=1)
-    worker.submit(lambda: turn.wait(60))
+    worker.submit(turn.wait)
     there = TieredStore(full, FaultStore(bucket), scratch=tmp_path / "scratch", worker=worker)
     here = TieredStore(LocalStore(tmp_path / "local"), FaultStore(bucket), scratch=tmp_path / "scratch")
     with here, there:
@@ -290,7 +290,7 @@ def test_what_another_process_holds_in_memory(tmp_path):
             here.delete(key)
         there.put("deleted and put again", b"value")
         turn.set()
-        assert there.flush() is True
+        assert there.flush(60) is True
         assert [info.key for info in bucket.entries()] == ["kept", "deleted and put again"]
 
 
