@@ -179,9 +179,7 @@ def _common(said: dict[int, Any], ranks: int) -> str:
     return str(views.pop()[0])
 
 
-def share_profile(
-    *, module: Any, devices: Any, options: Any, first_process: int, seconds: float = _PROFILE_SECONDS
-) -> bytes:
+def share_profile(*, module: Any, devices: Any, options: Any, first_process: int) -> bytes:
     """The profile that all ranks of this program compile with: the first rank's, or none on any rank.
 
     JAX sends it under a name that differs from rank to rank on some platforms, remembers it under the key alone, and
@@ -192,7 +190,6 @@ def share_profile(
         devices: its devices.
         options: its compile options, with this rank's profile.
         first_process: the rank whose profile is used.
-        seconds: how long the other ranks wait for it.
     """
     coordination = coordination_client()
     profile = bytes(options.executable_build_options.fdo_profile or b"")
@@ -206,7 +203,8 @@ def share_profile(
         [device.id for device in devices.flat],
     )
     name = f"ejcache/profile/{hashlib.sha256(repr(about).encode()).hexdigest()[:40]}"
-    return exchange(coordination, name, profile if coordination.process == first_process else None, seconds=seconds)
+    mine = profile if coordination.process == first_process else None
+    return exchange(coordination, name, mine, seconds=_PROFILE_SECONDS)
 
 
 def exchange(coordination: CoordinationClient, name: str, profile: bytes | None, *, seconds: float) -> bytes:

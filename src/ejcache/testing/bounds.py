@@ -34,9 +34,9 @@ def _by_use(store: Store) -> str:
 class BoundTests(Suite):
     """What a limit means; every test opens the store with a limit of its own."""
 
-    def need(self, *, bounded: bool = True, recency: bool = True, multiprocess: bool = False) -> None:
+    def need(self, *, bounded: bool = True, multiprocess: bool = False) -> None:
         """Skip a test of what this backend does not claim."""
-        if (bounded and not self.bounded) or (recency and not self.recency):
+        if (bounded and not self.bounded) or not self.recency:
             pytest.skip("the backend keeps no limit of its own")
         if multiprocess and not self.multiprocess:
             pytest.skip("the backend is of one process")
