@@ -7,13 +7,14 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.compile import compile_trials, first_run, run_once
+from ejcache.autotune.measure.compile import compile_trials, first_run, run_on_device, run_once
 from ejcache.autotune.measure.isolated import screened
 from ejcache.autotune.measure.results import check_results
 from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Status
 from ejcache.autotune.records.trying import CandidateJournal
 from ejcache.errors import UsageError
+from ejcache.jax_integration.seam.device_time import NoDeviceTimeError
 
 if TYPE_CHECKING:
     import threading
@@ -68,6 +69,8 @@ class Bench:
         spent: seconds for running candidates so far.
         hung: a candidate still runs in another thread.
         expected: the results of the default, once it has run.
+        timer: `wall`, or `device` while the profiler can be used.
+        no_device_time: why the times are not those of the device, although the tuner asks for that.
     """
 
     def __init__(
@@ -83,14 +86,18 @@ class Bench:
         self.journal = CandidateJournal(digest, candidates)
         self.thread = WorkerThread()
         self.gradient: bool | None = None
+        self.profiled = int(jax.config.jax_pgle_profiling_runs) if jax.config.jax_enable_pgle else 0
         self.spent = 0.0
         self.hung = False
         self.expected: Results | None = None
-        self.profiled = int(jax.config.jax_pgle_profiling_runs) if jax.config.jax_enable_pgle else 0
+        self.timer = "wall" if self.pgle else str(tuner.timer)
+        self.no_device_time = "PGLE uses the profiler" if self.timer != tuner.timer else ""
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
         self._compiling = 0.0
         self._compile_deadline = 0.0
         self._arrays: list[Any] | None = None
+        self._timed = False
+        self._profiler_lost = ""
 
     def close(self) -> None:
         """Let the thread end, and release the arrays."""
@@ -116,6 +123,8 @@ class Bench:
         """The reason why nothing more may run, or an empty text."""
         if self.hung:
             return "a candidate that took too long still runs on the device"
+        if self._profiler_lost:
+            return f"the times of the device ended: {self._profiler_lost}"
         return f"the budget of {self.tuner.budget:g} s ended" if self.spent >= self.tuner.budget else ""
 
     def out_of_compile_time(self) -> bool:
@@ -166,15 +175,35 @@ class Bench:
         """Seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
         return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
 
+    def _sampled(self, trial: Trial, repeats: int) -> float:
+        """`timed`, on the clock that `timer` names."""
+        if self.timer == "device":
+            try:
+                seconds = float(self._run(trial, partial(run_on_device, trial, self.arrays, repeats)))
+            except NoDeviceTimeError as exc:
+                if self._timed:
+                    # Times of the two clocks cannot be compared.
+                    raise
+                self.timer, self.no_device_time = "wall", str(exc)
+            else:
+                self._timed = True
+                return seconds
+        return self.timed(trial, repeats)
+
     def sample(self, trial: Trial) -> None:
         """Add a sample."""
         best = min(trial.warm)
         repeats = min(500, max(1, round(self.tuner.sample_seconds / max(best, 1e-7))))
         with trial.failures(running=True):
-            runs = [self.timed(trial, repeats)]
-            if best < _SINGLE_SECONDS:
-                # A disturbance makes a run longer, never shorter, so the shorter of two runs is the better sample.
-                runs.append(self.timed(trial, repeats))
+            try:
+                runs = [self._sampled(trial, repeats)]
+                if best < _SINGLE_SECONDS:
+                    # A disturbance makes a run longer, never shorter, so the shorter of two runs is the better sample.
+                    runs.append(self._sampled(trial, repeats))
+            except NoDeviceTimeError as exc:
+                # Another trace began. This is not the candidate's failure.
+                self._profiler_lost = str(exc)
+                return
             trial.runs += runs
             trial.samples.append(min(runs))
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.measure.results import Results
 
-__all__ = ["Trial", "compile_trials", "error_line", "first_run", "run_once"]
+__all__ = ["Trial", "compile_trials", "error_line", "first_run", "run_on_device", "run_once"]
 
 _ERROR_LENGTH = 300
+_PROGRAMS = ("jit_core", "jit_both")
+"""The names of the programs that `_lowered` makes."""
+
 _MEMORY_WORDS = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "OUT_OF_MEMORY", "Unable to allocate")
 
 
@@ -262,6 +265,13 @@ def run_once(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
         out = compiled(*arrays)
     jax.block_until_ready(out)
     return (time.perf_counter() - started) / repeats
+
+
+def run_on_device(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
+    """As `run_once`, but without what Python and the dispatch take; raises `NoDeviceTimeError`."""
+    from ejcache.jax_integration.seam.device_time import device_seconds
+
+    return device_seconds(lambda: run_once(trial, arrays, repeats), modules=_PROGRAMS) / repeats
 
 
 def _differentiable(arrays: Sequence[Any]) -> bool:

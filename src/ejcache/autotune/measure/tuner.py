@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from ejcache.autotune.measure.bench import Bench
 from ejcache.autotune.measure.compile import Trial
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.record import Timing
     from ejcache.jax_integration.seam.batching import MappedAxis
 
-__all__ = ["Tuner", "attempt"]
+__all__ = ["Timer", "Tuner", "attempt"]
+
+Timer = Literal["wall", "device"]
+"""What a tuner reads times from."""
 
 _FEW: Final = 8
 _SEARCHED: Final = 0.134
@@ -74,6 +77,9 @@ class Tuner:
             their data type, which grows if an input is coarser. A number: within this share of their size. False: only
             trees, shapes, data types and NaN. A function of (the candidate's results, the default's): it returns False
             or raises for a difference.
+        timer: `wall`, or `device` for the time during which operations ran on the device, from the profiler's trace. It
+            does not contain the dispatch, which hides the differences between kernels of a few microseconds. If there
+            is no such trace, the record says why, and the times are those of the wall clock.
         exhaustive: up to so many candidates are all measured. More are searched along their axes, which are the names
             that all of them have: then about one in eight is measured.
     """
@@ -93,8 +99,11 @@ class Tuner:
     isolate: bool = False
     check: Check = True
     exhaustive: int = 64
+    timer: Timer = "wall"
 
     def __post_init__(self) -> None:
+        if self.timer not in get_args(Timer):
+            raise UsageError(f"timer is {self.timer!r}, and not one of {', '.join(get_args(Timer))}")
         check_setting(self.check)
 
     def measure(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Timing:
@@ -189,6 +198,7 @@ def _record(
             "min_gain": bench.tuner.min_gain,
             "warmup": bench.tuner.warmup,
             "seed": bench.tuner.seed,
+            **_timer_evidence(bench),
             "space": space_digest(trial.stored for trial in trials),
             "measured": sum(trial.known is None and trial.tried for trial in trials),
             **evidence,
@@ -196,6 +206,12 @@ def _record(
         provenance=provenance(device_of(bench.inputs.leaves)),
         created=time.time(),
     )
+
+
+def _timer_evidence(bench: Bench) -> dict[str, str]:
+    if bench.no_device_time:
+        return {"timer": f"wall: {bench.no_device_time}"}
+    return {} if bench.timer == "wall" else {"timer": bench.timer}
 
 
 def attempt(
