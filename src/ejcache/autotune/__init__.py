@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ejcache.autotune import ejkernel
     from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
     from ejcache.autotune.chooser import Chooser, chooser_for, default_chooser
-    from ejcache.autotune.decorator import autotuned
+    from ejcache.autotune.decorator import Implementation, autotuned, implementations
     from ejcache.autotune.measure.progress import show_progress
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.operation import Autotuned
@@ -35,6 +35,7 @@ __all__ = [
     "ConfigurationMissingError",
     "Event",
     "Found",
+    "Implementation",
     "Policy",
     "Record",
     "RecordKey",
@@ -47,6 +48,7 @@ __all__ = [
     "default_store",
     "ejkernel",
     "forward_only",
+    "implementations",
     "overlay",
     "policy_override",
     "record",
@@ -59,7 +61,7 @@ __all__ = [
 _MODULES: Final = {
     "choice": ("Choice", "ConfigurationMissingError", "Event"),
     "chooser": ("Chooser", "chooser_for", "default_chooser"),
-    "decorator": ("autotuned",),
+    "decorator": ("Implementation", "autotuned", "implementations"),
     "measure.progress": ("show_progress",),
     "measure.tuner": ("Tuner",),
     "operation": ("Autotuned",),

@@ -1,11 +1,14 @@
-"""`@autotuned`: tunes a JAX function over configurations."""
+"""`@autotuned`: tunes a JAX function over configurations; `@implementations`: over several functions and theirs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from ejcache.autotune.operation import Autotuned
 from ejcache.autotune.records.json_values import module_name
+from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.policy import Policy
     from ejcache.autotune.records.store import AutotuneStore
 
-__all__ = ["autotuned"]
+__all__ = ["Implementation", "autotuned", "implementations"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,3 +122,75 @@ def autotuned(
         )
 
     return decorate if function is None else decorate(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One candidate of an operation with several implementations.
+
+    Attributes:
+        implementation: its name.
+        configuration: of an autotuned implementation; None for another one.
+    """
+
+    implementation: str
+    configuration: Any = None
+
+
+def implementations(
+    choices: Mapping[str, Callable[..., Any]], *, name: str | None = None, version: int | str = 1, **options: Any
+) -> Callable[[Callable[P, R]], Autotuned[P, R]]:
+    """Choose between implementations of one operation, and between the configurations of each, at each kind of call.
+
+        @implementations({"xla": attention_xla, "pallas": attention_pallas}, name="attention")
+        def attention(q, k, v): ...
+
+    The decorated function says the arguments; it never runs. The choice is measured and recorded as a configuration is:
+    `{"implementation": "pallas", "configuration": {"block": 128}}`. An implementation that fails for a call, or whose
+    results differ, is not chosen.
+
+    Args:
+        choices: the implementations by name, functions of the same arguments. The configurations of one that
+            `autotuned` made are candidates, too; what it has recorded by itself is not used. The first is the default.
+        name: of the operation, as for `autotuned`.
+        version: of the operation, as for `autotuned`.
+        **options: the other arguments of `autotuned`, but for `configs`.
+
+    Raises:
+        UsageError: there is no implementation, or an option is not valid.
+    """
+    held = dict(choices)
+    if not held:
+        raise UsageError("an operation needs at least one implementation")
+    first = next(iter(held))
+
+    def candidates_of(which: str, args: Any, kwargs: Any) -> list[Implementation]:
+        function = held[which]
+        if not isinstance(function, Autotuned):
+            return [Implementation(which)]
+        call = function.bound(args, kwargs)
+        # Its own default comes first, so that the default of the first implementation is that of the operation.
+        return [Implementation(which, item) for item in (call.default(), *call.candidates())]
+
+    def configs(*args: Any, **kwargs: Any) -> list[Implementation]:
+        return [item for which in held for item in candidates_of(which, args, kwargs)]
+
+    def heuristic(*args: Any, **kwargs: Any) -> Implementation:
+        return candidates_of(first, args, kwargs)[0]
+
+    def decorate(declared: Callable[P, R]) -> Autotuned[P, R]:
+        def run(*args: Any, config: Any, **kwargs: Any) -> Any:
+            function = held[config.implementation]
+            if isinstance(function, Autotuned):
+                return function.invoke(config.configuration, args, kwargs)
+            return function(*args, **kwargs)
+
+        own = inspect.signature(declared)
+        parameter = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY)
+        run.__signature__ = own.replace(parameters=[*own.parameters.values(), parameter])  # type: ignore[attr-defined]
+        run.__module__, run.__qualname__, run.__doc__ = declared.__module__, declared.__qualname__, declared.__doc__
+        given = {"heuristic": heuristic} | options
+        made = autotuned(run, configs=configs, name=name, version=version, **given)
+        return cast("Autotuned[P, R]", made)
+
+    return decorate
