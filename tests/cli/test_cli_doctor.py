@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
+import sqlite3
 from typing import NamedTuple
 
 import pytest
@@ -239,9 +241,30 @@ def test_local_directory(tmp_path):
     fill(tmp_path / "cache", "jit_train")
     before = files(tmp_path / "cache")
     checks = doctor(tmp_path / "cache")
-    assert list(checks) == [*HERE, "file system", "directory", "trust", "free space", "structures", "locks", "store"]
+    assert list(checks) == [
+        *HERE,
+        "file system",
+        "directory",
+        "trust",
+        "free space",
+        "structures",
+        "clock",
+        "locks",
+        "store",
+    ]
     assert verdicts(checks) == {}
     assert files(tmp_path / "cache").keys() == before.keys()
+
+
+def test_a_local_cache_from_the_future(tmp_path):
+    """Entries that were used while the clock was ahead show that this host's clock is or was wrong."""
+    fill(tmp_path, "jit_train")
+    (path,) = tmp_path.glob("v1/local/g-*/cache.db")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as index:
+        index.execute("UPDATE Cache SET access_time = access_time + 86400")
+    checks = doctor(tmp_path)
+    assert verdicts(checks) == {"clock": "warning"}
+    assert "24h from now" in checks["clock"]["detail"]
 
 
 def test_a_directory_that_is_not_there(tmp_path):

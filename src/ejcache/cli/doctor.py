@@ -36,10 +36,10 @@ def doctor(
 ) -> None:
     """Try everything that a cache needs of its storage and of this installation, and advise on what does not work.
 
-    First: JAX's version and internals, its plug-ins, variables that are misspelt, and the limit of open files. For a
-    bucket: credentials, creating, reading and deleting an object, conditional writes (which leases need), the clock,
-    listing and latency. For a directory: permissions, file system, free space and locks. It takes at most ten seconds
-    for the storage, and leaves nothing behind. Exits with 1 if a check failed.
+    First: JAX's version and internals, its plug-ins, variables that are misspelt, and the limit of open files. For
+    a bucket: credentials, creating, reading and deleting an object, conditional writes (which leases need), the
+    clock, listing and latency. For a directory: permissions, file system, free space, locks, and times in the
+    future. It takes at most ten seconds for the storage, and leaves nothing behind. Exits with 1 if a check failed.
     """
     if url is not None and directory is not None:
         raise UsageError("give the URL once: as an argument or as --dir")

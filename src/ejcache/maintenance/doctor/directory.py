@@ -21,7 +21,7 @@ from ejcache.maintenance.doctor.checkup import Check, CheckVerdict, failed, fine
 from ejcache.stores.filesystems import detect_filesystem, detect_network_filesystem
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
-from ejcache.util.units import format_size
+from ejcache.util.units import format_age, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,8 @@ __all__ = ["check_local_directory", "check_shared_directory", "check_tier"]
 _LITTLE: Final = 1 << 30
 _ENTRY: Final = b"ejcache doctor" * 4096
 _SLOW: Final = 0.1
+_AHEAD: Final = 60.0
+"""Seconds that a use may lie in the future."""
 
 
 def check_local_directory(
@@ -54,8 +56,10 @@ def check_local_directory(
         return
     yield _space(there, wanted=max_size, held=_held(path))
     if (path / "v1" / "local").is_dir():
-        usable = trust.verdict is CheckVerdict.OK
-        yield _structures(path, trusted=trusted) if usable else skipped("structures", "programs do not use them")
+        if trust.verdict is CheckVerdict.OK:
+            yield from _structures(path, trusted=trusted)
+        else:
+            yield skipped("structures", "programs do not use them")
     if read_only:
         yield from (skipped(name, "the cache is read-only") for name in ("locks", "store"))
         return
@@ -193,17 +197,33 @@ def _held(path: Path) -> int:
         return 0
 
 
-def _structures(path: Path, *, trusted: bool) -> Check:
+def _structures(path: Path, *, trusted: bool) -> Iterator[Check]:
     name = "structures"
     try:
         with LocalStore(path, read_only=True, trusted=trusted) as store:
             problems = store.check()
-            count = sum(not is_side_key(info.key) for info in store.entries())
+            entries = list(store.entries())
     except StoreError as exc:
-        return failed(name, exc, "run `ejcache verify --fix`")
+        yield failed(name, exc, "run `ejcache verify --fix`")
+        return
     if problems:
-        return warning(name, "; ".join(problems[:3]), "run `ejcache verify --fix`")
-    return fine(name, f"{count} entries, and the index is intact")
+        yield warning(name, "; ".join(problems[:3]), "run `ejcache verify --fix`")
+    else:
+        count = sum(not is_side_key(info.key) for info in entries)
+        yield fine(name, f"{count} entries, and the index is intact")
+    yield _clock(max((info.last_used for info in entries), default=0.0))
+
+
+def _clock(last_used: float) -> Check:
+    """A directory of this host has no other clock to compare with, but what was written there has times."""
+    ahead = last_used - time.time()
+    if ahead > _AHEAD:
+        return warning(
+            "clock",
+            f"an entry was used {format_age(ahead)} from now: the clock was ahead then, or is behind now",
+            "set this host's clock (NTP): ages and the order of eviction depend on it",
+        )
+    return fine("clock", "no entry is from the future")
 
 
 def _locks(scratch: Path) -> Check:
