@@ -534,6 +534,18 @@ def test_the_miss_log_holds_the_line_that_called(cache):
     assert (file, rest.split()[1:]) == (__file__, ["in", "compile_one"])
 
 
+def test_the_line_that_called_a_library(cache, tmp_path):
+    """Of a call through a library, the line is the one of the user's program that called the library."""
+    library = tmp_path / "site-packages" / "library.py"
+    names = {}
+    exec(compile("def call(function):\n    return function()\n", str(library), "exec"), names)
+    names["call"](compile_one)
+    assert last_miss().caller.endswith(" in compile_one")
+    names["call"](jax.jit(lambda: np.ones(3) * jax.random.key_data(jax.random.key(0))[0]))
+    file, _, rest = last_miss().caller.rpartition(":")
+    assert (file, rest.split()[1:]) == (__file__, ["in", "test_the_line_that_called_a_library"])
+
+
 def test_what_older_versions_wrote_and_read(cache):
     """A record has the fields of the first version only, so that every version reads the log."""
     compile_one()

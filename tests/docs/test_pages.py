@@ -115,6 +115,7 @@ def shell(tmp_path, bucket):
     return run
 
 
+@pytest.mark.timeout(1200)  # a page is a dozen processes
 @pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
 def test_blocks_run(page, shell):
     """Each block ends with status 0, after one run of the program with the cache that the page is about.

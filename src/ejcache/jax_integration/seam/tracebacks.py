@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,9 @@ __all__ = ["caller", "cut_our_frames", "register_our_frames", "without_our_frame
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""
+_LIBRARY: Final = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+_STANDARD: Final = str(Path(os.__file__).parent) + os.sep
+"""The directory of Python's own modules."""
 
 
 @functools.cache
@@ -70,15 +75,22 @@ def without_our_frames(function: Any) -> Any:
 
 
 def caller() -> str:
-    """The line of the user's program that runs now, `/home/me/train.py:31 in main`; empty if there is none."""
+    """The line of the user's program that runs now, `/home/me/train.py:31 in main`; empty if there is none.
+
+    A library through which the program calls JAX is not the user's program; it is named if nothing else runs.
+    """
     is_user_filename = getattr(jax_source_info, "is_user_filename", None)
     frame = sys._getframe(1)
+    library = ""
     while is_user_filename is not None and frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith((_PACKAGE, "<frozen")) and is_user_filename(code.co_filename):
-            return f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+            line = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+            if not _LIBRARY.search(code.co_filename) and not code.co_filename.startswith(_STANDARD):
+                return line
+            library = library or line
         frame = frame.f_back  # type: ignore[assignment]
-    return ""
+    return library
 
 
 def _is_off() -> bool:
