@@ -339,9 +339,14 @@ def test_prune_does_not_ask_for_little(tmp_path, monkeypatch, arguments):
     assert (said.status, said.err) == (0, "")
 
 
-def test_a_size_without_unit_is_said(tmp_path):
-    """10 are bytes: the message says so, and how gigabytes are written."""
+def test_a_size_without_unit_is_refused(tmp_path):
+    """10 would be bytes and remove everything: the message says how gigabytes and bytes are written."""
     fill(tmp_path, "jit_a")
-    said = ejcache("prune", "-n", "--dir", tmp_path, "--max-size", "10")
-    assert said.err == "ejcache: --max-size 10 means 10 bytes; write 10GB for gigabytes\n"
-    assert ejcache("prune", "-n", "--dir", tmp_path, "--max-size", "0").err == ""
+    said = ejcache("prune", "--dir", tmp_path, "--max-size", "10")
+    assert said.status == 2
+    assert said.err.startswith(
+        "ejcache: --max-size cannot be '10': accepted is a size with a unit: 10GB for gigabytes, "
+    )
+    assert len(ejcache("ls", "--dir", tmp_path, "--json").json["entries"]) == 1
+    for few in ("0", "10B", "100000"):
+        assert ejcache("prune", "-n", "--dir", tmp_path, "--max-size", few).err == ""

@@ -126,6 +126,7 @@ def test_python_itself_complains(tmp_path, write, arguments):
         (["home"], "run: the directory home has no __main__.py"),
         (["--dir"], "Option '--dir' requires an argument"),
         (["--dir", "gs://", "script.py"], "--dir: "),
+        (["--report", "/none/r.json", "script.py"], "--report /none/r.json could not be written: the directory /none "),
         (["--max-size", "1XB", "script.py"], "--max-size cannot be '1XB': accepted is "),
     ],
 )

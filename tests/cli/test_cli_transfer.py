@@ -230,6 +230,15 @@ def test_export_and_import(cache, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
+def test_a_name_that_no_entry_has(cache, tmp_path):
+    """Copying nothing is said, and a dry run of an export writes no file."""
+    bundle = tmp_path / "warm.ejb"
+    said = ejcache("export", bundle, "-n", "--dir", cache)
+    assert (said.status, said.out.startswith("would copy "), bundle.exists()) == (0, True, False)
+    said = ejcache("push", tmp_path / "other", "--name", "nothing*", "--dir", cache)
+    assert (said.status, said.out) == (0, f"nothing to copy: {cache} holds no such entries\n")
+
+
 def test_export_by_name_replaces(cache, tmp_path):
     """A second export to the same file has the entries selected now, and no others."""
     copied("export", tmp_path / "some.ejb", "--dir", cache)

@@ -195,6 +195,17 @@ def test_where_verbosity_may_be_given(arguments, rest, level):
     assert _take_verbosity(arguments) == (rest, getattr(logging, level))
 
 
+def test_version_and_directory_before_the_command(tmp_path):
+    """`version` is `--version`, and --dir may stand before the command; with `run`, it is not the program's."""
+    assert ejcache("version") == ejcache("--version")
+    fill(tmp_path, "jit_f")
+    assert ejcache("--dir", tmp_path, "ls", "--json") == ejcache("ls", "--json", "--dir", tmp_path)
+    assert ejcache("-q", "--dir", tmp_path, "config", "get", "cache_dir").out == f"{tmp_path}\n"
+    (tmp_path / "program.py").write_text("import os, sys; print(os.environ['EJCACHE'], sys.argv[1:])")
+    command = [sys.executable, "-m", "ejcache", "--dir", tmp_path / "c", "run", tmp_path / "program.py", "--dir", "x"]
+    assert run_program(command).stdout == f"{tmp_path / 'c'} ['--dir', 'x']\n"
+
+
 def test_verbose_and_quiet(tmp_path, caplog):
     """-v prints what is logged, -q hides warnings and no result; both hold for one command only."""
     caplog.set_level(logging.WARNING, logger="ejcache")

@@ -177,7 +177,8 @@ def _write(destination: str, line: str, fields: Mapping[str, object]) -> None:
             write_atomically(path, f"{json.dumps(fields, indent=2)}\n".encode())
     except (OSError, ValueError) as exc:
         # stderr may be closed by now (ValueError), or the path is not writable; the exit status must not change.
-        log.warning("the report could not be written to %s: %s", destination, exc)
+        why = getattr(exc, "strerror", None) or exc  # `str(exc)` would name the temporary file
+        log.warning("the report could not be written to %s: %s", destination, why)
 
 
 def _total(caches: Iterable[Reported]) -> Stats:

@@ -43,9 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: without the program's name; those of this process if not given.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
     arguments, level = _take_verbosity(arguments)
+    arguments = _rearranged(arguments)
     completion_init()
     as_json = "--json" in arguments and arguments[0] != "run"  # behind `run` it is the program's, or asks for a report
     try:
@@ -86,6 +85,19 @@ def _take_verbosity(arguments: list[str]) -> tuple[list[str], int]:
     given = [levels[each] for each in arguments[:end] if each in levels]
     rest = [each for each in arguments[:end] if each not in levels]
     return rest + arguments[end:], given[-1] if given else logging.WARNING
+
+
+def _rearranged(arguments: list[str]) -> list[str]:
+    """`help COMMAND`, `version` and `--dir URL COMMAND` as the options that they stand for."""
+    if arguments[:1] == ["help"]:
+        return [*arguments[1:], "--help"]
+    if arguments == ["version"]:
+        return ["--version"]
+    if arguments[:1] == ["--dir"] and len(arguments) > 2:
+        directory, (command, *rest) = arguments[:2], arguments[2:]
+        # Behind the program, an option would be the program's.
+        return [command, *directory, *rest] if command == "run" else [command, *rest, *directory]
+    return arguments
 
 
 class _MessagePrinter(logging.Handler):

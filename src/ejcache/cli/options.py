@@ -99,18 +99,26 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle.")]
 
 
 def size(text: str | None, *, option: str) -> int | None:
-    """The bytes that an option's text stands for; raises SettingError naming the option."""
+    """The bytes that an option's text stands for; raises SettingError naming the option.
+
+    A few bytes without a unit are refused: nobody means ten bytes, and a limit of ten removes everything.
+    """
     if text is None:
         return None
-    warn_of_bytes(option, text)
+    if (number := _bytes_meant_for_more(text)) is not None:
+        raise SettingError(option, text, f"a size with a unit: {number}GB for gigabytes, {number}B for bytes")
     return parse_size(text, setting=option)
 
 
 def warn_of_bytes(option: str, text: str | None) -> None:
     """Say so if a size without a unit is so small that gigabytes were meant."""
-    number = whole_number(text.strip()) if text is not None else None
-    if number is not None and 0 < number < _SMALLEST:
+    if text is not None and (number := _bytes_meant_for_more(text)) is not None:
         warn(f"{option} {number} means {number} bytes; write {number}GB for gigabytes")
+
+
+def _bytes_meant_for_more(text: str) -> int | None:
+    number = whole_number(text.strip())
+    return number if number is not None and 0 < number < _SMALLEST else None
 
 
 def age(text: str | None, *, option: str) -> float | None:

@@ -83,6 +83,7 @@ def export(
     name: Name = None,
     newer_than: NewerThan = None,
     used_within: UsedWithin = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Write entries of the cache into one file, a bundle, for `ejcache import`.
@@ -93,6 +94,10 @@ def export(
     selection = _selection(name, newer_than, used_within)
     path = _bundle_path(file)
     with open_target(directory) as source:
+        if dry_run:
+            with _planned(source, selection, ()) as plan:
+                _report(Transferred(), source.url, file, as_json=as_json, plan=plan)
+            return
         digest = hashlib.sha256(repr((source.url, selection)).encode()).hexdigest()[:12]
         with BundleWriter(path, partial=path.with_name(f".{path.name}.{digest}.partial")) as bundle:
             done = _carry(source, selection, bundle.keys, bundle.add, quiet=as_json)
@@ -251,6 +256,8 @@ def _report(
         output.print_json(fields)
     elif plan is not None:
         output.say(f"would copy {output.count_and_size(plan.entries, plan.size)} from {source} to {target}")
+    elif complete and not (done.copied or done.already or done.gone or done.unknown_versions):
+        output.say(f"nothing to copy: {source} holds no such entries")
     else:
         already = f"; {_entries(done.already)} already there" if done.already else ""
         output.say(f"copied {output.count_and_size(done.copied, done.size)} from {source} to {target}{already}")

@@ -1,4 +1,4 @@
-"""Sizes, ages and counts as people write them: `10GB` is decimal, `10GiB` is binary, `90s 15m 36h 14d` are ages."""
+"""Sizes, ages and counts as people write them: `10GB` is decimal, `10GiB` is binary, `90s 15m 36h 14d 2w` are ages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
 _LARGEST: Final = (1 << 63) - 1
 
 _SIZE: Final = r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtTpP]?)(i?)([bB]?)\s*"
-_AGE: Final = r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*"
+_AGE: Final = r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)\s*"
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_AGE_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_AGE_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_800.0}
 
 
 def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = False) -> int:

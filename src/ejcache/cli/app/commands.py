@@ -154,6 +154,9 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    directory: Annotated[
+        str | None, typer.Option("--dir", metavar="URL", help="The same as --dir of COMMAND.", show_default=False)
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print what is logged, on stderr; before or after COMMAND.")
     ] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -93,9 +94,18 @@ def run(
         "report": "off" if quiet else "json" if as_json and report is None else report,
     }
     destination = absolute_destination(export({name: value for name, value in given.items() if value is not None}))
+    if report is not None and destination is not None:
+        _check_report(destination)
     if destination is None or is_off(destination):
         replace_this_process(command)
     return run_and_report(command, destination)
+
+
+def _check_report(destination: str) -> None:
+    """Refuse a file that could not be written, before the program runs for hours."""
+    place = Path(destination).parent
+    if Path(destination).is_absolute() and not place.is_dir():
+        raise UsageError(f"--report {destination} could not be written: the directory {place} does not exist")
 
 
 def absolute_url(directory: str | None) -> str | None:
