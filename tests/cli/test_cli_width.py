@@ -59,7 +59,7 @@ SHOWN = {
     "autotune import": [("FILES",)],
     "autotune run": [()],
 }
-"""What each command is called with, in this order. `demo` and `run` print what programs print, and one sentence."""
+"""What each command is called with, in this order. `demo`, `run` and `warm` run programs."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def words(text):
 
 def test_every_command_is_here():
     """A new command is tried on narrow terminals, too."""
-    assert sorted({*SHOWN, "completion", "demo", "run"} - {"config"}) == sorted(set(COMMANDS) - {"config"})
+    assert sorted({*SHOWN, "completion", "demo", "run", "warm"} - {"config"}) == sorted(set(COMMANDS) - {"config"})
 
 
 @pytest.mark.parametrize("columns", [60, 80])

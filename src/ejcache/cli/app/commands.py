@@ -43,8 +43,8 @@ COMMANDS: Final = {
         "warm",
         "Compile programs before a run needs them.",
         (
-            "warm train.py:step --shapes 'f32[32,128] i32[32]'",
-            "warm my_project.train:step --shapes @shapes.txt -j 8",
+            "warm train.py:step --shapes 'f32[8,128] i32[8]'",
+            "warm train.py:step --shapes @shapes.txt -j 8",
             "warm train.py --steps 1",
         ),
     ),
