@@ -195,6 +195,14 @@ def test_where_verbosity_may_be_given(arguments, rest, level):
     assert _take_verbosity(arguments) == (rest, getattr(logging, level))
 
 
+def test_a_short_beginning_of_a_digest(tmp_path):
+    """The message says how many characters a digest needs."""
+    (key,) = fill(tmp_path, "jit_f")
+    short = key.split("-")[3][:5]
+    said = ejcache("show", short, "--dir", tmp_path)
+    assert (said.status, "needs 6 characters" in said.err) == (1, True)
+
+
 def test_version_and_directory_before_the_command(tmp_path):
     """`version` is `--version`, and --dir may stand before the command; with `run`, it is not the program's."""
     assert ejcache("version") == ejcache("--version")
@@ -237,6 +245,7 @@ def test_help_and_version():
     """No arguments is a request for help; neither it nor the version is a failure."""
     assert ejcache().out.startswith("Usage: ejcache")
     assert ejcache().status == 0
+    assert (ejcache("autotune").status, ejcache("autotune").err) == (0, "")
     assert ejcache("--version").out.startswith("ejcache ")
 
 

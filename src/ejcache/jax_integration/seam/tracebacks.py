@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ __all__ = ["caller", "cut_our_frames", "register_our_frames", "without_our_frame
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""
-_LIBRARY: Final = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+_LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
 _STANDARD: Final = str(Path(os.__file__).parent) + os.sep
 """The directory of Python's own modules."""
 
@@ -86,7 +85,7 @@ def caller() -> str:
         code = frame.f_code
         if not code.co_filename.startswith((_PACKAGE, "<frozen")) and is_user_filename(code.co_filename):
             line = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-            if not _LIBRARY.search(code.co_filename) and not code.co_filename.startswith(_STANDARD):
+            if _LIBRARIES.isdisjoint(code.co_filename.split(os.sep)) and not code.co_filename.startswith(_STANDARD):
                 return line
             library = library or line
         frame = frame.f_back  # type: ignore[assignment]
