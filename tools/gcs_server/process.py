@@ -77,9 +77,9 @@ class GcsServerProcess:
         return self._post("/__ctl", settings)
 
     def _get(self, path: str) -> Any:
-        with urlopen(self.url + path, timeout=30) as response:
+        with urlopen(self.url + path, timeout=120) as response:
             return json.load(response)
 
     def _post(self, path: str, value: Any) -> Any:
-        with urlopen(Request(self.url + path, json.dumps(value).encode()), timeout=30) as response:
+        with urlopen(Request(self.url + path, json.dumps(value).encode()), timeout=120) as response:
             return json.load(response)
