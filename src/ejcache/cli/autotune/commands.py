@@ -101,7 +101,7 @@ app.command(
     epilog=examples(
         "autotune run --module train.py",
         "autotune run gs://my-bucket/recorded",
-        "autotune run --spread --program train.py --steps 1",
+        "autotune run --spread --program train.py",
     ),
     cls=ProgramCommand,
 )(tune.run)
@@ -126,8 +126,8 @@ app.command(
     short_help="Write tables that other libraries read.",
     epilog=examples(
         "autotune export ejkernel_files",
-        "autotune export --format tokamax tokamax/data/autotuning",
-        "autotune export t.py --format python --table T --key 'tpu_name(device)' --key x.shape --value config.block",
+        "autotune export --format tokamax tokamax/data",
+        "autotune export t.py --format python --table T \\\n      --key x.shape --value config.block",
     ),
 )(transfer.export)
 app.command(

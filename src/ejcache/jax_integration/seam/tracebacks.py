@@ -85,7 +85,7 @@ def caller() -> str:
         code = frame.f_code
         if not code.co_filename.startswith((_PACKAGE, "<frozen")) and is_user_filename(code.co_filename):
             line = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-            if _LIBRARIES.isdisjoint(code.co_filename.split(os.sep)) and not code.co_filename.startswith(_STANDARD):
+            if _LIBRARIES.isdisjoint(Path(code.co_filename).parts) and not code.co_filename.startswith(_STANDARD):
                 return line
             library = library or line
         frame = frame.f_back  # type: ignore[assignment]
