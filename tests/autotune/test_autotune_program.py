@@ -314,6 +314,34 @@ def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_python, t
     assert [[c.status.value for c in item.record.candidates] for item in found] == [["ok", "crashed"]] * 2
 
 
+HANGING = """
+import jax, jax.numpy as jnp
+from ejcache.autotune import Tuner, autotuned
+
+def endless(x):
+    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (jnp.sin(c[0]), jnp.cos(c[1])), (jnp.sum(x) * 0, x))[1]
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="hanging", tuner=Tuner(rounds=8, confirm=False, timeout=10))
+def op(x, *, n):
+    return x if n == 1 else endless(x)
+
+if __name__ == "__main__":
+    for size in 4, 8:
+        jax.jit(op)(jnp.ones(size))
+"""
+
+
+def test_a_candidate_that_never_ends_does_not_keep_other_calls_from_being_measured(run_python, tmp_path):
+    """The device is busy in that process for good, so a new process measures the next call, and the command ends."""
+    (tmp_path / "train.py").write_text(HANGING)
+    _, said, err = run_command(run_python, tmp_path, "--spread", "--program", tmp_path / "train.py")
+    assert len(said["calls"]) == 2, err
+    assert not [call for call in said["calls"] if "still runs" in call["problem"]]
+    found = AutotuneStore(str(tmp_path / "place"), seeds=()).records()
+    processes = [item.record.provenance["pid"] for item in found]
+    assert len(set(processes)) == len(processes)
+
+
 def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(run_python, tmp_path):
     """With and without --spread, a wrong --module is a usage error."""
     command = ["autotune", "run", str(tmp_path), "--dir", str(tmp_path / "place"), "--module", "no_such_module"]
