@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -53,13 +52,13 @@ class Reported(Protocol):
         """What this process counted on it."""
 
 
-@dataclass(slots=True)
 class _ReportedProcess:
-    pid: int
-    destination: str = "off"
-    caches: list[Reported] = field(default_factory=list)
-    urls: dict[str, None] = field(default_factory=dict)
-    disabled_reason: str = ""
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.destination = "off"
+        self.caches: list[Reported] = []
+        self.urls: dict[str, None] = {}
+        self.disabled_reason = ""
 
 
 _reported: _ReportedProcess | None = None

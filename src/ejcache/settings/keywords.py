@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ejcache.settings.typed import SettingOptions
 
@@ -28,8 +28,9 @@ def with_setting_keywords(function: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(function)
     named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     settings = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_NotGiven(), annotation=hint)
-        for name, hint in get_type_hints(SettingOptions).items()
+        # As text, as the annotations of the other parameters are: to evaluate all of them takes a millisecond.
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_NotGiven(), annotation=hint.__forward_arg__)
+        for name, hint in SettingOptions.__annotations__.items()
     ]
     attributes: dict[str, Any] = vars(function)
     attributes["__signature__"] = signature.replace(parameters=[*named, *settings])

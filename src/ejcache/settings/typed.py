@@ -5,7 +5,7 @@ This module is written by `python tools/settings_reference.py` from the settings
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 (`inspect.signature` of `enable` evaluates the annotations)
+from collections.abc import Sequence  # noqa: TC003 (`typing.get_type_hints` evaluates the annotations)
 from os import PathLike  # noqa: TC003 (the same)
 from typing import Literal, TypedDict
 

@@ -12,7 +12,6 @@ import random
 import threading
 import time
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ejcache.util.lifecycle import track_forks
@@ -30,12 +29,14 @@ _LONGEST_WAIT: Final = 5.0
 """Seconds after which a waiting thread checks whether its scheduler is still referred to."""
 
 
-@dataclass(slots=True, eq=False)
 class _Timed:
-    task: Task
-    due: float
-    interval: float | None = None
-    running: bool = False
+    __slots__ = ("due", "interval", "running", "task")
+
+    def __init__(self, task: Task, due: float, interval: float | None = None) -> None:
+        self.task = task
+        self.due = due
+        self.interval = interval
+        self.running = False
 
 
 class Scheduler:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
@@ -49,7 +48,6 @@ _SETTLED_SECONDS: Final = 60.0
 """A run that has used no other program for so long writes its profile: it may be killed instead of exiting."""
 
 
-@dataclass(eq=False, slots=True)
 class _Run:
     """What this process used on one backend, in the order of first use.
 
@@ -60,10 +58,11 @@ class _Run:
         uses: by key.
     """
 
-    client: weakref.ref[Any]
-    planned: threading.Event = field(default_factory=threading.Event)
-    environment: str = ""
-    uses: dict[str, ProgramUse] = field(default_factory=dict)
+    def __init__(self, client: weakref.ref[Any]) -> None:
+        self.client = client
+        self.planned = threading.Event()
+        self.environment = ""
+        self.uses: dict[str, ProgramUse] = {}
 
 
 class Preloader:
