@@ -1,7 +1,7 @@
 """Every block of the pages in docs, run as it is written, in the order of its page; and what pages say is printed.
 
 Places such as /opt/cache are moved into the test's directory. Buckets are on a server of loopback. `srun` starts the
-command that it is given, once.
+command that it is given, once. The modules and files that pages name hold small programs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,22 @@ def chunked_sum(x, *, chunk):
     return jax.lax.map(jnp.sum, x.reshape(-1, chunk)).sum()
 
 
+@jax.jit
+def evaluate(x):
+    return jnp.tanh(x).sum()
+
+
 if __name__ == "__main__":
     print(chunked_sum(jnp.ones(4096)), jax.jit(lambda x: jnp.tanh(x @ x.T).sum())(jnp.ones((256, 256))))
+"""
+SERVER = """
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def predict(x, lengths):
+    return jnp.tanh(x).sum(axis=1) * lengths
 """
 
 
@@ -101,10 +115,13 @@ def shell(tmp_path, bucket):
     commands.mkdir()
     executable(commands / "python", f'exec "{sys.executable}" "$@"')
     executable(commands / "ejcache", f'exec "{sys.executable}" -m ejcache "$@"')
-    executable(commands / "srun", 'exec "$@"')
+    executable(commands / "srun", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
     for place in PLACES:
         (tmp_path / place.lstrip("/")).mkdir(parents=True)
     (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "shapes.txt").write_text("f32[8,128]\nf32[16,128]\n")
+    (tmp_path / "my_server").mkdir()
+    (tmp_path / "my_server" / "model.py").write_text(SERVER)
 
     def run(text: str):
         for place in PLACES:
