@@ -309,7 +309,7 @@ def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_python, t
     status, said, err = run_command(run_python, tmp_path, "--spread", "--program", tmp_path / "train.py")
     assert (status, said["tuned"], said["failed"]) == (1, 2, 1), err
     (failed,) = [call for call in said["calls"] if call["operation"] == "always"]
-    assert "ended with status 9" in failed["problem"]
+    assert "ended with exit status 9" in failed["problem"]
     found = AutotuneStore(str(tmp_path / "place")).records(operation="ending")
     assert [[c.status.value for c in item.record.candidates] for item in found] == [["ok", "crashed"]] * 2
 

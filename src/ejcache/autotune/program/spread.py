@@ -7,7 +7,6 @@ process, or hangs on a device, would end the measurements on the other devices, 
 from __future__ import annotations
 
 import json
-import selectors
 import subprocess
 import sys
 from collections import Counter, deque
@@ -18,6 +17,7 @@ from ejcache.autotune.records.record import decode_record
 from ejcache.autotune.replay import TunedCall, TuningOutcome
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.environment import child_environment
+from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Spread"]
 
 _PROGRAM: Final = "ejcache.autotune.program.worker"
-_END_SECONDS: Final = 60.0
 _ATTEMPTS: Final = 3
 """A call whose process ends is tried again: the crash journal names the candidate, which is then left out."""
 
@@ -66,7 +65,7 @@ class Spread:
                 queue.start(place)
             yield from queue.results()
         finally:
-            queue.close()
+            queue.workers.kill()
 
 
 @dataclass(frozen=True)
@@ -99,67 +98,26 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
     return child_environment({"EJCACHE_AUTOTUNE_RECORD": "0", **changes})
 
 
-class _Worker:
+class _Worker(WorkerProcess):
     """A process that measures on one device."""
 
     def __init__(self, place: _Place, setup: Spread) -> None:
+        super().__init__(_PROGRAM, environment=_environment(place.environment))
         self.place = place
-        self.ready = False
+        self.is_ready = False
         self.task: RecordedCall | None = None
-        # In a session of its own: an interrupt from the keyboard is for the parent, which ends its workers.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", _PROGRAM],
-            env=_environment(place.environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._send(
-            {
-                "path": list(setup.path),
-                "modules": None if setup.modules is None else list(setup.modules),
-                "directory": setup.directory,
-                "device": place.device,
-                "force": setup.force,
-                "unsure": setup.unsure,
-            }
+        self.send(
+            path=list(setup.path),
+            modules=None if setup.modules is None else list(setup.modules),
+            directory=setup.directory,
+            device=place.device,
+            force=setup.force,
+            unsure=setup.unsure,
         )
 
     def give(self, task: RecordedCall) -> None:
         self.task = task
-        self._send({"path": task.path, "call": task.call, "problem": task.problem})
-
-    def answer(self) -> dict[str, Any] | None:
-        """The answer to the last line; None if the process has ended instead."""
-        assert self.process.stdout is not None  # noqa: S101 (for the type checker)
-        line = self.process.stdout.readline()
-        if not line.endswith("\n"):
-            return None
-        body: dict[str, Any] = json.loads(line)
-        return body
-
-    def end(self) -> int:
-        """Let the process end after its last answer; its exit status."""
-        try:
-            self.process.communicate(timeout=_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        return self.process.returncode
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-
-    def _send(self, body: dict[str, Any]) -> None:
-        assert self.process.stdin is not None  # noqa: S101 (for the type checker)
-        try:
-            self.process.stdin.write(json.dumps(body) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            # It has ended. Reading its answer says so.
-            pass
+        self.send(path=task.path, call=task.call, problem=task.problem)
 
 
 class _Queue:
@@ -169,70 +127,51 @@ class _Queue:
         self.setup = setup
         self.waiting = deque(calls)
         self.ended: Counter[str] = Counter()
-        self.workers: list[_Worker] = []
-        self.selector = selectors.DefaultSelector()
+        self.workers: WorkerProcesses[_Worker] = WorkerProcesses()
 
     def start(self, place: _Place) -> None:
-        worker = _Worker(place, self.setup)
-        self.workers.append(worker)
-        assert worker.process.stdout is not None  # noqa: S101 (for the type checker)
-        self.selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+        self.workers.add(_Worker(place, self.setup))
 
     def results(self) -> Iterator[TunedCall]:
-        while self.workers:
-            for event, _ in self.selector.select():
-                worker: _Worker = event.data
-                body = worker.answer()
-                if body is None:
-                    yield from self._lost(worker)
-                    continue
-                if "error" in body:
-                    raise UsageError(str(body["error"]))
-                worker.ready = True
-                if worker.task is not None:
-                    yield _result(worker.task, body)
-                    worker.task = None
-                if body.get("last"):
-                    self._forget(worker)
-                    worker.kill()
-                    self._replace(worker)
-                elif self.waiting:
-                    worker.give(self.waiting.popleft())
-                else:
-                    self._forget(worker)
-                    worker.end()
-
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.kill()
-        self.workers.clear()
-        self.selector.close()
+        for worker, answer in self.workers.answers():
+            if answer is None:
+                yield from self._lost(worker)
+                continue
+            if "error" in answer:
+                raise UsageError(str(answer["error"]))
+            worker.is_ready = True
+            if worker.task is not None:
+                yield _result(worker.task, answer)
+                worker.task = None
+            if answer.get("last"):
+                self.workers.remove(worker)
+                worker.kill()
+                self._replace(worker)
+            elif self.waiting:
+                worker.give(self.waiting.popleft())
+            else:
+                self.workers.remove(worker)
+                worker.end()
 
     def _lost(self, worker: _Worker) -> Iterator[TunedCall]:
         """A worker has ended: its call is tried again, and another worker takes its place."""
-        self._forget(worker)
-        status = worker.end()
+        how = how_it_ended(worker.end())
         task = worker.task
-        if not worker.ready:
-            raise EjcacheError(f"a process for measuring ended with status {status} before its first call")
+        if not worker.is_ready:
+            raise EjcacheError(f"a process for measuring ended with {how} before its first call")
         if task is not None:
             self.ended[task.path] += 1
             if self.ended[task.path] < _ATTEMPTS:
                 self.waiting.appendleft(task)
             else:
                 operation = "" if task.call is None else str(task.call["operation"])
-                problem = f"the process that measured it ended with status {status}, {_ATTEMPTS} times"
+                problem = f"the process that measured it ended with {how}, {_ATTEMPTS} times"
                 yield TunedCall(task.path, operation, TuningOutcome.FAILED, problem=problem)
         self._replace(worker)
 
     def _replace(self, worker: _Worker) -> None:
         if self.waiting:
             self.start(worker.place)
-
-    def _forget(self, worker: _Worker) -> None:
-        assert worker.process.stdout is not None  # noqa: S101 (for the type checker)
-        self.selector.unregister(worker.process.stdout)
-        self.workers.remove(worker)
 
 
 def _result(task: RecordedCall, body: dict[str, Any]) -> TunedCall:

@@ -1,7 +1,7 @@
 """A process that measures recorded calls on one device: `python -m ejcache.autotune.program.worker`.
 
-It reads JSON lines from standard input. The first one is the setup; each other one is a recorded call. It answers each
-line with one line. What candidates print goes to standard error.
+The first request is the setup; each other one is a recorded call. It answers each with one line; see
+`util.worker_processes`.
 
     setup  := {"path": sys.path, "modules": [name, …] | null, "directory": URL | null, "device": index | null,
                "force": bool, "unsure": bool}             answer := {"ready": true} or {"error": text}
@@ -17,7 +17,6 @@ With the argument `devices` it writes {"platform": text, "devices": [number, …
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.autotune.replay import replay
 from ejcache.errors import EjcacheError
+from ejcache.util.worker_processes import answering
 
 if TYPE_CHECKING:
     from ejcache.autotune.replay import TunedCall
@@ -37,16 +37,10 @@ __all__ = ["main"]
 
 def main() -> None:
     """Answer each line of standard input."""
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)
-
-        def answer(body: dict[str, Any]) -> None:
-            answers.write(json.dumps(body) + "\n")
-            answers.flush()
-
+    with answering() as answer:
         if sys.argv[1:] == ["devices"]:
             platform, devices = local_devices()
-            answer({"platform": platform, "devices": devices})
+            answer(platform=platform, devices=devices)
             return
         setup = json.loads(sys.stdin.readline())
         sys.path[:] = setup["path"]
@@ -57,15 +51,15 @@ def main() -> None:
             if setup["device"] is not None:
                 measure_on(setup["device"])
         except EjcacheError as exc:
-            answer({"error": str(exc)})
+            answer(error=str(exc))
             return
-        answer({"ready": True})
+        answer(ready=True)
         for line in sys.stdin:
             task = json.loads(line)
             recorded = RecordedCall(task["path"], task["call"], task["problem"])
             done = replay(recorded, store, names, force=setup["force"], unsure=setup["unsure"])
             last = done.record is not None and bool(done.record.measurement.get("interrupted"))
-            answer({**_fields(done), "last": last})
+            answer(**_fields(done), last=last)
             if last:
                 break
         store.close()

@@ -1,7 +1,6 @@
-"""A process of `ejcache warm`: `python -m ejcache.cli.warm.worker DESCRIPTOR TARGET`.
+"""A process of `ejcache warm`: `python -m ejcache.cli.warm.worker TARGET`.
 
-It imports the target, and compiles what it is asked for. It reads requests from its standard input, and writes answers
-to the descriptor: what the target prints goes to stderr.
+It imports the target, and compiles what it is asked for; see `util.worker_processes`.
 
     first answer := {"platform": "cpu", "jitted": true or false}    it is ready
     request      := {"shapes": text}                    compile the target for these arguments
@@ -18,13 +17,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import EjcacheError, UsageError
+from ejcache.util.worker_processes import answering
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +37,8 @@ _LENGTH: Final = 300
 
 def main(arguments: list[str]) -> None:
     """Serve the requests."""
-    descriptor, target = int(arguments[0]), arguments[1]
-    with os.fdopen(descriptor, "w") as answers:
-
-        def answer(**fields: Any) -> None:
-            answers.write(json.dumps(fields) + "\n")
-            answers.flush()
-
+    target = arguments[0]
+    with answering() as answer:
         try:
             function = _function(target)
         except Exception as exc:
