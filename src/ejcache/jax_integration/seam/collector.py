@@ -79,7 +79,7 @@ class OldObjects:
             gc.unfreeze()
 
     def end(self) -> None:
-        """The program exits: have everything collected, whoever has frozen it. To look who has would take longer."""
+        """The program exits: have all objects collected, even those that the program froze: looking takes longer."""
         if self._later is not None:
             gc.unfreeze()
         self._later = None

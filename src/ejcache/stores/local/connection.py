@@ -101,7 +101,7 @@ class IndexConnection:
         return leaving
 
     def _log_may_stay(self) -> bool:
-        """Whether the log is short and no entry is in it: whoever cannot read the log misses no entry.
+        """Whether the log is short and no entry is in it: a reader that cannot read the log misses no entry.
 
         If another process had the store open as well, there may be entries of that process in the log.
         """
