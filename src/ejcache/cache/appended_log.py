@@ -40,8 +40,11 @@ class AppendedLog:
         """Append a line, which holds no line break; does nothing if the file cannot be written."""
         path = self.path
         try:
-            make_private(path.parent)
-            written = append_regular(path, line + b"\n")
+            try:
+                written = append_regular(path, line + b"\n")
+            except FileNotFoundError:
+                make_private(path.parent)
+                written = append_regular(path, line + b"\n")
             # Another process may have renamed it meanwhile; renaming that process's fresh log would lose the renamed
             # one.
             if written.st_size > self.limit and path.stat().st_ino == written.st_ino:

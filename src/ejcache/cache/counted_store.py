@@ -7,13 +7,14 @@ import socket
 import threading
 import time
 import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.cache.counters import CacheTally, Stats
 from ejcache.errors import StoreError, StoreForbiddenError, UsageError
 from ejcache.stores.base import UploadingStore
-from ejcache.stores.location import display_url
+from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log, warn_once
 
@@ -63,6 +64,11 @@ class CountedStore:
         self._lock = threading.RLock()
         _alive.add(self)
         track_forks(self)
+
+    @cached_property
+    def absolute_url(self) -> str:
+        """`url` with an absolute path: `why` may be called in another directory. Parsing it takes 0.1 ms."""
+        return Location.parse(self.url).url
 
     @property
     def domain(self) -> str:

@@ -21,7 +21,6 @@ from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam import tracebacks as seam_tracebacks
 from ejcache.settings.floors import Floors
-from ejcache.stores.location import Location
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
@@ -249,7 +248,7 @@ def _record(
     """What the miss log says about a compilation before it is known whether it is stored."""
     return MissRecord(
         time=time.time(),
-        url=Location.parse(cache.url).url,  # a relative path means another directory where `why` is called
+        url=cache.absolute_url,
         reason=str(reason),
         outcome="",
         compile_seconds=seconds,
