@@ -32,6 +32,7 @@ USED_BY = {
     "concurrent.futures.ThreadPoolExecutor": {
         "bucket/async_client.py",  # asyncio wants one; this one hands its calls to util/threads.py
     },
+    "selectors.DefaultSelector": {"util/worker_processes.py"},
     "os.rename": {
         "stores/local/values.py",  # the commit of a value, whose index row names the file
         "stores/local/layout.py",  # moves a damaged index into quarantine, by directory descriptors
