@@ -156,7 +156,9 @@ _held: Final[weakref.WeakSet[HeldLease]] = weakref.WeakSet()
 
 def _release_all() -> None:
     for lease in list(_held):
-        if lease._pid == os.getpid() and not lease._ended:  # noqa: SLF001 (the other half of the class)
+        # A release that has begun holds the lock. The exit waits for it, too, or the lease would stay.
+        is_there = not lease._ended or lease._lock.locked()  # noqa: SLF001 (the other half of the class)
+        if lease._pid == os.getpid() and is_there:  # noqa: SLF001
             lease_scheduler.submit(lease.end)
     lease_scheduler.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
 

@@ -1,0 +1,44 @@
+"""Leases at the exit of a process."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from ejcache.coordination import leases
+from ejcache.coordination.leases import HeldLease, lease_scheduler
+
+
+class SlowLease(HeldLease):
+    """A lease whose removal takes as long as the test wants."""
+
+    def __init__(self):
+        self.began, self.may_end, self.deleted = threading.Event(), threading.Event(), False
+        super().__init__(600.0, lease_scheduler)
+
+    def _beat(self):
+        return True
+
+    def _delete(self):
+        self.began.set()
+        assert self.may_end.wait(200)
+        self.deleted = True
+
+
+def test_exit_waits_for_a_release_that_has_begun(monkeypatch):
+    """A lease that is being released in the background when the process exits is removed before it ends."""
+    monkeypatch.setattr(leases, "_held", weakref.WeakSet())  # without the leases of other tests
+    lease = SlowLease()
+    lease.release()
+    assert lease.began.wait(200)
+    drain, waiting = lease_scheduler.drain, []
+
+    def watched_drain(**limits):
+        waiting.append(lease_scheduler.waiting)
+        lease.may_end.set()
+        return drain(**dict.fromkeys(limits, 200.0))
+
+    monkeypatch.setattr(lease_scheduler, "drain", watched_drain)
+    leases._release_all()
+    assert waiting[0] >= 1
+    assert lease.deleted
