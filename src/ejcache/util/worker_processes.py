@@ -100,8 +100,8 @@ class WorkerProcess:
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def end(self, *, timeout: float = _END_SECONDS) -> int:
-        """Wait until the child has ended, and kill it after `timeout` seconds.
+    def end(self, *, timeout: float | None = _END_SECONDS) -> int:
+        """Wait until the child has ended, and kill it after `timeout` seconds; None waits as long as it takes.
 
         Returns:
             Its exit status, or minus the signal that ended it.

@@ -28,7 +28,7 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, self._end_options(args, takes_value))
 
     def program_begins(self, argument: str) -> bool:  # noqa: ARG002 (for commands that also run something else)
-        """Whether this argument, the first that is no option, is a program with options of its own."""
+        """Whether this argument, the first that is not an option, is a program with options of its own."""
         return True
 
     def _end_options(self, arguments: Sequence[str], takes_value: set[str]) -> list[str]:

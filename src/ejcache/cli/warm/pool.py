@@ -119,7 +119,8 @@ class WarmingPool:
 
     def _end(self, worker: _Worker) -> None:
         """A process has ended, as it should or not."""
-        how = how_it_ended(worker.end())
+        # It may still write its counters to slow storage.
+        how = how_it_ended(worker.end(timeout=None))
         if not worker.is_ready:
             raise EjcacheError(f"warm: {self._target} ends its process with {how} when it is imported")
         if worker.request is not None:
