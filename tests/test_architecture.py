@@ -22,6 +22,7 @@ LEVELS = {
     "errors": 0,
     "util": 1,
     "entry": 2,
+    "fingerprint": 2,
     "settings": 3,
     "keys": 4,
     "bucket": 5,
