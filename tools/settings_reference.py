@@ -38,6 +38,7 @@ _TYPES: Final[dict[Callable[[Any], Any], tuple[str, str]]] = {
     read.xla_caches: ("str", "str"),
     read.salt: ("str", "str"),
     read.texts: ("str | Sequence[str | PathLike[str]]", "tuple[str, ...]"),
+    read.direct_mode: ('bool | Literal["off", "on", "strict", "explain"]', 'Literal["off", "on", "strict", "explain"]'),
     read.autotune_policy: ('Literal["autotune", "heuristics", "error"]',) * 2,
     read.stamp: ('Literal["hash", "json", "none"]',) * 2,
     read.switch_or_location: ("bool | str | PathLike[str]", "bool | str"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ejcache.cache.counters import Stats
     from ejcache.errors import (
         CompileForbiddenError,
+        DirectModeError,
         EjcacheError,
         EntryCorruptError,
         EntryError,
@@ -52,6 +53,7 @@ __all__ = [
     "AutotuneStore",
     "CompilationCache",
     "CompileForbiddenError",
+    "DirectModeError",
     "EjcacheError",
     "EntryCorruptError",
     "EntryError",

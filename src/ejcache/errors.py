@@ -6,6 +6,8 @@
     │   │   ├── UnknownSettingError     there is no setting or variable of this name
     │   │   └── JaxImportError          an environment variable with which JAX cannot be imported
     │   └── InvalidKeyError
+    ├── CompileForbiddenError           a program would have been compiled where `forbid_compile` forbids it
+    ├── DirectModeError                 a record of direct mode was wrong, and direct=strict makes that an error
     ├── EntryError                      the bytes are not the intact entry that was asked for: a miss
     │   ├── EntryCorruptError           truncated, changed, or never an entry
     │   ├── EntryForeignError           an intact entry of another key
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 __all__ = [
     "CompileForbiddenError",
+    "DirectModeError",
     "EjcacheError",
     "EntryCorruptError",
     "EntryError",
@@ -102,6 +105,10 @@ class JaxImportError(SettingError):
 
 class InvalidKeyError(UsageError):
     """A key that no store can hold: not text, empty, too long, or with characters that text files cannot carry."""
+
+
+class DirectModeError(EjcacheError, RuntimeError):
+    """A record of direct mode named another program than the trace gave, and `direct=strict` makes that an error."""
 
 
 class CompileForbiddenError(EjcacheError, RuntimeError):

@@ -75,7 +75,7 @@ def first_run(directory, factors, **settings):
 
 def settle():
     """Wait until this process loads nothing in the background, and plans nothing."""
-    preloader = activate._session.preloader
+    preloader = activate._session.compiler.preloader
     assert preloader._scheduler.drain(patience=WAIT, limit=WAIT)
     if preloader._loader is not None:
         assert preloader._loader._scheduler.drain(patience=WAIT, limit=WAIT)
@@ -205,7 +205,7 @@ def test_what_is_being_loaded_when_nobody_has_asked_for_long_is_released(directo
     loads.may_go.clear()
     with start(directory, preload_threads=2) as cache:
         assert loads.begun.acquire(timeout=WAIT)
-        loader = activate._session.preloader._loader
+        loader = activate._session.compiler.preloader._loader
         released = threading.Event()
         monkeypatch.setattr(loader, "_release", lambda: (type(loader)._release(loader), released.set()))
         loader._release_if_idle()
@@ -417,7 +417,7 @@ def test_a_forked_child_preloads_nothing_and_works(program):
     child = """
         pid = os.fork()
         if pid == 0:
-            preloader = ejcache.jax_integration.activate._session.preloader
+            preloader = ejcache.jax_integration.activate._session.compiler.preloader
             os._exit(0 if preloader._loader is None and preloader._closed else 1)
         assert os.waitpid(pid, 0)[1] == 0
     """

@@ -25,7 +25,7 @@ PROGRAM = """
     cache = ejcache.enable("gs://bucket/a", {floor})
     jax.devices()
     # A busy machine reads the profile late; then the requests for the first programs, or the exit, do not wait for it.
-    for run in ejcache.jax_integration.activate._session.preloader._runs:
+    for run in ejcache.jax_integration.activate._session.compiler.preloader._runs:
         run.planned.wait(60)
     if sys.argv[1:] == ["wait"]:
         for _ in range(60_000):

@@ -26,6 +26,7 @@ from ejcache.errors import (
 from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.settings.floors import Floors
 from ejcache.stores.base import TwoTiers
+from ejcache.util.log import log
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
@@ -246,16 +247,40 @@ class CachePolicy(CountedStore):
             return ""
         return digest
 
-    def write_profile(self, header: entry.Header, profile: bytes, settings: Settings) -> bool:
-        """Store a profile beside the entries, replacing an older one of that key; False if it was not stored.
+    def read_beside(self, key: str, kind: str, settings: Settings, *, max_size: int) -> bytes | None:
+        """What `write_beside` stored, or None if there is nothing of this kind, or it is damaged or too large.
 
-        Minimum sizes and hit and miss counters do not apply: a profile is small and is not an executable.
+        Args:
+            key: of the object.
+            kind: in its header.
+            settings: which store.
+            max_size: bytes; a larger object is not decoded.
+
+        Raises:
+            StoreError: the storage failed.
+        """
+        store = self.opened(settings)
+        data = store.get(key) if store is not None else None
+        if data is None:
+            return None
+        try:
+            header = entry.verify(data, key=key, kind=kind)
+            return entry.decode(data, verified=header).raw if header.raw_size <= max_size else None
+        except EntryError as exc:
+            # The next write replaces it.
+            log.debug("ejcache: %s cannot be read: %s", key, exc)
+            return None
+
+    def write_beside(self, header: entry.Header, raw: bytes, settings: Settings) -> bool:
+        """Store a profile or a record beside the entries, replacing an older one of that key; False if it was not.
+
+        Minimum sizes and hit and miss counters do not apply: it is small and is not an executable.
         """
         store = self.opened(settings)
         if store is None or not self._may_write(store, settings) or settings.disabled_reason:
             return False
         try:
-            store.replace(header.key, entry.encode(replace(header, created=time.time()), profile))
+            store.replace(header.key, entry.encode(replace(header, created=time.time()), raw))
         except StoreError as exc:
             self.report_failure("write an entry", exc, settings, program=header.name)
             return False

@@ -26,11 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Unpack
 
-    from ejcache.jax_integration.preload.preloader import Preloader
+    from ejcache.jax_integration.compiling import Compiler
     from ejcache.jax_integration.seam.flags import FlagReader
     from ejcache.settings.typed import SettingOptions
 
-__all__ = ["active", "current_settings", "disable", "disabled", "enable", "enable_from_environment"]
+__all__ = [
+    "active",
+    "compiler_in_use",
+    "current_settings",
+    "disable",
+    "disabled",
+    "enable",
+    "enable_from_environment",
+]
 
 
 class _Session:
@@ -41,7 +49,7 @@ class _Session:
         self.source = SettingsSource(flags)
         self.collector = CollectorPatch(lambda: int(self.settings().tracing_gc_threshold))
         self.changed: dict[str, tuple[Any, Any]] = {}
-        self.preloader: Preloader | None = None
+        self.compiler: Compiler | None = None
         self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
         self._opened_as: tuple[str, int, bool] | None = None
         self._current: tuple[Settings, CachePolicy | None, CompilationCache | None] | None = None
@@ -267,8 +275,8 @@ def disable() -> None:
         session.restore()
         session.flags.unwatch()
         session.collector.uninstall()
-    if session.preloader is not None:
-        session.preloader.close()
+    if session.compiler is not None:
+        session.compiler.preloader.close()
     session.close()
 
 
@@ -300,6 +308,12 @@ def active() -> CompilationCache | None:
     """The cache that compilations use now. None if ejcache is not enabled or a setting disables caching."""
     session = _session
     return session.cache() if session is not None else None
+
+
+def compiler_in_use() -> Compiler | None:
+    """What compiles for JAX now; None if ejcache is not enabled."""
+    session = _session
+    return session.compiler if session is not None else None
 
 
 def current_settings() -> Settings:
@@ -338,7 +352,7 @@ def _install(session: _Session) -> None:
     session.flags.watch()
     compiler = Compiler(settings=session.settings, cache=session.policy, active=session.cache, reset=session.close)
     seam.install(compiler)
-    session.preloader = compiler.preloader
+    session.compiler = compiler
     compiler.preloader.watch()
     session.collector.install()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ejcache.cache.counters import Miss
-from ejcache.keys.key import PGLE
+from ejcache.keys.key import PGLE, parse_any_key
 
 if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
@@ -19,7 +19,23 @@ if TYPE_CHECKING:
     from ejcache.keys.key import CacheKey
     from ejcache.settings.resolve import Settings
 
-__all__ = ["Compilation", "KeyText", "Profile"]
+__all__ = ["Compilation", "KeyText", "Profile", "StoredKey"]
+
+
+class StoredKey(NamedTuple):
+    """A key of which only the text is known, because a record names it and no program was lowered."""
+
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The module's name, as the text has it."""
+        return parse_any_key(self.text).name
+
+    @property
+    def variant(self) -> str:
+        """The variant, as the text has it."""
+        return parse_any_key(self.text).variant
 
 
 class Profile(NamedTuple):

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import time
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
 from ejcache.cache.reasons import why_not_stored
-from ejcache.jax_integration.compilation import Compilation, KeyText
+from ejcache.jax_integration.compilation import Compilation, KeyText, StoredKey
+from ejcache.jax_integration.direct.made import note_made
 from ejcache.jax_integration.lowering.key import PointerError, alternative_key, make_key, short_digest
 from ejcache.jax_integration.origins import ExecutableOrigins
 from ejcache.jax_integration.preload.preloader import Preloader
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.sharing import Sharing
     from ejcache.jax_integration.xla_caches.directories import XlaCaches
+    from ejcache.keys.key import CacheKey
     from ejcache.settings.resolve import Settings
 
 __all__ = ["Compiler"]
@@ -84,8 +86,8 @@ class Compiler:
         active: Callable[[], CompilationCache | None],
         reset: Callable[[], None],
     ) -> None:
-        self._settings = settings
-        self._cache = cache
+        self.settings = settings
+        self.cache_of = cache
         self._active = active
         self._close = reset
         self._ranks: RankAgreement | None = None
@@ -118,7 +120,7 @@ class Compiler:
     def _xla_caches(self) -> XlaCaches:
         from ejcache.jax_integration.xla_caches.directories import XlaCaches
 
-        return XlaCaches(settings=self._settings, report_failure=self._report_failure)
+        return XlaCaches(settings=self.settings, report_failure=self._report_failure)
 
     # -- the key ---------------------------------------------------------------------------------------------------
 
@@ -135,8 +137,8 @@ class Compiler:
     def _key_or_reason(
         self, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
     ) -> KeyText | Skip:
-        settings = self._settings()
-        cache = self._cache(settings)
+        settings = self.settings()
+        cache = self.cache_of(settings)
         if cache is None:
             return Skip.DISABLED
         if not seam.can_serialize(backend):
@@ -209,6 +211,23 @@ class Compiler:
     def _count_hit(self, compilation: Compilation, target: CompileTarget, found: Loaded) -> None:
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
         self.preloader.note(compilation, target, found)
+        note_made(found.executable, compilation.text, target)
+
+    def load(self, key: str, target: CompileTarget, cache: CachePolicy, settings: Settings) -> Loaded | None:
+        """Load and count the entry under a key that a record names, not a lowered program; None if it is gone."""
+        compilation = Compilation(
+            key=cast("CacheKey", StoredKey(key)),  # loading needs no more of it than this
+            settings=settings,
+            cache=cache,
+            device_ids=tuple(device.id for device in target.devices),
+            ranks=(process_index(),),
+        )
+        found = self._look_up(compilation, key, target)
+        if not isinstance(found, Loaded):
+            return None
+        self._count_hit(compilation, target, found)
+        seam.record_hit(compilation.key.name, key, found.header.compile_seconds, found.seconds)
+        return found
 
     def _look_up(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | Miss:
         """Look up and load what this rank can see under `text`, or under its alternative for this kind of host."""
@@ -385,6 +404,8 @@ class Compiler:
         else:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
             skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
+            if skip in {None, Skip.DUPLICATE}:
+                note_made(executable, compilation.text, program.target)
             if skip in {None, Skip.QUICK, Skip.DUPLICATE}:
                 self.preloader.note(compilation, program.target, seconds=seconds, stored=skip is not Skip.QUICK)
         return executable
@@ -475,7 +496,7 @@ class Compiler:
 
     def is_enabled(self) -> bool:
         """Whether compilations use a cache now."""
-        return self._cache(self._settings()) is not None
+        return self.cache_of(self.settings()) is not None
 
     def reset(self) -> None:
         """JAX's `reset_cache()` was called: close the stores, and check contents anew."""
@@ -504,8 +525,8 @@ class Compiler:
         return self._ranks
 
     def _report_failure(self, doing: str, exc: Exception) -> None:
-        settings = self._settings()
-        cache = self._cache(settings)
+        settings = self.settings()
+        cache = self.cache_of(settings)
         if cache is not None:
             cache.report_failure(doing, exc, settings)
 

@@ -110,7 +110,7 @@ class PgleVariants:
         else:
             options.executable_build_options.fdo_profile = compilation.profile.data
 
-    def write_profile(self, compilation: Compilation, profile: Profile) -> None:
+    def write_beside(self, compilation: Compilation, profile: Profile) -> None:
         """Store a profile for every process that compiles this program with another tool chain."""
         key = compilation.key
         header = entry.Header(
@@ -124,7 +124,7 @@ class PgleVariants:
             profile_digest=profile.digest,
             extra=profile.fields(),
         )
-        compilation.cache.write_profile(header, profile.data, compilation.settings)
+        compilation.cache.write_beside(header, profile.data, compilation.settings)
 
     def _is_news(self, compilation: Compilation) -> bool:
         """True the first time that only the plain entry exists, so that JAX warns once per program."""

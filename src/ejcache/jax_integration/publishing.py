@@ -169,7 +169,7 @@ class Publisher:
         if profile is not None:
             extra["profile"] = profile.fields()
             if not profile.from_store:
-                self._variants.write_profile(compilation, profile)
+                self._variants.write_beside(compilation, profile)
         header = entry.Header(
             key=where,
             name=record.name,

@@ -8,6 +8,7 @@ process inherits. Nothing outside this room touches `os.environ`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from ejcache.settings.table import SETTINGS
 from ejcache.settings.values import switch_or_location
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "OTHER_VARIABLES",
@@ -23,7 +24,9 @@ __all__ = [
     "child_environment",
     "environment_variable",
     "export_settings",
+    "fixed_hash_seed",
     "settings_environment",
+    "variable_digests",
     "variables_to_compare",
 ]
 
@@ -91,3 +94,21 @@ def export_settings(values: Mapping[str, Any]) -> None:
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}
+
+
+def variable_digests(names: Iterable[str]) -> dict[str, str | None]:
+    """A short digest of the value of each variable as it is now, or None where it is not set.
+
+    Direct mode compares them; the values themselves may be secrets, and are stored nowhere.
+    """
+    return {name: _digest(value) if (value := os.environ.get(name)) is not None else None for name in names}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def fixed_hash_seed() -> str:
+    """The hash seed that `PYTHONHASHSEED` fixes for every process that has it; empty if each process has its own."""
+    seed = os.environ.get("PYTHONHASHSEED", "")
+    return seed if seed.isdigit() else ""

@@ -189,14 +189,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "if set, every process that uses JAX enables the cache; 0: no process does, nor does @ejit",
     ),
     _variable(
-        "cache_compiles",
-        "EASYDEL_CACHE_COMPILES",
-        read.boolean,
-        None,
-        YES_NO,
-        "no effect: with either value ejkernel caches what it compiles, and so does @ejit; EJCACHE=0 disables that",
-    ),
-    _variable(
         "recompile_force",
         "EASYDEL_RECOMPILE_FORCE",
         read.boolean,
@@ -332,6 +324,22 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         50_000,
         "a number of objects, or 0 to leave the collector alone",
         "Python's cyclic garbage collector waits for this many new objects while JAX traces and lowers a function",
+    ),
+    _variable(
+        "direct",
+        ("EJCACHE_DIRECT", "EASYDEL_CACHE_COMPILES"),
+        read.direct_mode,
+        "off",
+        "true or false, strict or explain",
+        "find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)",
+    ),
+    _variable(
+        "direct_check_one_in",
+        "EJCACHE_DIRECT_CHECK_ONE_IN",
+        read.integer,
+        20,
+        "a number, or 0 for never",
+        "direct mode traces at one call in so many that it could answer, and compares",
     ),
     _variable(
         "report",

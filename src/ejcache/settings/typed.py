@@ -51,8 +51,6 @@ class SettingOptions(TypedDict, total=False):
     """With share_binary, how long the other processes wait before they compile themselves."""
     activate: bool | str | PathLike[str]
     """If set, every process that uses JAX enables the cache; 0: no process does, nor does @ejit."""
-    cache_compiles: bool
-    """No effect: with either value ejkernel caches what it compiles, and so does @ejit; EJCACHE=0 disables that."""
     recompile_force: bool
     """Ignore stored entries, compile, and replace them."""
     full_cache: bool
@@ -87,6 +85,10 @@ class SettingOptions(TypedDict, total=False):
     """How many requests fetch entries of a remote cache at once, for all processes of a host together."""
     tracing_gc_threshold: int
     """Python's cyclic garbage collector waits for this many new objects while JAX traces and lowers a function."""
+    direct: bool | Literal["off", "on", "strict", "explain"]
+    """Find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)."""
+    direct_check_one_in: int
+    """Direct mode traces at one call in so many that it could answer, and compares."""
     report: str | PathLike[str] | None
     """Print or write a report when the process exits."""
     progress: bool
@@ -136,7 +138,6 @@ class SettingValues:
     share_binary: bool
     share_binary_timeout_ms: int
     activate: bool | str | None
-    cache_compiles: bool | None
     recompile_force: bool
     full_cache: bool
     local_dir: str | None
@@ -155,6 +156,8 @@ class SettingValues:
     preload_threads: int | None
     preload_requests: int
     tracing_gc_threshold: int
+    direct: Literal["off", "on", "strict", "explain"]
+    direct_check_one_in: int
     report: str | None
     progress: bool
     autotune_dir: str | None

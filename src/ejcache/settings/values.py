@@ -23,6 +23,7 @@ __all__ = [
     "Value",
     "autotune_policy",
     "boolean",
+    "direct_mode",
     "finite_seconds",
     "integer",
     "jax_reading",
@@ -195,6 +196,14 @@ def _one_of(value: Any, *accepted: str) -> str:
 
 def autotune_policy(value: Any) -> str:
     return _one_of(value, "autotune", "heuristics", "error")
+
+
+def direct_mode(value: Any) -> str:
+    """`off`, `on`, `strict` or `explain`; a boolean means `on` or `off`."""
+    text = str(value).strip().lower()
+    if text in {"on", "strict", "explain"}:
+        return text
+    return "on" if boolean(text) else "off"
 
 
 def stamp(value: Any) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "alternative_key",
     "compiler_environment",
     "make_key",
+    "program_independent_parts",
     "short_digest",
 ]
 
@@ -156,3 +157,22 @@ def compiler_environment(backend: Any, settings: Settings) -> str:
         *environment_components(platform).settings,
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def program_independent_parts(backend: Any, settings: Settings) -> tuple[str, ...]:
+    """Texts that change whenever a part of keys changes that the program, its options and its devices do not decide.
+
+    What leads to a key without lowering the program holds only where these are the same. They are stricter than a key:
+    the host's CPU counts for every platform.
+    """
+    participants = device_components(list(backend.devices()), backend)
+    return (
+        compiler_environment(backend, settings),
+        participants.layout,
+        participants.machine,
+        cpu_identity(),
+        cpu_threads(),
+        environment_components(str(backend.platform)).arguments,
+        seam.custom_hook(),
+        f"{settings.include_metadata_in_key} {settings.remove_custom_partitioning_ptr} {settings.source_file_regex}",
+    )

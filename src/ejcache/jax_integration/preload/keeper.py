@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ejcache import entry
-from ejcache.errors import EntryError
+from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.lowering.key import compiler_environment
 from ejcache.jax_integration.preload.entry_point import entry_point
 from ejcache.jax_integration.preload.run_profile import (
@@ -76,19 +76,16 @@ class ProfileKeeper:
         if not any(differs(self._stored, now, name) for name in used):
             return
         header = entry.Header(key=self._key, kind=RUN_PROFILE_KIND, jax=jax.__version__)
-        if self._policy.write_profile(header, encode_profile(now), self._settings):
+        if self._policy.write_beside(header, encode_profile(now), self._settings):
             self._stored = now
 
     def _read(self) -> RunProfile:
-        store = self._policy.opened(self._settings)
-        data = store.get(self._key) if store is not None else None
-        if data is None:
+        raw = self._policy.read_beside(self._key, RUN_PROFILE_KIND, self._settings, max_size=MAX_PAYLOAD)
+        if raw is None:
             return RunProfile()
         try:
-            header = entry.verify(data, key=self._key, kind=RUN_PROFILE_KIND)
-            if header.raw_size <= MAX_PAYLOAD:
-                return decode_profile(entry.decode(data, verified=header).raw)
-        except EntryError as exc:
+            return decode_profile(raw)
+        except EntryCorruptError as exc:
             # The end of this run replaces it.
             log.debug("ejcache: the run profile %s cannot be read: %s", self._key, exc)
-        return RunProfile()
+            return RunProfile()

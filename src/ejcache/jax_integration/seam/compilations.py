@@ -1,6 +1,7 @@
 """Sees each compilation before it begins, also those of programs that ask no cache.
 
-`jax._src.compiler.backend_compile_and_load` is where JAX gives a module to XLA, with and without a cache.
+`jax._src.compiler.backend_compile_and_load` is where JAX gives a module to XLA, with and without a cache;
+`compile_or_get_cached` is where it looks for an executable, once it has lowered a function.
 
 Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`.
 """
@@ -18,8 +19,9 @@ from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
-__all__ = ["before_each_compilation"]
+__all__ = ["around_each_compilation", "before_each_compilation"]
 
 
 def before_each_compilation(call: Callable[[str], None]) -> None:
@@ -47,4 +49,23 @@ def before_each_compilation(call: Callable[[str], None]) -> None:
     _watching.append(call)  # afterwards: a thread that finds it there is watched
 
 
+def around_each_compilation(context: Callable[[], AbstractContextManager[None]]) -> None:
+    """From now on, JAX gets each executable in such a context: when it is loaded or compiled, after it was lowered.
+
+    There is one such context in a process; a second call with the same one does nothing.
+    """
+    if context in _around:
+        return
+    original = jax_compiler.compile_or_get_cached
+
+    @functools.wraps(original)
+    def compile_in_context(*arguments: Any, **named: Any) -> Any:
+        with context():
+            return original(*arguments, **named)
+
+    jax_compiler.compile_or_get_cached = without_our_frames(compile_in_context)
+    _around.append(context)
+
+
 _watching: list[Callable[[str], None]] = []
+_around: list[Callable[[], AbstractContextManager[None]]] = []

@@ -1,0 +1,1 @@
+"""Direct mode: from a function's call to its executable, without tracing the function."""

@@ -1,0 +1,176 @@
+"""The records of direct mode: what a call needs to reach its executable without tracing. Pure functions.
+
+A document holds the records of one function, called with one signature in one environment. It is stored as an entry of
+kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 1):
+
+    payload    := JSON, an object of:
+      version    1
+      function   module and qualified name
+      off        why direct mode is off for this document; empty if it is not
+      records    a list of records, the latest first
+    record     := an object of:
+      walk       digest of everything that the walk of the function found, in hex
+      tokens     an object: path → short digest, to name what has changed
+      guards     as `fingerprint.guards_format` encodes the guards on libraries
+      variables  an object: environment variable that the trace read → digest of its value, or null if it was not set
+      entry      the key that the lowered program has
+      fastpath   as `direct.fastpath_format` encodes it
+      recorded   the witness that traced the function first
+      proven     the witness that traced it again and found the same key; null while the record is unproven
+    witness    := an object of: process (random, in hex), seed (digest of the process's hash seed), time (of the epoch)
+
+Unknown fields are ignored. A document of a later version, or a damaged one, is none.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ejcache.errors import EntryCorruptError, InvalidKeyError
+from ejcache.util.key_text import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DIRECT_RECORD_KIND",
+    "MAX_PAYLOAD",
+    "DirectDocument",
+    "DirectRecord",
+    "Witness",
+    "decode_document",
+    "encode_document",
+    "with_record",
+    "without_record",
+]
+
+DIRECT_RECORD_KIND: Final = "direct_record"
+"""`kind` in the header of the stored object."""
+MAX_PAYLOAD: Final = 8 << 20
+"""Bytes of a payload; a larger one is neither written nor decoded."""
+_VERSION: Final = 1
+_MAX_RECORDS: Final = 4
+
+
+class Witness(NamedTuple):
+    """A process that traced the function.
+
+    Attributes:
+        process: a random name of the process, in hex.
+        seed: a digest that differs for processes with different hash seeds.
+        time: seconds since the epoch.
+    """
+
+    process: str
+    seed: str
+    time: float
+
+
+class DirectRecord(NamedTuple):
+    """One state of everything that the trace reads, and the executable that it leads to; see the grammar above."""
+
+    walk: str
+    tokens: Mapping[str, str]
+    guards: Mapping[str, Any]
+    variables: Mapping[str, str | None]
+    entry: str
+    fastpath: Mapping[str, Any]
+    recorded: Witness
+    proven: Witness | None = None
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What must be equal for two records to be about the same state."""
+        return self.walk, dict(self.variables), self.entry
+
+
+class DirectDocument(NamedTuple):
+    """The records of one function, signature and environment, the latest first."""
+
+    function: str
+    records: tuple[DirectRecord, ...] = ()
+    off: str = ""
+
+
+def with_record(document: DirectDocument, record: DirectRecord) -> DirectDocument:
+    """The document with this record first, in place of the one of the same state; the oldest is dropped."""
+    others = [each for each in document.records if each.state != record.state]
+    return document._replace(records=(record, *others)[:_MAX_RECORDS])
+
+
+def without_record(document: DirectDocument, record: DirectRecord, *, why: str) -> DirectDocument:
+    """The document without the record, which was wrong; direct mode is off for it from now on."""
+    return document._replace(records=tuple(each for each in document.records if each is not record), off=why)
+
+
+def encode_document(document: DirectDocument) -> bytes | None:
+    """The payload, or None if it would be too large."""
+    about = {
+        "version": _VERSION,
+        "function": document.function,
+        "off": document.off,
+        "records": [
+            {**record._asdict(), "recorded": record.recorded._asdict(), "proven": _witness_fields(record.proven)}
+            for record in document.records
+        ],
+    }
+    payload = json.dumps(about, separators=(",", ":")).encode()
+    return payload if len(payload) <= MAX_PAYLOAD else None
+
+
+def _witness_fields(witness: Witness | None) -> dict[str, Any] | None:
+    return witness._asdict() if witness is not None else None
+
+
+def decode_document(payload: bytes) -> DirectDocument:
+    """The document in a payload.
+
+    Raises:
+        EntryCorruptError: it is not one, or one of a later version.
+    """
+    if len(payload) > MAX_PAYLOAD:
+        raise EntryCorruptError(f"a direct record of {len(payload)} bytes, and at most {MAX_PAYLOAD} are read")
+    try:
+        about = json.loads(payload.decode("ascii"))
+        if about["version"] != _VERSION:
+            raise EntryCorruptError("a direct record of a later version")
+        records = tuple(_record(fields) for fields in about["records"][:_MAX_RECORDS])
+        return DirectDocument(_text(about["function"]), records, _text(about["off"]))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidKeyError) as exc:
+        raise EntryCorruptError("the payload is not a direct record") from exc
+
+
+def _record(fields: dict[str, Any]) -> DirectRecord:
+    proven = fields["proven"]
+    return DirectRecord(
+        walk=_text(fields["walk"]),
+        tokens={_text(path): _text(token) for path, token in _object(fields["tokens"]).items()},
+        guards=_object(fields["guards"]),
+        variables={
+            _text(name): None if value is None else _text(value) for name, value in _object(fields["variables"]).items()
+        },
+        entry=check_key(fields["entry"]),
+        fastpath=_object(fields["fastpath"]),
+        recorded=_witness(fields["recorded"]),
+        proven=None if proven is None else _witness(proven),
+    )
+
+
+def _witness(fields: dict[str, Any]) -> Witness:
+    time = fields["time"]
+    if type(time) not in {int, float} or not 0.0 <= time < 1e15:
+        raise ValueError(time)
+    return Witness(_text(fields["process"]), _text(fields["seed"]), float(time))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise ValueError(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(value)
+    return value
