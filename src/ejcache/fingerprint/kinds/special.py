@@ -1,0 +1,200 @@
+"""Objects of the standard library that keep their content in a way of their own, and those that have none to read."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime as dt
+import decimal
+import fractions
+import io
+import logging
+import operator
+import os
+import pathlib
+import random
+import re
+import sys
+import threading
+import types
+import typing
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.fingerprint.kinds.classes import is_library_class
+from ejcache.fingerprint.kinds.forbidden import is_environment
+from ejcache.fingerprint.kinds.real_types import class_text, kind_name, module_dict, mro_of, type_dict, type_name
+
+if TYPE_CHECKING:
+    from ejcache.fingerprint.kinds.graph import Handler, Node
+
+__all__ = ["HANDLERS", "write_logger", "write_module", "write_thread_local"]
+
+
+def write_module(node: Node, value: Any) -> None:
+    """A module that is kept as a value: any of its names may be read from it."""
+    node.refuse(f"is the module {module_dict(value).get('__name__')}")
+
+
+def write_logger(node: Node, value: Any) -> None:
+    """What decides whether a logger writes: its level, those above it, and what is disabled."""
+    node.write(b"logger", str(value.__dict__.get("name")).encode())
+    node.write(b"%d" % logging.Logger.getEffectiveLevel(value), b"%d" % logging.root.manager.disable)
+    node.write(b"disabled" if value.__dict__.get("disabled") else b"enabled")
+
+
+def write_thread_local(node: Node, value: Any) -> None:
+    """What this thread keeps in a thread local."""
+    for kind in mro_of(type(value)):
+        if "__init__" in type_dict(kind) and kind is not object and not is_library_class(kind):
+            node.refuse(f"is {kind_name(value)}, whose __init__ would run")
+    node.write(b"thread local", class_text(type(value)).encode())
+    for name, attribute in list(threading.local.__getattribute__(value, "__dict__").items()):
+        node.child(f".{name}", attribute)
+
+
+def _token(node: Node, value: Any) -> None:
+    node.write(type_name(type(value)).encode())
+
+
+def _by_repr(node: Node, value: Any) -> None:
+    node.write(class_text(type(value)).encode(), repr(value).encode())
+
+
+def _by_reduce(node: Node, value: Any) -> None:
+    node.write(class_text(type(value)).encode())
+    for index, part in enumerate(value.__reduce__()):
+        if index or not isinstance(part, type):
+            node.child(f".__reduce__()[{index}]", part)
+
+
+def _decimal(node: Node, value: Any) -> None:
+    node.write(b"Decimal", str(decimal.Decimal.as_tuple(value)).encode())
+
+
+def _fraction(node: Node, value: Any) -> None:
+    node.write(b"Fraction")
+    node.child(".numerator", fractions.Fraction.numerator.fget(value))  # type: ignore[attr-defined]
+    node.child(".denominator", fractions.Fraction.denominator.fget(value))  # type: ignore[attr-defined]
+
+
+def _path(node: Node, value: Any) -> None:
+    node.write(class_text(type(value)).encode(), pathlib.PurePath.__str__(value).encode("utf-8", "surrogateescape"))
+
+
+def _pattern(node: Node, value: Any) -> None:
+    node.write(b"Pattern", b"%d" % value.flags)
+    node.child(".pattern", value.pattern)
+
+
+def _random(node: Node, value: Any) -> None:
+    if value is vars(random).get("_inst"):
+        node.refuse("is the random number generator of the module random")
+    node.write(b"Random")
+    node.child(".getstate()", random.Random.getstate(value))
+
+
+def _context_variable(node: Node, value: Any) -> None:
+    node.write(b"ContextVar", value.name.encode())
+    content = value.get(_UNSET)
+    node.write(b"unset") if content is _UNSET else node.child("", content)
+
+
+_UNSET: Final = object()
+
+
+def _weak_reference(node: Node, value: Any) -> None:
+    referent = weakref.ref.__call__(value)
+    node.write(b"weak reference")
+    node.child("", referent)
+
+
+def _generic_alias(node: Node, value: Any) -> None:
+    node.write(b"generic")
+    node.child(".__origin__", value.__origin__)
+    node.child(".__args__", value.__args__)
+
+
+def _union(node: Node, value: Any) -> None:
+    node.write(b"union")
+    node.child(".__args__", value.__args__)
+
+
+def _typing_alias(node: Node, value: Any) -> None:
+    """A typing construct written in Python, by its attributes."""
+    node.write(class_text(type(value)).encode())
+    attributes = object.__getattribute__(value, "__dict__")
+    for name in ("_name", "__origin__", "__args__", "__metadata__", "__forward_arg__", "__bound__", "__constraints__"):
+        if name in attributes:
+            node.child(f".{name}", attributes[name])
+
+
+def _type_variable(node: Node, value: Any) -> None:
+    node.write(class_text(type(value)).encode(), value.__name__.encode())
+
+
+def _environment(node: Node, value: Any) -> None:
+    if not is_environment(value):
+        node.refuse(f"is {kind_name(value)}")
+    node.write(b"the environment")
+
+
+def _stream(node: Node, value: Any) -> None:
+    for name in ("stdout", "stderr"):
+        if value is getattr(sys, name):
+            node.write(name.encode())
+            return
+    node.refuse(f"is {kind_name(value)}")
+
+
+_TYPING: Final = (
+    *("_AnnotatedAlias", "_CallableGenericAlias", "_CallableType", "_GenericAlias", "_LiteralGenericAlias"),
+    *("_SpecialForm", "_SpecialGenericAlias", "_TupleType", "_UnionGenericAlias", "ForwardRef"),
+)
+_typing_aliases: dict[type, Handler] = {
+    kind: _typing_alias for name in _TYPING if isinstance(kind := vars(typing).get(name), type)
+}
+_tuple_getter = type(vars(typing.NamedTuple("_Pair", [("first", int)]))["first"])
+
+_lock = threading.Lock()
+
+HANDLERS: Final[dict[type, Handler]] = {
+    object: _token,
+    types.ModuleType: write_module,
+    type(_lock): _token,
+    type(threading.RLock()): _token,
+    logging.Logger: write_logger,
+    logging.RootLogger: write_logger,
+    threading.local: write_thread_local,
+    contextvars.ContextVar: _context_variable,
+    weakref.ref: _weak_reference,
+    weakref.WeakMethod: _weak_reference,
+    random.Random: _random,
+    re.Pattern: _pattern,
+    decimal.Decimal: _decimal,
+    fractions.Fraction: _fraction,
+    uuid.UUID: _by_repr,
+    dt.datetime: _by_reduce,
+    dt.date: _by_repr,
+    dt.time: _by_reduce,
+    dt.timedelta: _by_repr,
+    dt.timezone: _by_reduce,
+    operator.attrgetter: _by_reduce,
+    operator.itemgetter: _by_reduce,
+    operator.methodcaller: _by_reduce,
+    pathlib.PurePosixPath: _path,
+    pathlib.PureWindowsPath: _path,
+    pathlib.PosixPath: _path,
+    types.GenericAlias: _generic_alias,
+    types.UnionType: _union,
+    typing.TypeVar: _type_variable,
+    typing.ParamSpec: _type_variable,
+    type(sys.flags): _by_repr,
+    type(sys.version_info): _by_repr,
+    type(sys.float_info): _by_repr,
+    type(sys.int_info): _by_repr,
+    _tuple_getter: _by_reduce,
+    type(vars(os)["environ"]): _environment,
+    io.TextIOWrapper: _stream,
+    **_typing_aliases,
+}

@@ -1,0 +1,223 @@
+"""What JAX's and NumPy's values contribute to a function's fingerprint.
+
+Arrays are read by content. Functions that JAX transformed are read as the function inside and JAX's options.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import numpy as np
+
+from ejcache.fingerprint.walk import Description
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Handler = Callable[[Any], Description | None]
+
+__all__ = ["describe_value"]
+
+_UNREAD_OPTIONS: Final = frozenset({"fun_sourceinfo", "fun_signature"})
+"""Options of a jitted function that say where it is written, or what the function inside says."""
+_UNREAD_FLAGS: Final = (
+    *("jax_compilation_cache", "jax_debug_log", "jax_dump", "jax_enable_compilation_cache", "jax_explain"),
+    *("jax_hlo_source", "jax_log", "jax_persistent", "jax_pgle", "jax_pprint", "jax_raise_persistent"),
+    *("jax_share_binary", "jax_source_url", "jax_traceback_filtering", "jax_tracer_error", "jax_enable_pgle"),
+)
+"""Beginnings of flags about caches, logs and messages."""
+
+
+def describe_value(value: object) -> Description | None:
+    """What a value of JAX or NumPy is, or None: it is neither's."""
+    kind = type(value)
+    handler = _handlers().get(id(kind))
+    if handler is None:
+        handler = _handler_of_bases(kind)
+    return None if handler is None else handler(value)
+
+
+@functools.cache
+def _handlers() -> dict[int, Handler]:
+    """By the identity of the exact type. The types that JAX does not name are those of values that it makes."""
+    by_type: dict[type, Handler] = {
+        np.ndarray: _numpy_array,
+        np.memmap: _numpy_array,
+        np.ufunc: _ufunc,
+        np.random.Generator: _generator,
+        np.random.RandomState: _random_state,
+        type(jax.jit(_tree_handlers)): _jitted,
+        jax.tree_util.PyTreeDef: _tree,
+        jax.sharding.Mesh: _mesh,
+        jax.sharding.PartitionSpec: _partition_spec,
+        jax.sharding.NamedSharding: _named_sharding,
+        jax.sharding.SingleDeviceSharding: _single_device_sharding,
+        type(jax.config): _config,
+    }
+    return {id(kind): handler for kind, handler in by_type.items()}
+
+
+def _tree_handlers() -> None:
+    """A function to find the type of jitted functions by."""
+
+
+def _handler_of_bases(kind: type) -> Handler | None:
+    for base, handler in _BASES:
+        # By the real bases: a metaclass of the user's is not asked.
+        if type.__subclasscheck__(base, kind):
+            return handler
+    module, name = _module_of(kind), _name_of(kind)
+    return _BY_NAME.get(name) if isinstance(module, str) and module.startswith("jax") else None
+
+
+_module_of: Final = dict[str, Any](vars(type))["__module__"].__get__
+_name_of: Final = dict[str, Any](vars(type))["__name__"].__get__
+
+
+def _tracer(value: Any) -> Description:
+    del value
+    return Description(refusal="is a value of a trace that is going on or has ended")
+
+
+def _any_array(value: Any) -> Description:
+    return _key_array(value) if _name_of(type(value)) == "PRNGKeyArray" else _array(value)
+
+
+def _array(value: Any) -> Description:
+    if value.is_deleted():
+        return Description(refusal="is an array that was deleted or donated")
+    if not value.is_fully_addressable:
+        return Description(refusal="is an array with parts in other processes")
+    token = repr((value.shape, str(value.dtype), value.aval.weak_type, getattr(value, "_committed", None)))
+    return Description(
+        b"jax array" + token.encode(),
+        children=((".sharding", value.sharding),),
+        size=value.nbytes,
+        content=lambda: _bytes_of(np.asarray(value)),
+    )
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    contiguous = np.ascontiguousarray(array)
+    return memoryview(contiguous.reshape(-1).view(np.uint8)) if contiguous.size else memoryview(b"")
+
+
+def _key_array(value: Any) -> Description:
+    data = jax.random.key_data(value) if not hasattr(value, "_base_array") else value._base_array  # noqa: SLF001
+    return Description(b"key array" + str(value.dtype).encode(), children=(("", data),))
+
+
+def _numpy_array(value: Any) -> Description:
+    token = b"numpy array" + repr(value.shape).encode()
+    if value.dtype.hasobject:
+        if value.dtype != np.dtype(object):
+            return Description(refusal="is an array with fields of Python objects")
+        items = tuple((f"[{index}]", item) for index, item in enumerate(value.ravel(order="C").tolist()))
+        return Description(token, children=items)
+    return Description(token, children=((".dtype", value.dtype),), size=value.nbytes, content=lambda: _bytes_of(value))
+
+
+def _dtype(value: Any) -> Description:
+    descriptions = (value.str, value.name, repr(value), repr(value.metadata), value.alignment)
+    return Description(b"dtype" + repr(descriptions).encode())
+
+
+def _extended_dtype(value: Any) -> Description:
+    return Description(b"extended dtype" + str(value).encode())
+
+
+def _scalar(value: Any) -> Description:
+    if isinstance(value, np.object_):
+        return Description(refusal="is a scalar of NumPy that holds a Python object")
+    return Description(b"numpy scalar" + value.tobytes(), children=((".dtype", value.dtype),))
+
+
+def _ufunc(value: Any) -> Description:
+    if value.types and all(set(each) <= set("O->") for each in value.types):
+        return Description(refusal="is a NumPy function made of a Python function, which it does not show")
+    return Description(b"ufunc" + repr((value.__name__, value.nin, value.nout, value.types)).encode())
+
+
+def _generator(value: Any) -> Description:
+    return Description(b"generator", children=((".bit_generator", value.bit_generator),))
+
+
+def _bit_generator(value: Any) -> Description:
+    return Description(b"bit generator" + type(value).__name__.encode(), children=((".state", value.state),))
+
+
+def _random_state(value: Any) -> Description:
+    module = sys.modules.get("numpy.random.mtrand")
+    if value is getattr(module, "_rand", None):
+        return Description(refusal="is the random number generator of numpy.random")
+    return Description(b"random state", children=((".get_state()", value.get_state(legacy=False)),))
+
+
+def _jitted(value: Any) -> Description:
+    information = value._jit_info  # noqa: SLF001
+    options = [(name, option) for name, option in zip(information._fields, information, strict=True)]
+    children = [("", value._fun)]  # noqa: SLF001
+    children += [(f".{name}", option) for name, option in options if name not in _UNREAD_OPTIONS]
+    return Description(b"jitted", children=tuple(children))
+
+
+def _memoised(value: Any) -> Description:
+    return Description(b"memoised", children=(("", value.__wrapped__),))
+
+
+def _tree(value: Any) -> Description:
+    data = value.node_data()
+    if data is None:
+        return Description(b"leaf" if value.num_leaves else b"no leaf")
+    kind, auxiliary = data
+    children = [(".node_type", kind), (".aux_data", auxiliary)]
+    children += [(f".children()[{index}]", child) for index, child in enumerate(value.children())]
+    return Description(b"tree", children=tuple(children))
+
+
+def _device(value: Any) -> Description:
+    return Description(b"device" + repr((value.platform, value.device_kind, value.id, value.process_index)).encode())
+
+
+def _mesh(value: Any) -> Description:
+    token = repr((value.axis_names, value.devices.shape, tuple(map(str, getattr(value, "axis_types", None) or ()))))
+    devices = tuple((f".devices[{index}]", device) for index, device in enumerate(value.devices.ravel().tolist()))
+    return Description(b"mesh" + token.encode(), children=devices)
+
+
+def _partition_spec(value: Any) -> Description:
+    children: list[tuple[str, object]] = [(f"[{index}]", part) for index, part in enumerate(value)]
+    for name in ("unreduced", "reduced"):
+        part = getattr(value, name, None)
+        if part:
+            children.append((f".{name}", sorted(map(str, part))))
+    return Description(b"partition spec", children=tuple(children))
+
+
+def _named_sharding(value: Any) -> Description:
+    children = ((".mesh", value.mesh), (".spec", value.spec), (".memory_kind", value.memory_kind))
+    return Description(b"named sharding", children=children)
+
+
+def _single_device_sharding(value: Any) -> Description:
+    (device,) = value.device_set
+    return Description(b"single device", children=((".device", device), (".memory_kind", value.memory_kind)))
+
+
+def _config(value: Any) -> Description:
+    flags = {name: flag for name, flag in value.values.items() if not name.startswith(_UNREAD_FLAGS)}
+    return Description(b"configuration of JAX", children=tuple((f".{name}", flags[name]) for name in sorted(flags)))
+
+
+_BASES: Final[tuple[tuple[type, Handler], ...]] = (
+    (jax.core.Tracer, _tracer),
+    (jax.Array, _any_array),
+    (np.dtype, _dtype),
+    (np.generic, _scalar),
+    (np.random.BitGenerator, _bit_generator),
+    (jax.Device, _device),
+)
+_BY_NAME: Final[dict[str, Handler]] = {"KeyTy": _extended_dtype, "WeakrefLRUCache": _memoised}
