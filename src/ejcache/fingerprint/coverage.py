@@ -1,0 +1,245 @@
+"""What runs while a function is traced: the user's code, the libraries' code, and what neither should have done.
+
+Python 3.12 and later report the start of each code object (`sys.monitoring`), and each one is reported once. In code of
+the user and of packages other than JAX, calls are reported, too: they find clocks and random numbers, which C code
+computes. An audit hook finds the files that C code opens. Code of other threads is not counted.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ejcache.fingerprint.watching.audit import report_to
+from ejcache.fingerprint.watching.author import Author, author_of_file, author_of_frame, nearest, owner_of, short_name
+from ejcache.fingerprint.watching.denied import CallEffect, denied_function, examine_call
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType, TracebackType
+    from typing import Self
+
+__all__ = ["Coverage", "LibraryCode", "available"]
+
+_monitoring: Final[Any] = getattr(sys, "monitoring", None)
+
+_TOOL_IDS: Final = (4, 3, 5)
+"""The ids that Python names for no kind of tool, and then the one for optimizers."""
+
+_one_at_a_time = threading.Lock()
+"""Callbacks belong to a tool, not to a thread."""
+
+_NOBODY: Final = -1
+
+
+class LibraryCode(NamedTuple):
+    """A code object of a library that ran."""
+
+    code: CodeType
+    namespace: dict[str, Any]
+    """The globals that it reads."""
+    owner: tuple[type[Any], str] | None
+    """The class and the attribute that lead to it, where its own name does not: code that a library has generated."""
+
+
+def available() -> bool:
+    """Whether this Python reports what runs at a cost that a cold start can bear."""
+    return _monitoring is not None
+
+
+class Coverage:
+    """A block in which everything that this thread runs is noted.
+
+    Attributes:
+        user: the user's code objects that ran, by identity.
+        library: the libraries' code objects that ran, by identity.
+        variables: the names of the environment variables that were read.
+        refusal: why what ran cannot be described by its content: "f calls time.time()". None if it can.
+        lost_output: sentences about output that a start without tracing does not repeat: "f prints".
+    """
+
+    def __init__(self) -> None:
+        self.user: dict[int, CodeType] = {}
+        self.library: dict[int, LibraryCode] = {}
+        self.variables: set[str] = set()
+        self.refusal: str | None = None
+        self.lost_output: list[str] = []
+        self._thread = _NOBODY
+        self._owner = _NOBODY
+        self._pauses = 0
+        self._tool: int | None = None
+        self._with_calls: list[CodeType] = []
+        self._random: dict[str, object] = {}
+
+    def __enter__(self) -> Self:
+        if not available():
+            self._refuse("this Python cannot report what runs: direct mode needs Python 3.12 or later")
+            return self
+        if not _one_at_a_time.acquire(blocking=False):
+            self._refuse("another function was recorded at the same time")
+            return self
+        self._tool = next((each for each in _TOOL_IDS if _monitoring.get_tool(each) is None), None)
+        if self._tool is None:
+            _one_at_a_time.release()
+            self._refuse("other tools use every id of sys.monitoring")
+            return self
+        # The first question reads the interpreter's configuration, and that must not happen in a callback.
+        author_of_file(threading.__file__)
+        self._owner = self._thread = threading.get_ident()
+        self._random = _random_states()
+        events = _monitoring.events
+        _monitoring.use_tool_id(self._tool, "ejcache")
+        _monitoring.register_callback(self._tool, events.PY_START, self._on_start)
+        _monitoring.register_callback(self._tool, events.PY_RESUME, self._on_start)
+        _monitoring.register_callback(self._tool, events.CALL, self._on_call)
+        # What ran in an earlier recording is not reported again otherwise.
+        _monitoring.restart_events()
+        report_to(self._refuse_in_thread, thread=self._owner)
+        _monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tool, self._tool = self._tool, None
+        if tool is None:
+            return
+        self._thread = _NOBODY
+        report_to(None)
+        events = _monitoring.events
+        _monitoring.set_events(tool, events.NO_EVENTS)
+        for code in self._with_calls:
+            _monitoring.set_local_events(tool, code, events.NO_EVENTS)
+        for event in (events.PY_START, events.PY_RESUME, events.CALL):
+            _monitoring.register_callback(tool, event, None)
+        _monitoring.free_tool_id(tool)
+        _one_at_a_time.release()
+        for name, state in _random_states().items():
+            if state != self._random.get(name, state):
+                self._refuse(f"random numbers of {name} were drawn while tracing")
+
+    def pause(self) -> None:
+        """Stop noting what runs: JAX compiles now, and compilations differ from one process to the next."""
+        if threading.get_ident() == self._owner:
+            self._pauses += 1
+            self._thread = _NOBODY
+
+    def resume(self) -> None:
+        """Note again what runs, once each pause has ended."""
+        if threading.get_ident() == self._owner:
+            self._pauses -= 1
+            if not self._pauses and self._tool is not None:
+                self._thread = self._owner
+
+    def _refuse(self, sentence: str) -> None:
+        if self.refusal is None:
+            self.refusal = sentence
+
+    def _refuse_in_thread(self, sentence: str) -> None:
+        if self._thread == self._owner:
+            self._refuse(sentence)
+
+    def _on_start(self, code: CodeType, _offset: int) -> object:
+        if threading.get_ident() != self._thread:
+            return None  # reported again: this thread may run it later
+        try:
+            again = self._note_start(code, sys._getframe(1))  # noqa: SLF001  # the documented way to a caller
+        except Exception as error:  # an exception here would be the program's
+            self._refuse(f"what {code.co_qualname} is cannot be told ({error!r})")
+            again = True
+        return None if again else _monitoring.DISABLE
+
+    def _note_start(self, code: CodeType, frame: FrameType) -> bool:
+        """Note code that starts. True: its next start is to be reported, too."""
+        author = author_of_frame(frame)
+        if author is Author.OURS:
+            return False
+        if author is Author.USER:
+            self.user[id(code)] = code
+            self._report_calls(code)
+            return False
+        if id(code) not in self.library:
+            generated = code.co_filename.startswith("<") and not code.co_filename.startswith("<frozen ")
+            self.library[id(code)] = LibraryCode(code, frame.f_globals, owner_of(frame) if generated else None)
+            if author is Author.PACKAGE:
+                self._report_calls(code)
+        return author is Author.STDLIB and self._examine_stdlib(code, frame)
+
+    def _report_calls(self, code: CodeType) -> None:
+        self._with_calls.append(code)
+        _monitoring.set_local_events(self._tool, code, _monitoring.events.CALL)
+
+    def _on_call(self, code: CodeType, _offset: int, called: object, first: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        try:
+            finding = examine_call(called, first, of_user=id(code) in self.user)
+        except Exception as error:  # an exception here would be the program's
+            finding = CallEffect(f"calls what cannot be examined ({error!r})")
+        if finding is None:
+            return
+        sentence = f"{code.co_qualname} {finding.text}"
+        if finding.lost_output:
+            self._note_output(sentence)
+        else:
+            self._refuse(sentence)
+
+    def _note_output(self, sentence: str) -> None:
+        if sentence not in self.lost_output:
+            self.lost_output.append(sentence)
+
+    def _examine_stdlib(self, code: CodeType, frame: FrameType) -> bool:
+        """Note what a function of the standard library does. True: its next start is to be reported, too."""
+        module = str(frame.f_globals.get("__name__"))
+        name = code.co_qualname
+        if module == "os" and name.startswith("_Environ."):
+            self._note_environment(name, frame)
+            return True
+        if module in ("warnings", "_py_warnings") and name in ("_showwarnmsg", "showwarning"):
+            self._note_output("a warning was shown")
+            return True
+        if module == "logging" and name == "Logger._log":
+            caller = nearest(frame)
+            if caller is not None and author_of_frame(caller) in (Author.USER, Author.PACKAGE):
+                self._note_output(f"{short_name(caller)} logs")
+            return True
+        denied = denied_function(module, name, frame.f_locals)
+        if denied is None:
+            return module == "random"
+        caller = nearest(frame)
+        if caller is not None and author_of_frame(caller) in denied and not _shows(frame):
+            self._refuse(f"{short_name(caller)} uses {name} of {module}")
+        return True
+
+    def _note_environment(self, name: str, frame: FrameType) -> None:
+        method = name.removeprefix("_Environ.")
+        caller = nearest(frame)
+        if caller is None or author_of_frame(caller) is Author.OURS:
+            return
+        if method == "__getitem__":
+            self.variables.add(str(frame.f_locals.get("key")))
+        elif method in ("__setitem__", "__delitem__"):
+            self._refuse(f"{short_name(caller)} changes the environment variable {frame.f_locals.get('key')}")
+        elif method in ("__iter__", "__len__", "__repr__", "copy", "__or__", "__ror__"):
+            self._refuse(f"{short_name(caller)} reads all environment variables")
+
+
+def _shows(frame: FrameType) -> bool:
+    """Whether source is read only to show it with a warning, a traceback or a line of a log."""
+    each: FrameType | None = frame
+    while each is not None and author_of_frame(each) is Author.STDLIB:
+        if str(each.f_globals.get("__name__")).partition(".")[0] in ("warnings", "_py_warnings", "logging"):
+            return True
+        each = each.f_back
+    return False
+
+
+def _random_states() -> dict[str, object]:
+    """The states of the generators that modules share, of those that are loaded."""
+    states: dict[str, object] = {}
+    if (python := sys.modules.get("random")) is not None:
+        states["random"] = python.getstate()
+    if (numpy := sys.modules.get("numpy.random.mtrand")) is not None:
+        state = numpy._rand.get_state(legacy=False)  # noqa: SLF001  # the public functions of numpy.random are its methods
+        states["numpy.random"] = repr((state["state"]["pos"], state["state"]["key"].tobytes(), state.get("gauss")))
+    return states

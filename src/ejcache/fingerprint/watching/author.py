@@ -1,0 +1,112 @@
+"""Whose code runs: the user's, the interpreter's, JAX's, another package's, or ejcache's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.fingerprint.library import is_library_file, is_library_module
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["Author", "author_of_file", "author_of_frame", "nearest", "owner_of", "short_name"]
+
+
+class Author(Enum):
+    """Who wrote a piece of code."""
+
+    USER = "user"
+    STDLIB = "stdlib"
+    JAX = "jax"
+    """JAX and what JAX computes with: code that is known to read no clock and no file while it traces."""
+    PACKAGE = "package"
+    OURS = "ours"
+
+
+_HERE: Final = Path(__file__).resolve().parents[2]
+_OURS: Final = (
+    str(_HERE) + os.sep,
+    str(_HERE.parent / "ejcache_jax_plugin"),
+    str(_HERE.parent / "jax_plugins" / "ejcache"),
+)
+_JAX_PACKAGES: Final = frozenset({"jax", "jaxlib", "jax_plugins", "ml_dtypes", "numpy", "opt_einsum"})
+_JAX_PREFIXES: Final = ("jax_cuda", "jax_rocm")
+_PACKAGE_DIRECTORIES: Final = ("site-packages", "dist-packages")
+
+_authors: Final[dict[str, Author]] = {}
+
+
+def author_of_file(path: str) -> Author:
+    """Who wrote the code of a source file. Code without a file is the user's."""
+    found = _authors.get(path)
+    if found is None:
+        found = _authors[path] = _author(path)
+    return found
+
+
+def _author(path: str) -> Author:
+    if path.startswith(_OURS):
+        return Author.OURS
+    if not is_library_file(path):
+        return Author.USER
+    parts = Path(path).parts
+    for directory in _PACKAGE_DIRECTORIES:
+        if directory in parts[:-1]:
+            package = parts[len(parts) - parts[::-1].index(directory)].partition(".")[0]
+            known = package in _JAX_PACKAGES or package.startswith(_JAX_PREFIXES)
+            return Author.JAX if known else Author.PACKAGE
+    return Author.STDLIB
+
+
+def author_of_frame(frame: FrameType) -> Author:
+    """Who wrote the code that a frame runs.
+
+    Code that a library generates has no file: it belongs to the module whose names it reads (dataclasses), or else to
+    the class of its first argument (named tuples, attrs).
+    """
+    path = frame.f_code.co_filename
+    author = author_of_file(path)
+    if author is not Author.USER or not path.startswith("<"):
+        return author
+    name = frame.f_globals.get("__name__")
+    if isinstance(name, str) and is_library_module(name):
+        return author_of_module(name)
+    owner = owner_of(frame)
+    if owner is not None and is_library_module(owner[0].__module__):
+        return author_of_module(owner[0].__module__)
+    return Author.USER
+
+
+def author_of_module(name: str) -> Author:
+    """Who wrote a module that is known to belong to a library."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return author_of_file(path) if isinstance(path, str) else Author.STDLIB
+
+
+def owner_of(frame: FrameType) -> tuple[type[Any], str] | None:
+    """The class that holds the code of a frame, found through the first argument, and the name of the attribute."""
+    code = frame.f_code
+    if not code.co_argcount:
+        return None
+    first = frame.f_locals.get(code.co_varnames[0])
+    for owner in (first if isinstance(first, type) else type(first)).__mro__:
+        for name, value in vars(owner).items():
+            if getattr(getattr(value, "__func__", value), "__code__", None) is code:
+                return owner, name
+    return None
+
+
+def nearest(frame: FrameType | None) -> FrameType | None:
+    """The nearest frame, this one or a caller, that runs no code of the standard library."""
+    while frame is not None and author_of_frame(frame) is Author.STDLIB:
+        frame = frame.f_back
+    return frame
+
+
+def short_name(frame: FrameType) -> str:
+    """A function as messages name it."""
+    return frame.f_code.co_qualname
