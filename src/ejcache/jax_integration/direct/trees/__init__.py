@@ -1,0 +1,1 @@
+"""The trees of arguments and outputs as JSON."""

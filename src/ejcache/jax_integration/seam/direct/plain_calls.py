@@ -1,0 +1,143 @@
+"""When a call of a direct function must be what it is without us, and the settings under which a call is traced.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `config.py`, `core.py`, `mesh.py`, `pjit.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import numpy as np
+from jax._src import config as jax_config
+from jax._src import core as jax_core
+from jax._src import mesh as jax_mesh
+from jax._src.lib import xla_client
+from jax._src.random import prng as jax_prng
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
+
+__all__ = ["program_settings", "why_plain"]
+
+_DEBUGGING: Final = (
+    "jax_check_tracer_leaks",
+    "jax_debug_infs",
+    "jax_debug_key_reuse",
+    "jax_debug_nans",
+    "jax_disable_jit",
+    "jax_distributed_debug",
+    "jax_dump_ir_to",
+    "jax_enable_checks",
+    "jax_enable_pgle",
+    "jax_explain_cache_misses",
+    "jax_log_checkpoint_residuals",
+    "jax_no_execution",
+    "jax_no_tracing",
+)
+"""Settings that watch, forbid or steer tracing and running. While one is on, each call is JAX's own."""
+
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "jax_array_garbage_collection_guard",
+        "jax_captured_constants_report_frames",
+        "jax_captured_constants_warn_bytes",
+        "jax_check_proxy_envs",
+        "jax_compiler_detailed_logging_min_ops",
+        "jax_cpu_get_global_topology_timeout_minutes",
+        "jax_cpu_get_local_topology_timeout_minutes",
+        "jax_cross_host_transfer_socket_address",
+        "jax_cross_host_transfer_timeout_seconds",
+        "jax_cross_host_transfer_transfer_size",
+        "jax_cross_host_transport_addresses",
+        "jax_debug_leaked_clients_on_clear_backends",
+        "jax_debug_log_modules",
+        "jax_distributed_verify_secure_credentials",
+        "jax_enable_compilation_cache",
+        "jax_enable_preemption_service",
+        "jax_enable_recoverability",
+        "jax_force_dcn_cross_host_transfers",
+        "jax_include_debug_info_in_dumps",
+        "jax_log_compiles",
+        "jax_logging_level",
+        "jax_mtls_ca_file",
+        "jax_mtls_cert_file",
+        "jax_mtls_key_file",
+        "jax_mtls_peer_uri_prefix",
+        "jax_platforms",
+        "jax_pprint_use_color",
+        "jax_raise_persistent_cache_errors",
+        "jax_send_traceback_to_runtime",
+        "jax_share_binary_between_hosts",
+        "jax_share_binary_between_hosts_timeout_ms",
+        "jax_source_url_schema",
+        "jax_thread_guard",
+        "jax_tracer_error_num_traceback_frames",
+        "jax_traceback_filtering",
+        "jax_transfer_guard",
+        "jax_transfer_guard_device_to_device",
+        "jax_transfer_guard_device_to_host",
+        "jax_transfer_guard_host_to_device",
+    }
+)
+"""Settings that change no program: logs, caches, errors, connections, and guards that hold when a program runs."""
+_WITHOUT_EFFECT_PREFIXES: Final = ("jax_compilation_cache_", "jax_persistent_cache_")
+_OF_ONE_TRACE: Final = frozenset({"axis_env_state"})
+"""Parts of the trace context that are empty outside a trace, and have no content that can be compared."""
+
+_LEAVES: Final[tuple[type, ...]] = (
+    bool,
+    int,
+    float,
+    complex,
+    np.ndarray,
+    np.generic,
+    xla_client.ArrayImpl,
+    jax_prng.PRNGKeyArray,
+)
+
+
+def why_plain(call: ParsedCall) -> str | None:
+    """Why this call must be JAX's own, in words; None if it need not be."""
+    if not jax_core.trace_state_clean() or any(isinstance(leaf, jax_core.Tracer) for leaf in call.leaves):
+        return "it is called while another function is traced"
+    settings = jax_config.config._value_holders
+    for name in _DEBUGGING:
+        holder = settings.get(name)
+        if holder is not None and holder.value:
+            return f"{name} is {holder.value}"
+    if jax.process_count() > 1:
+        return "the job has several processes"
+    if getattr(call.info.inline, "name", call.info.inline) not in {False, "AUTO"}:
+        return "it is to be inlined"
+    return _strange_leaf(call.leaves)
+
+
+def _strange_leaf(leaves: Iterable[Any]) -> str | None:
+    for leaf in leaves:
+        if not isinstance(leaf, _LEAVES) or isinstance(leaf, jax_core.Ref):
+            return f"an argument is a {type(leaf).__module__}.{type(leaf).__qualname__}"
+        if isinstance(leaf, (xla_client.ArrayImpl, jax_prng.PRNGKeyArray)) and leaf.is_deleted():
+            return "an argument was donated before"
+    return None
+
+
+def program_settings() -> dict[str, Any]:
+    """What decides the program that a function becomes, besides its arguments: the settings, by name.
+
+    The values are those of JAX: texts, numbers, and meshes and devices of this process.
+    """
+    context = zip(jax_config.trace_context_names(), jax_config.trace_context(), strict=True)
+    found: dict[str, Any] = {}
+    for name, value in context:
+        if name in _OF_ONE_TRACE:
+            continue
+        # Several contexts that users make have the same name.
+        found[name] = value if name not in found else (found[name], value)
+    for name, holder in jax_config.config._value_holders.items():
+        if name not in found and name not in _WITHOUT_EFFECT and not name.startswith(_WITHOUT_EFFECT_PREFIXES):
+            found[name] = holder.value
+    found["concrete mesh"] = jax_mesh.get_concrete_mesh()
+    return found
