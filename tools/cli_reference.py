@@ -60,9 +60,9 @@ used.
 ## Entries and sizes
 
 Every command counts in the same way. The number of entries is the number of executables. Beside entries, a cache keeps
-program texts for `why` and PGLE profiles. They belong to no single entry and are not counted as entries, but the size
-of a cache includes them, because size limits do. With `--name`, only matching entries are counted. Entries of plain JAX
-in the same directory or bucket are counted separately.
+program texts for `why`, PGLE profiles and the records of direct mode. They belong to no single entry and are not
+counted as entries, but the size of a cache includes them, because size limits do. With `--name`, only matching entries
+are counted. Entries of plain JAX in the same directory or bucket are counted separately.
 
 ## What `prune` removes
 

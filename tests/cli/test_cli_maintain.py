@@ -286,7 +286,7 @@ def test_what_lies_beside_entries_is_not_counted(cache, tmp_path):
     assert (listed["total_entries"], listed["total_size"], listed["side_objects"]) == (3, size, 1)
     counted = ejcache("stats", "--dir", cache, "--json").json
     assert (counted["entries"], counted["size"], counted["side_objects"]) == (3, size, 1)
-    assert "1 text or profile" in ejcache("ls", "--dir", cache).out
+    assert "1 text, profile or record" in ejcache("ls", "--dir", cache).out
     planned = ejcache("prune", "--dir", cache, "-n", "--max-size", "0", "--json").json
     assert (planned["planned_entries"], planned["planned_size"], planned["planned_side_objects"]) == (3, size, 1)
     assert "3 entries" in ejcache("doctor", cache).out

@@ -119,7 +119,7 @@ class CompilationCache:
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry of the store, in no particular order; none if the store cannot be opened.
 
-        Module texts and profiles, which are stored beside the entries, are left out.
+        Module texts, profiles and records, which are stored beside the entries, are left out.
 
         Raises:
             StoreError: the store cannot be listed.

@@ -3,7 +3,8 @@
 `left_out` and `left_out_seconds` are the compilations below a floor, `kept_here` and `kept_here_seconds` those that a
 shared cache keeps on one host only; the seconds are those of compiling. `preload_loaded`, `preload_hits` and
 `preload_unused` are executables that were loaded before anybody asked for them, `preload_bytes` is their serialised
-size, and `preload_seconds` the time of loading that no hit had to wait for.
+size, and `preload_seconds` the time of loading that no hit had to wait for. `direct_hit` and
+so on are calls of direct functions, by the verdict of direct mode.
 
 Counters are plain names with amounts, so that a store can keep them without knowing them, and so that one written by
 a later version is kept and shown by an earlier one.
@@ -25,6 +26,9 @@ __all__ = ["MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats"]
 
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
+_DIRECT_PREFIX: Final = "direct_"
+_DIRECT: Final = ("hit", "checked", "wrong", "unproven", "missed", "refused", "plain")
+"""The verdicts of direct mode, in the order in which they are shown."""
 _COUNTS: Final = ("hits", "misses", "stores", "errors", "corrupt")
 
 
@@ -150,6 +154,7 @@ class Stats:
             "stored": self.stores,
             "not stored": ", ".join(f"{n} {reason}" for reason, n in self.skipped.items()) or 0,
             "errors": self.errors,
+            **({"direct mode": self.direct_words} if self.direct else {}),
         }
         from html import escape
 
@@ -165,6 +170,20 @@ class Stats:
     def skipped(self) -> dict[str, int]:
         """Compilations not stored for each `Skip` reason that occurred."""
         return self._by_prefix(SKIP_PREFIX)
+
+    @property
+    def direct(self) -> dict[str, int]:
+        """Calls of direct functions for each verdict that occurred: `hit`, `refused` and so on."""
+        counted = self._by_prefix(_DIRECT_PREFIX)
+        return {verdict: counted[verdict] for verdict in (*_DIRECT, *counted) if verdict in counted}
+
+    @property
+    def direct_words(self) -> str:
+        """`3 hits, 1 refused`: the calls of direct functions; empty if there were none."""
+        return ", ".join(
+            plural(number, "hit") if verdict == "hit" else f"{number:,} {verdict}"
+            for verdict, number in self.direct.items()
+        )
 
     @property
     def tiers(self) -> dict[str, dict[str, int]]:
@@ -209,6 +228,7 @@ class Stats:
                 **{name: count(f"preload_{name}") for name in ("loaded", "hits", "unused", "bytes")},
                 "seconds": seconds("preload_seconds"),
             },
+            "direct": {verdict: count(f"{_DIRECT_PREFIX}{verdict}") for verdict in _DIRECT},
             "checks": self._by_prefix("check_"),
             "misses_by_reason": self.misses_by_reason,
             "skipped": self.skipped,

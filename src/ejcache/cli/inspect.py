@@ -195,7 +195,7 @@ def _stored_lines(fields: dict[str, Any], *, has_store: bool) -> list[list[str]]
             size += f" / {format_size(fields['max_size'])} ({100 * fields['size'] / fields['max_size']:.1f}%)"
         lines.append(["Size", size])
         if fields["side_objects"]:
-            beside = output.plural(fields["side_objects"], "text or profile", "texts and profiles")
+            beside = output.plural(fields["side_objects"], "text, profile or record", "texts, profiles and records")
             lines.append(["  beside entries", f"{format_size(fields['side_size'])} in {beside}"])
     if fields["jax_entries"]:
         lines.append(["Plain JAX", f"{fields['jax_entries']:,} ({format_size(fields['jax_size'])})"])
@@ -218,6 +218,10 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
     if ahead:
         used, saved = counted.amounts.get("preload_hits", 0), counted.amounts.get("preload_seconds", 0.0)
         lines.append(["Loaded ahead", f"{ahead:,.0f}, used {output.share(int(used), int(ahead))}, {_duration(saved)}"])
+    if counted.direct:
+        calls = sum(counted.direct.values())
+        lines.append(["Direct mode", output.plural(calls, "call")])
+        lines += [[f"  {verdict}", output.share(number, calls)] for verdict, number in counted.direct.items()]
     for name, what in (("Below a floor", "left_out"), ("For one host", "kept_here")):
         if fields[what]:
             lines.append([name, f"{fields[what]:,} ({_duration(fields[f'{what}_seconds'])} of compiling)"])

@@ -101,8 +101,8 @@ class Totals:
 
     Attributes:
         entries: executables that ejcache stored.
-        size: the bytes of all that ejcache stored: the entries, and the texts and profiles beside them.
-        side_objects: how many texts and profiles there are, and `side_size` their bytes.
+        size: the bytes of all that ejcache stored: the entries, and the texts, profiles and records beside them.
+        side_objects: how many texts, profiles and records there are, and `side_size` their bytes.
         jax_entries: entries that plain JAX wrote, and `jax_size` their bytes.
     """
 
@@ -133,7 +133,7 @@ class Totals:
         if self.entries or self.side_objects or not self.jax_entries:
             text = f"{output.plural(self.entries, 'entry', 'entries')}, {format_size(self.size)}"
             if self.side_objects:
-                beside = output.plural(self.side_objects, "text or profile", "texts and profiles")
+                beside = output.plural(self.side_objects, "text, profile or record", "texts, profiles and records")
                 text += f" ({format_size(self.side_size)} of it in {beside})"
             parts.append(text)
         if self.jax_entries:
@@ -147,8 +147,8 @@ def list_entries(target: Target, totals: Totals | None = None, *, name: str | No
 
     Args:
         target: the cache.
-        totals: what is listed is added to it. Texts and profiles belong to no single entry, so they are counted only
-            where no name is given.
+        totals: what is listed is added to it. Texts, profiles and records belong to no single entry, so
+            they are counted only where no name is given.
         name: a shell pattern that the names of entries must match.
 
     Raises:

@@ -63,7 +63,7 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        entries: entries that were read; the texts and profiles beside them are read too, but not counted.
+        entries: entries that were read; the texts, profiles and records beside them are read too, but not counted.
         size: bytes of everything that was read.
         findings: the problems.
         unknown_versions: intact entries of a format that this version does not read.

@@ -43,7 +43,7 @@ _NAMED_FAILURES: Final = 1000
 class EvictionReport:
     """The result of an eviction pass.
 
-    "Entries" counts executables; sizes also include the texts and profiles that are kept beside them.
+    "Entries" counts executables; sizes also include the texts, profiles and records that are kept beside them.
 
     Attributes:
         dry_run: nothing was changed; `removed` and `freed` say what would have been removed.

@@ -90,7 +90,7 @@ class EvictionPlan(Closing):
 
     Attributes:
         count: deletions; `entries` of them are entries, and `size` is the number of bytes they free.
-        left: entries that stay, and `left_size` the bytes of them and of the texts and profiles beside them.
+        left: entries that stay, and `left_size` the bytes of them and of the texts, profiles and records beside them.
         protected: entries that stay because they were used a short while ago.
 
     Raises:
@@ -142,7 +142,7 @@ class EvictionPlan(Closing):
             too_large = limits.max_size is not None and size > limits.max_size
             if not too_many and not too_large:
                 return
-            # Texts and profiles take room, but are not entries that a person counts.
+            # Texts, profiles and records take room, but are not entries that a person counts.
             is_entry = not is_side_key(entry.key)
             if reason is not None or kept or not (too_large or is_entry):
                 continue

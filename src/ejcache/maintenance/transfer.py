@@ -42,8 +42,8 @@ class Selection:
     used_within: float | None = None
 
     def includes(self, info: EntryInfo, *, now: float) -> bool:
-        """Whether to copy the entry. Texts and profiles come along only if everything is copied, because their keys
-        do not say which entries they belong to.
+        """Whether to copy the entry. Texts, profiles and records come along only if everything is copied, because their
+        keys do not say which entries they belong to.
         """
         if self == Selection():
             return True
@@ -102,7 +102,7 @@ class CopyPlan(TemporaryTables):
 
 @dataclass(slots=True)
 class Transferred:
-    """The result of `transfer`. Texts and profiles are copied too, but only entries are counted.
+    """The result of `transfer`. Texts, profiles and records are copied too, but only entries are counted.
 
     Attributes:
         copied: entries that were copied, and `size` the bytes of everything that was copied.
