@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.fingerprint.kinds.forbidden import FORBIDDEN_ATTRIBUTES, forbidden_member, forbidden_value
 from ejcache.fingerprint.kinds.graph import ARROW
@@ -74,7 +74,9 @@ def _write_chain(node: Node, chain: Chain, function: FunctionType, cells: Mappin
     else:
         value = scope.get(chain.name, _MISSING)
         if value is _MISSING:
-            builtin_names: Mapping[str, object] = function.__builtins__  # type: ignore[attr-defined]
+            # mypy knows `__builtins__` of a function from its own stubs, and not from its cache of them.
+            untyped: Any = function
+            builtin_names: Mapping[str, object] = untyped.__builtins__
             value = builtin_names.get(chain.name, _MISSING)
     attributes = list(chain.attributes)
     while attributes and value is not _MISSING and is_module(value):
