@@ -47,6 +47,7 @@ def _handlers() -> dict[int, Handler]:
         np.ndarray: _numpy_array,
         np.memmap: _numpy_array,
         np.ufunc: _ufunc,
+        type(np.concatenate): _array_function,
         np.random.Generator: _generator,
         np.random.RandomState: _random_state,
         type(jax.jit(_tree_handlers)): _jitted,
@@ -139,6 +140,10 @@ def _ufunc(value: Any) -> Description:
     if value.types and all(set(each) <= set("O->") for each in value.types):
         return Description(refusal="is a NumPy function made of a Python function, which it does not show")
     return Description(b"ufunc" + repr((value.__name__, value.nin, value.nout, value.types)).encode())
+
+
+def _array_function(value: Any) -> Description:
+    return Description(b"function of NumPy", children=(("", value._implementation),))  # noqa: SLF001
 
 
 def _generator(value: Any) -> Description:
