@@ -10,6 +10,8 @@ import dis
 from types import CodeType
 from typing import Final, NamedTuple
 
+from ejcache.fingerprint.steps import steps_of
+
 __all__ = ["Chain", "Reads", "reads_of"]
 
 
@@ -72,19 +74,7 @@ def reads_of(code: CodeType) -> Reads:
     return found
 
 
-class Step(NamedTuple):
-    """An instruction without its position."""
-
-    operation: str
-    argument: object
-
-
-def steps_of(code: CodeType) -> list[Step]:
-    """The instructions of a code object, without inline caches and without what only specialises or traces."""
-    return [Step(each.opname, each.argval) for each in dis.get_instructions(code) if each.opname not in _IGNORED]
-
-
-_IGNORED: Final = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "PRECALL", "NOT_TAKEN"})
+_BETWEEN_IMPORTS: Final = frozenset({"IMPORT_FROM", "SWAP", "POP_TOP"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _FREE: Final = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 _NAMES: Final = frozenset({"LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -139,12 +129,7 @@ class _Reader:
             following = index + 1
             if names is None:
                 path: tuple[str, ...] = ()
-                while following < len(steps) and steps[following].operation in {
-                    "IMPORT_FROM",
-                    "SWAP",
-                    "POP_TOP",
-                    "ROT_TWO",
-                }:
+                while following < len(steps) and steps[following].operation in _BETWEEN_IMPORTS:
                     if steps[following].operation == "IMPORT_FROM":
                         path = (*path, str(steps[following].argument))
                     following += 1
@@ -162,10 +147,9 @@ class _Reader:
         if not operation.startswith("STORE_"):
             self._add("import", module, path, level, member=False)
             return
-        variables = argument if isinstance(argument, tuple) else (argument,)
         # `import a.b as m` reads `b` from the package `a`, but imports the module `a.b`.
         top = module.partition(".")[0] if path and len(path) == module.count(".") and not level else module
-        self._bound.setdefault(str(variables[0]), []).append((top, level, path))
+        self._bound.setdefault(str(argument), []).append((top, level, path))
 
     def _read_steps(self) -> None:
         steps = self._steps
@@ -186,13 +170,11 @@ class _Reader:
                 if name in self._code.co_freevars:
                     self._read("free", name, index)
             elif operation.startswith("LOAD_FAST"):
-                names = argument if isinstance(argument, tuple) else (argument,)
-                for name in names:
-                    if name in self._bound and name not in cells:
-                        # Only what is loaded last may be followed by attributes of its own.
-                        self._read_bound(str(name), index if name == names[-1] else None)
+                name = str(argument)
+                if name in self._bound and name not in cells:
+                    self._read_bound(name, index)
             elif operation in _ATTRIBUTES or operation.startswith("LOAD_SUPER_ATTR"):
-                self._attributes.add(_attribute(argument))
+                self._attributes.add(str(argument))
                 if argument in _VIEWS and operation in _ATTRIBUTES:
                     taken = steps[index + 2].operation if index + 2 < len(steps) else ""
                     views |= taken not in _VIEW_READERS
@@ -209,11 +191,11 @@ class _Reader:
     def _read(self, root: str, name: str, index: int) -> None:
         attributes, member = self._attributes_after(index)
         if root == "global" and name in _SET_BUILTINS:
-            self._hash_order |= not self._is_sorted_at_once(index)
+            self._hash_order |= not self._is_harmless(name, index)
         self._add(root, name, attributes, 0, member=member)
 
-    def _read_bound(self, name: str, index: int | None) -> None:
-        attributes, member = ((), False) if index is None else self._attributes_after(index)
+    def _read_bound(self, name: str, index: int) -> None:
+        attributes, member = self._attributes_after(index)
         for module, level, path in self._bound[name]:
             self._add("import", module, (*path, *attributes), level, member=member)
 
@@ -225,13 +207,39 @@ class _Reader:
             attributes.append(str(argument))
         return tuple(attributes), False
 
-    def _is_sorted_at_once(self, index: int) -> bool:
-        """Whether the set that this name makes goes to nothing but `sorted`, `len` and the like: `sorted(set(x))`."""
-        return (
-            index > 0
-            and self._steps[index - 1].operation == "LOAD_GLOBAL"
-            and self._steps[index - 1].argument in {"sorted", "len", "isinstance"}
-        )
+    def _is_harmless(self, name: str, index: int) -> bool:
+        """Whether the order of what this name makes does not matter: `sorted(set(x))`, `isinstance(x, set)`."""
+        if name == "hash" and self._code.co_name == "__hash__":
+            return True  # A hash is asked for to find things; what iterates a set says so itself.
+        before = self._steps[:index][-6:]
+        if before[-1:] == [("LOAD_GLOBAL", "sorted")]:
+            return not any(type(each) is tuple and "key" in each for each in self._code.co_consts)
+        if before[-1:] == [("LOAD_GLOBAL", "len")]:
+            return True
+        return self._is_asked_for_a_type(index)
+
+    def _is_asked_for_a_type(self, index: int) -> bool:
+        """Whether the name at `index` is in the second argument of `isinstance`, whose first is a plain variable."""
+        steps = self._steps
+        first = index
+        while first and steps[first] != ("LOAD_GLOBAL", "isinstance"):
+            first -= 1
+            if index - first > _FAR:
+                return False
+        at = first + 2
+        if not steps[first + 1].operation.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL")):
+            return False
+        while steps[at].operation == "LOAD_ATTR":
+            at += 1
+        types = at
+        while at < len(steps) and steps[at].operation == "LOAD_GLOBAL":
+            at += 1
+        count = at - types
+        if count > 1:
+            if at >= len(steps) or steps[at] != ("BUILD_TUPLE", count):
+                return False
+            at += 1
+        return types <= index < at < len(steps) and steps[at] == ("CALL", 2)
 
     def _add(self, root: str, name: str, attributes: tuple[str, ...], level: int, *, member: bool) -> None:
         key = (root, name, attributes, level)
@@ -261,10 +269,8 @@ class _Reader:
         self._codes += inside.codes
 
 
-def _attribute(argument: object) -> str:
-    return str(argument[-1] if isinstance(argument, tuple) else argument)
-
-
+_FAR: Final = 12
+"""Instructions between `isinstance` and a type that it is asked about."""
 _BINARY_OPERATORS: Final[tuple[str, ...]] = tuple(symbol for _, symbol in getattr(dis, "_nb_ops", ()))
 
 

@@ -76,7 +76,7 @@ def plain_token(value: object) -> bytes:
     if value is None or value is Ellipsis or kind is bool:
         return repr(value).encode()
     if kind is int:
-        return b"int" + str(value).encode()
+        return b"int" + hex(value).encode()  # decimal digits are limited
     if isinstance(value, float) and kind is float:
         return b"float" + struct.pack("<d", value)
     if isinstance(value, complex) and kind is complex:

@@ -1,65 +1,66 @@
-"""Classes: their bases, metaclass and members, and for abstract classes what is registered with them."""
+"""Classes: their bases, metaclass and members, and for abstract classes what is registered with them.
+
+Of a library's class only the functions count here, and what the user has put there. What else it keeps, caches among
+it, is left to the guards of the libraries.
+"""
 
 from __future__ import annotations
 
 import abc
+import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.kinds.real_types import class_text, type_dict, type_module, type_name
-from ejcache.fingerprint.library import is_library_module
+from ejcache.fingerprint.code import code_digest
+from ejcache.fingerprint.kinds.annotations import write_annotations
+from ejcache.fingerprint.kinds.real_types import class_text, is_library_class, type_dict, type_name
+from ejcache.fingerprint.library import is_library_code
 
 if TYPE_CHECKING:
     from ejcache.fingerprint.kinds.graph import Node
 
-__all__ = ["is_library_class", "write_class"]
+__all__ = ["write_class"]
 
-_flags: Final = type.__dict__["__flags__"].__get__
-_bases: Final = type.__dict__["__bases__"].__get__
+_flags: Final = dict[str, Any](vars(type))["__flags__"].__get__
+_bases: Final = dict[str, Any](vars(type))["__bases__"].__get__
 
 _HEAP_TYPE: Final = 1 << 9
 _IMMUTABLE_TYPE: Final = 1 << 8
 
 _NOT_READ: Final = frozenset(
     {
-        "__dict__",
-        "__weakref__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__slotnames__",
-        "__annotations__",
-        "__annotations_cache__",
+        "__abstractmethods__",
         "__annotate__",
         "__annotate_func__",
+        "__annotations__",
+        "__annotations_cache__",
         "__conditional_annotations__",
+        "__dict__",
+        "__firstlineno__",
         "__module__",
-        "__qualname__",
         "__orig_bases__",
         "__parameters__",
+        "__qualname__",
+        "__signature__",
+        "__slotnames__",
+        "__static_attributes__",
         "__type_params__",
+        "__weakref__",
         "_abc_impl",
-        "__abstractmethods__",
     }
 )
 """Members that say nothing that a trace reads, or are written in another way."""
-_SOFT: Final = frozenset({types.FunctionType, staticmethod, classmethod, property})
-
-
-def is_library_class(kind: type) -> bool:
-    """Whether a class says that a library defines it."""
-    module = type_module(kind)
-    return isinstance(module, str) and is_library_module(module)
 
 
 def write_class(node: Node, value: Any) -> None:
-    """Write a class. Of a library's classes it reads the functions and what the user has put there."""
+    """Write a class."""
     kind: type = value
     flags = _flags(kind)
     node.write(b"class", class_text(kind).encode("utf-8", "surrogatepass"))
     if not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE:
         return  # Written in C, and nobody can change it.
-    library = is_library_class(kind)
+    library = node.quiet = is_library_class(kind)
     metaclass = type(kind)
     if metaclass is not type and metaclass is not abc.ABCMeta:
         node.child(".__class__", metaclass)
@@ -67,14 +68,43 @@ def write_class(node: Node, value: Any) -> None:
         if base is not object:
             node.child(f".__bases__[{index}]", base)
     members = type_dict(kind)
-    for name, member in list(members.items()):
-        if name not in _NOT_READ:
-            node.child(f".{name}", member, soft=library)
+    if library:
+        _write_library_members(node, members)
+    else:
+        for name, member in list(members.items()):
+            if name not in _NOT_READ:
+                node.child(f".{name}", member)
+        write_annotations(node, kind)
     abstract = members.get("__abstractmethods__")
     if type(abstract) is frozenset:
         node.write(",".join(sorted(map(str, abstract))).encode())
     if "_abc_impl" in members:
         _write_registrations(node, kind, library=library)
+
+
+def _write_library_members(node: Node, members: Any) -> None:
+    for name, member in list(members.items()):
+        if name in _NOT_READ:
+            continue
+        function = _function_of(member)
+        if type(function) is types.FunctionType:
+            if is_library_code(function.__code__) and function.__closure__ is None:
+                node.write(name.encode("utf-8", "surrogatepass"), code_digest(function.__code__))
+            else:
+                node.child(f".{name}", member)
+        elif not is_library_class(type(member)):
+            node.child(f".{name}", member)
+
+
+def _function_of(member: Any) -> object:
+    kind = type(member)
+    if kind is staticmethod or kind is classmethod:
+        return member.__func__
+    if kind is property and member.fset is None and member.fdel is None:
+        return member.fget
+    if kind is functools.cached_property:
+        return member.func
+    return member
 
 
 def _write_registrations(node: Node, kind: type, *, library: bool) -> None:
@@ -88,4 +118,5 @@ def _write_registrations(node: Node, kind: type, *, library: bool) -> None:
     registered = [reference() for reference in get_dump(kind)[0]]
     classes = [each for each in registered if each is not None and not (library and is_library_class(each))]
     for each in sorted(classes, key=class_text):
+        node.write(class_text(each).encode("utf-8", "surrogatepass"))
         node.child(f".register({type_name(each)})", each)

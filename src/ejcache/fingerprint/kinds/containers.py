@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLERS", "write_mapping", "write_sequence", "write_set"]
 
-_PLAIN_KEYS: Final = frozenset(map(id, (str, int, bool)))
+_PLAIN_KEYS: Final = frozenset(map(id, (str, bool)))
 
 
 def write_sequence(node: Node, items: Any) -> None:
@@ -26,7 +26,9 @@ def write_mapping(node: Node, items: Any) -> None:
     """Write the keys and values of a dictionary in its order."""
     for index, (key, value) in enumerate(items):
         if id(type(key)) in _PLAIN_KEYS:
-            node.child(f"[{key!r}]", value)
+            text = repr(key)
+            node.write(text.encode("utf-8", "surrogatepass"))
+            node.child(f"[{text}]", value)
         else:
             node.child(f"[key {index}]", key)
             node.child(f"[value {index}]", value)
@@ -37,9 +39,7 @@ def write_set(node: Node, items: Any) -> None:
     if not node.member:
         write_sequence(node, items)
         return
-    tokens = [
-        node.graph.reference(node, f"[{index}]", item, soft=node.soft, member=False) for index, item in enumerate(items)
-    ]
+    tokens = [node.graph.reference(node, f"[{index}]", item, member=False) for index, item in enumerate(items)]
     if any(token[:1] == b"@" for token in tokens):
         node.write(*tokens)  # Numbers follow the order, so it counts after all.
     else:

@@ -1,7 +1,7 @@
-"""What user code must not read, because its result is not part of what a walk can see: clocks, files, frames, tables of
-the interpreter.
+"""What user code must not read, because it leads to what a walk cannot see, or never gives the same again.
 
-Most of these are recognised as values, under whatever name a program keeps them.
+These are recognised as values, under whatever name a program keeps them. What a trace does by other ways, such as
+reading files, is found while it runs.
 """
 
 from __future__ import annotations
@@ -53,39 +53,15 @@ _TIME: Final = (
     *("perf_counter_ns", "process_time", "process_time_ns", "strftime", "thread_time", "thread_time_ns", "time"),
     "time_ns",
 )
-_OS: Final = (
-    *("access", "cpu_count", "fstat", "getcwd", "getcwdb", "getloadavg", "getlogin", "getpgid", "getpgrp", "getpid"),
-    *("getppid", "getrandom", "getuid", "listdir", "lstat", "open", "popen", "process_cpu_count", "read", "readlink"),
-    *("scandir", "sched_getaffinity", "stat", "statvfs", "system", "times", "uname", "urandom", "walk"),
-)
-_OS_PATH: Final = (
-    *("abspath", "exists", "expanduser", "getatime", "getctime", "getmtime", "getsize", "isdir", "isfile", "islink"),
-    *("ismount", "lexists", "realpath", "samefile"),
-)
-_SYS: Final = (
-    *("_current_frames", "_getframe", "_getframemodulename", "exc_info", "exception", "getrefcount", "getsizeof"),
-    *("gettrace", "getprofile", "modules", "meta_path", "path_hooks", "path_importer_cache"),
-)
-_INSPECT: Final = (
-    *("currentframe", "getfile", "getframeinfo", "getinnerframes", "getouterframes", "getsource", "getsourcefile"),
-    *("getsourcelines", "stack", "trace"),
-)
-_IMPORTLIB: Final = ("import_module", "reload", "invalidate_caches")
-_GC: Final = ("get_objects", "get_referents", "get_referrers", "get_stats", "get_count")
-_LATER: Final = {
-    "uuid": ("getnode", "uuid1", "uuid4"),
-    "secrets": ("choice", "randbelow", "randbits", "token_bytes", "token_hex", "token_urlsafe"),
-    "socket": ("create_connection", "getaddrinfo", "getfqdn", "gethostbyname", "gethostname", "socket"),
-    "subprocess": ("Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "run"),
-    "tempfile": ("NamedTemporaryFile", "TemporaryDirectory", "TemporaryFile", "gettempdir", "mkdtemp", "mkstemp"),
-    "platform": ("node", "uname", "processor", "release", "version", "platform"),
-    "traceback": ("extract_stack", "format_exc", "format_stack", "print_exc", "print_stack"),
-}
-"""Of modules that are looked at only once something has imported them."""
+_OS: Final = ("getpid", "getppid", "urandom")
+_SYS: Final = ("_current_frames", "_getframe", "_getframemodulename", "exc_info", "exception", "modules")
+_INSPECT: Final = ("currentframe", "stack", "trace")
+_IMPORTLIB: Final = ("import_module", "reload")
+_GC: Final = ("get_objects", "get_referents", "get_referrers")
 
 
 def _by_identity(module: ModuleType, names: Collection[str]) -> dict[int, tuple[str, object]]:
-    prefix = "" if module is builtins else f"{module.__name__.replace('posixpath', 'os.path')}."
+    prefix = "" if module is builtins else f"{module.__name__}."
     found = ((name, vars(module).get(name)) for name in names)
     return {id(value): (prefix + name, value) for name, value in found if value is not None}
 
@@ -93,7 +69,6 @@ def _by_identity(module: ModuleType, names: Collection[str]) -> dict[int, tuple[
 @functools.cache
 def _always() -> dict[int, tuple[str, object]]:
     return {
-        **_by_identity(os.path, _OS_PATH),
         **_by_identity(os, _OS),
         **_by_identity(time, _TIME),
         **_by_identity(sys, _SYS),
@@ -104,19 +79,10 @@ def _always() -> dict[int, tuple[str, object]]:
     }
 
 
-@functools.cache
-def _of_module(name: str) -> dict[int, tuple[str, object]]:
-    return _by_identity(sys.modules[name], _LATER[name])
-
-
 def forbidden_value(value: object) -> str | None:
     """What a value is called if user code must not read it: "time.time"."""
     found = _always().get(id(value))
-    if found is None:
-        for name in _LATER:
-            if name in sys.modules and (found := _of_module(name).get(id(value))) is not None:
-                break
-    if found is not None and found[1] is value:
+    if found is not None:
         return found[0]
     owner = getattr(value, "__self__", None) if type(value) in _METHODS else None
     if owner is vars(random).get("_inst"):

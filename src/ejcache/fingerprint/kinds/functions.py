@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.fingerprint.bytecode import reads_of
 from ejcache.fingerprint.code import code_digest
+from ejcache.fingerprint.kinds.annotations import write_annotations
 from ejcache.fingerprint.kinds.forbidden import forbidden_value
 from ejcache.fingerprint.kinds.graph import ARROW
 from ejcache.fingerprint.kinds.names import is_module, write_names
-from ejcache.fingerprint.library import is_library_code
+from ejcache.fingerprint.library import is_library_code, is_library_module
 
 if TYPE_CHECKING:
     from types import FunctionType
@@ -29,14 +30,15 @@ def _function(node: Node, value: Any) -> None:
     if name is not None:
         node.refuse(f"is {name}")
     code = function.__code__
-    library = is_library_code(code)
+    library = _is_library_function(function)
+    node.quiet = library
     node.write(b"library function" if library else b"function", code_digest(code))
     _write_texts(node, function.__module__, function.__qualname__, function.__name__)
     if not library:
         _write_texts(node, function.__doc__)
     cells = _cells(function)
     if code is _SINGLE_DISPATCH:
-        node.child(".registry", cells.get("registry"))
+        node.child(".registry", function.__dict__.get("registry"))
         node.child(ARROW + "__wrapped__", function.__dict__.get("__wrapped__"))
         return
     if library:
@@ -49,9 +51,18 @@ def _function(node: Node, value: Any) -> None:
             graph.codes[id(each)] = each
         _write_cells(node, cells)
         write_names(node, function, reads, cells)
+        write_annotations(node, function)
     _write_defaults(node, function)
     for key, attribute in function.__dict__.items():
         node.child(f".{key}", attribute)
+
+
+def _is_library_function(function: FunctionType) -> bool:
+    """Whether a library made a function. Generated code has no file, and belongs to the module whose names it reads."""
+    if is_library_code(function.__code__):
+        return True
+    module = function.__globals__.get("__name__")
+    return function.__code__.co_filename.startswith("<") and type(module) is str and is_library_module(module)
 
 
 def _write_texts(node: Node, *texts: object) -> None:

@@ -69,7 +69,7 @@ class Graph:
         self.tokens: dict[str, str] = {}
         self._handler_for = handler_for
         self._nodes: list[Node] = []
-        self._numbers: dict[tuple[int, bool, bool], int] = {}
+        self._numbers: dict[tuple[int, bool], int] = {}
         self._values = 0
         self._bytes = 0
         self._hasher = hashlib.sha256()
@@ -108,7 +108,7 @@ class Graph:
         hasher.update(b"(%d" % len(parts))
         hasher.update(b"".join([b":%d:%b" % (len(part), part) for part in parts]))
 
-    def reference(self, node: Node, label: str, value: object, *, soft: bool, member: bool) -> bytes:
+    def reference(self, node: Node, label: str, value: object, *, member: bool) -> bytes:
         """What stands for a value where it is read."""
         self._values += 1
         kind = type(value)
@@ -118,15 +118,15 @@ class Graph:
             node.refuse(f"leads to more than {_MAX_VALUES:,} values")
         if kind is tuple:
             items = [
-                self.reference(node, f"{label}[{index}]", item, soft=soft, member=False)
+                self.reference(node, f"{label}[{index}]", item, member=False)
                 for index, item in enumerate(_items(value))
             ]
             return b"tuple" + b"".join([b":%d:%b" % (len(item), item) for item in items])
-        key = (id(value), soft, member)
+        key = (id(value), member)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._nodes)
-            self._nodes.append(Node(self, node, value, label, node.depth + 1, soft=soft, member=member))
+            self._nodes.append(Node(self, node, value, label, node.depth + 1, member=member))
         return b"@%d" % number
 
     def spend(self, node: Node, size: int) -> None:
@@ -139,7 +139,7 @@ class Graph:
 class Node:
     """One object of a walk: its value, how it was reached, and what is written about it."""
 
-    __slots__ = ("_own", "_parts", "_path", "depth", "graph", "label", "member", "parent", "soft", "value")
+    __slots__ = ("_own", "_parts", "_path", "depth", "graph", "label", "member", "parent", "quiet", "value")
 
     def __init__(
         self,
@@ -149,7 +149,6 @@ class Node:
         label: str,
         depth: int,
         *,
-        soft: bool = False,
         member: bool = False,
     ) -> None:
         self.graph = graph
@@ -158,10 +157,10 @@ class Node:
         """Held here, so that its identity lasts as long as the walk."""
         self.label = label
         self.depth = depth
-        self.soft = soft
-        """It belongs to a library: what is unknown about it is left to the guards of the libraries."""
         self.member = member
         """It is asked only what it contains."""
+        self.quiet = False
+        """What it leads to is not named one by one in the tokens: it belongs to a library."""
         self._parts: list[bytes] = []
         self._own: list[bytes] = []
         self._path: str | None = None
@@ -189,17 +188,20 @@ class Node:
         """Add bulk data by its digest."""
         self.write(hashlib.sha256(content).digest())
 
-    def child(self, label: str, value: object, *, soft: bool | None = None, member: bool = False) -> None:
+    def child(self, label: str, value: object, *, member: bool = False) -> None:
         """Add a value that the object leads to under a name, which is added to the path."""
-        token = self.graph.reference(self, label, value, soft=self.soft if soft is None else soft, member=member)
+        token = self.graph.reference(self, label, value, member=member)
         self._parts.append(label.encode("utf-8", "surrogatepass"))
         self._parts.append(token)
         if token[:1] != b"@":
-            self._name(label, token)
+            if self.quiet or not label:
+                self._own.append(token)
+            else:
+                self._name(label, token)
 
     def item(self, label: str, value: object) -> None:
         """Add one of many values without a name of their own."""
-        token = self.graph.reference(self, label, value, soft=self.soft, member=False)
+        token = self.graph.reference(self, label, value, member=False)
         self._parts.append(token)
         if token[:1] != b"@":
             self._own.append(token)

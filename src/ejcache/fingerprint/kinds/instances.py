@@ -11,10 +11,9 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.fingerprint.code import plain_token
-from ejcache.fingerprint.kinds.classes import is_library_class
 from ejcache.fingerprint.kinds.containers import write_mapping, write_sequence, write_set
 from ejcache.fingerprint.kinds.graph import ARROW
-from ejcache.fingerprint.kinds.real_types import class_text, is_subtype, kind_name, mro_of, type_dict, type_name
+from ejcache.fingerprint.kinds.real_types import is_subtype, kind_name, mro_of, type_dict, type_name
 
 if TYPE_CHECKING:
     from ejcache.fingerprint.kinds.graph import Node
@@ -25,6 +24,8 @@ _basic_size: Final = type.__dict__["__basicsize__"].__get__
 _default_factory: Any = vars(collections.defaultdict)["default_factory"].__get__
 _max_length: Any = vars(collections.deque)["maxlen"].__get__
 _arguments: Any = vars(BaseException)["args"].__get__
+_NOT_READ: Final = frozenset({"__annotations__", "__type_params__"})
+"""Attributes that `functools.wraps` copies from a function, where they are written already."""
 _WORD: Final = tuple.__itemsize__
 
 
@@ -59,16 +60,14 @@ def write_instance(node: Node, value: Any) -> None:
     """
     kind = type(value)
     node.write(b"instance")
-    node.child(f"{ARROW}{type_name(kind)}", kind, soft=is_library_class(kind))
+    node.child(f"{ARROW}{type_name(kind)}", kind)
     if not _write_content(node, value, kind) and _has_hidden_state(kind):
-        if node.soft and is_library_class(kind):
-            node.write(class_text(kind).encode())
-            return
         node.refuse(f"is {kind_name(value)}")
     for name, attribute in slots_of(value):
         node.child(f".{name}", attribute)
     for name, attribute in list((instance_dict(value) or {}).items()):
-        node.child(f".{name}", attribute) if type(name) is str else node.child("[an attribute]", (name, attribute))
+        if name not in _NOT_READ:
+            node.child(f".{name}", attribute) if type(name) is str else node.child("[an attribute]", (name, attribute))
 
 
 def _write_content(node: Node, value: Any, kind: type) -> bool:

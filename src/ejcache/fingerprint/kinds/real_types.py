@@ -5,10 +5,23 @@ Types are compared and looked up by identity: a metaclass may say what `==` and 
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any, Final
 
-__all__ = ["class_text", "is_subtype", "kind_name", "module_dict", "mro_of", "type_dict", "type_module", "type_name"]
+from ejcache.fingerprint.library import is_library_module
+
+__all__ = [
+    "class_text",
+    "is_library_class",
+    "is_subtype",
+    "kind_name",
+    "module_dict",
+    "mro_of",
+    "type_dict",
+    "type_module",
+    "type_name",
+]
 
 _getters: Final[dict[str, Any]] = dict(vars(type))
 mro_of: Final = _getters["__mro__"].__get__
@@ -26,6 +39,22 @@ def is_subtype(kind: type, base: type) -> bool:
 def class_text(kind: type) -> str:
     """`module:qualname`."""
     return f"{type_module(kind)}:{type_name(kind)}"
+
+
+_BINDINGS: Final = frozenset({"nanobind", "pybind11_builtins"})
+"""Modules that exist only in the names of the classes of C++ code."""
+
+
+def is_library_class(kind: type) -> bool:
+    """Whether a class says that a library defines it. If its module has no file, the package above decides."""
+    name = type_module(kind)
+    while isinstance(name, str) and name:
+        if name in _BINDINGS or is_library_module(name):
+            return True
+        if name == "__main__" or isinstance(getattr(sys.modules.get(name), "__file__", None), str):
+            return False
+        name = name.rpartition(".")[0]
+    return False
 
 
 def module_dict(module: object) -> dict[str, object]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import datetime as dt
 import decimal
-import fractions
+import inspect
 import io
 import logging
 import operator
@@ -21,9 +22,17 @@ import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.kinds.classes import is_library_class
+from ejcache.fingerprint.kinds.annotations import write_annotation
 from ejcache.fingerprint.kinds.forbidden import is_environment
-from ejcache.fingerprint.kinds.real_types import class_text, kind_name, module_dict, mro_of, type_dict, type_name
+from ejcache.fingerprint.kinds.real_types import (
+    class_text,
+    is_library_class,
+    kind_name,
+    module_dict,
+    mro_of,
+    type_dict,
+    type_name,
+)
 
 if TYPE_CHECKING:
     from ejcache.fingerprint.kinds.graph import Handler, Node
@@ -72,12 +81,6 @@ def _decimal(node: Node, value: Any) -> None:
     node.write(b"Decimal", str(decimal.Decimal.as_tuple(value)).encode())
 
 
-def _fraction(node: Node, value: Any) -> None:
-    node.write(b"Fraction")
-    node.child(".numerator", fractions.Fraction.numerator.fget(value))  # type: ignore[attr-defined]
-    node.child(".denominator", fractions.Fraction.denominator.fget(value))  # type: ignore[attr-defined]
-
-
 def _path(node: Node, value: Any) -> None:
     node.write(class_text(type(value)).encode(), pathlib.PurePath.__str__(value).encode("utf-8", "surrogateescape"))
 
@@ -123,14 +126,34 @@ def _union(node: Node, value: Any) -> None:
 def _typing_alias(node: Node, value: Any) -> None:
     """A typing construct written in Python, by its attributes."""
     node.write(class_text(type(value)).encode())
-    attributes = object.__getattribute__(value, "__dict__")
-    for name in ("_name", "__origin__", "__args__", "__metadata__", "__forward_arg__", "__bound__", "__constraints__"):
-        if name in attributes:
-            node.child(f".{name}", attributes[name])
+    for name in ("_name", "__origin__", "__args__", "__metadata__", "__forward_arg__"):
+        attribute = getattr(value, name, None)
+        if attribute is not None:
+            node.child(f".{name}", attribute)
 
 
 def _type_variable(node: Node, value: Any) -> None:
     node.write(class_text(type(value)).encode(), value.__name__.encode())
+
+
+def _field(node: Node, value: Any) -> None:
+    """A field of a dataclass."""
+    node.quiet = True
+    node.write(b"field", repr((value.init, value.repr, value.hash, value.compare, value.kw_only)).encode())
+    node.child(".name", value.name)
+    node.child(".default", value.default)
+    node.child(".default_factory", value.default_factory)
+    node.child(".metadata", value.metadata)
+    write_annotation(node, ".type", value.type)
+
+
+def _signature(node: Node, value: Any) -> None:
+    node.quiet = True
+    node.write(b"signature")
+    for name, parameter in value.parameters.items():
+        node.write(name.encode("utf-8", "surrogatepass"), str(parameter.kind).encode())
+        node.child(f".parameters[{name!r}].default", parameter.default)
+        write_annotation(node, f".parameters[{name!r}].annotation", parameter.annotation)
 
 
 def _environment(node: Node, value: Any) -> None:
@@ -172,7 +195,8 @@ HANDLERS: Final[dict[type, Handler]] = {
     random.Random: _random,
     re.Pattern: _pattern,
     decimal.Decimal: _decimal,
-    fractions.Fraction: _fraction,
+    dataclasses.Field: _field,
+    inspect.Signature: _signature,
     uuid.UUID: _by_repr,
     dt.datetime: _by_reduce,
     dt.date: _by_repr,

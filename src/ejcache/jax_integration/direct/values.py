@@ -5,6 +5,7 @@ Arrays are read by content. Functions that JAX transformed are read as the funct
 
 from __future__ import annotations
 
+import enum
 import functools
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -162,11 +163,34 @@ def _random_state(value: Any) -> Description:
 
 
 def _jitted(value: Any) -> Description:
-    information = value._jit_info  # noqa: SLF001
-    options = [(name, option) for name, option in zip(information._fields, information, strict=True)]
-    children = [("", value._fun)]  # noqa: SLF001
-    children += [(f".{name}", option) for name, option in options if name not in _UNREAD_OPTIONS]
-    return Description(b"jitted", children=tuple(children))
+    return Description(b"jitted", children=(("", value._fun), ("", value._jit_info)))  # noqa: SLF001
+
+
+def _jit_options(value: Any) -> Description:
+    """The options of `jax.jit`, most of which are nothing in most programs."""
+    plain: list[object] = []
+    children: list[tuple[str, object]] = []
+    for name in sorted(set(value._fields) - _UNREAD_OPTIONS):
+        option = getattr(value, name)
+        if isinstance(option, jax.tree_util.PyTreeDef):
+            option = "*" if option == _LEAF else option
+        elif isinstance(option, enum.Enum):
+            option = option.name
+        elif isinstance(option, tuple):
+            option = tuple("unspecified" if _name_of(type(each)) == "UnspecifiedValue" else each for each in option)
+        if _is_plain(option):
+            plain.append((name, option))
+        else:
+            children.append((f".{name}", option))
+    return Description(b"options of jit" + repr(plain).encode(), children=tuple(children))
+
+
+_LEAF: Final = jax.tree_util.tree_structure(0)
+_PLAIN: Final = (bool, int, str, type(None))
+
+
+def _is_plain(option: object) -> bool:
+    return type(option) in _PLAIN or (type(option) is tuple and all(type(each) in _PLAIN for each in option))
 
 
 def _memoised(value: Any) -> Description:
@@ -225,4 +249,8 @@ _BASES: Final[tuple[tuple[type, Handler], ...]] = (
     (np.random.BitGenerator, _bit_generator),
     (jax.Device, _device),
 )
-_BY_NAME: Final[dict[str, Handler]] = {"KeyTy": _extended_dtype, "WeakrefLRUCache": _memoised}
+_BY_NAME: Final[dict[str, Handler]] = {
+    "KeyTy": _extended_dtype,
+    "PjitInfo": _jit_options,
+    "WeakrefLRUCache": _memoised,
+}
