@@ -75,7 +75,7 @@ def plain_token(value: object) -> bytes:
     kind = type(value)
     if value is None or value is Ellipsis or kind is bool:
         return repr(value).encode()
-    if kind is int:
+    if isinstance(value, int) and kind is int:
         return b"int" + hex(value).encode()  # decimal digits are limited
     if isinstance(value, float) and kind is float:
         return b"float" + struct.pack("<d", value)
