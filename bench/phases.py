@@ -40,15 +40,18 @@ class Phases:
     Attributes:
         main: of the thread that made this object.
         behind: of all other threads.
+        processor: what functions took of a processor, without the phases of JAX's events; with what is inside them.
         counts: the hits and requests that JAX, or the cache in its place, has counted.
     """
 
     def __init__(self) -> None:
         self.main: dict[str, float] = defaultdict(float)
         self.behind: dict[str, float] = defaultdict(float)
+        self.processor: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
         self._thread = threading.get_ident()
         self._ended: dict[int, list[tuple[float, float]]] = {}
+        self._spans: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
 
     def listen(self) -> None:
         """Begin with JAX's events, and with loads."""
@@ -65,6 +68,25 @@ class Phases:
 
         for name, phase in _FUNCTIONS.items():
             self._watch(compiler, name, phase)
+
+    def watch_direct(self) -> None:
+        """Begin with what direct mode reads before it answers a call without a trace."""
+        from ejcache.jax_integration.direct import answering, question
+
+        self._watch(question, "walk", "walk")
+        self._watch(answering, "check_guards", "guards")
+
+    def exposed(self, phase: str) -> float:
+        """Seconds of a watched function in the main thread during which no other thread was loading."""
+        behind = [
+            span
+            for (name, thread), spans in self._spans.items()
+            if name == "load" and thread != self._thread
+            for span in spans
+        ]
+        spans = self._spans[phase, self._thread]
+        shared = sum(max(0.0, min(end, last) - max(start, first)) for start, end in spans for first, last in behind)
+        return sum(end - start for start, end in spans) - shared
 
     def took(self, phase: str, seconds: float) -> None:
         """A phase of this thread has just ended."""
@@ -90,10 +112,13 @@ class Phases:
         function: Callable[..., Any] = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
+            start, processor = time.perf_counter(), time.thread_time()
             try:
                 return function(*args, **kwargs)
             finally:
-                self.took(phase, time.perf_counter() - start)
+                end = time.perf_counter()
+                self.processor[phase] += time.thread_time() - processor
+                self._spans[phase, threading.get_ident()].append((start, end))
+                self.took(phase, end - start)
 
         setattr(owner, name, watched)

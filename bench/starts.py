@@ -10,18 +10,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.context import ChildError
+from bench.hits import Direct
 from bench.outcome import OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from bench.context import Context
 
 __all__ = [
+    "AT_ONCE",
+    "CALLED",
+    "CPU",
     "DEFAULTS",
+    "DIRECT",
+    "DONE",
     "JAX",
     "JAX_DEFAULTS",
+    "MEASURES",
     "NONE",
     "PARTS",
     "PLAIN",
@@ -31,6 +38,7 @@ __all__ = [
     "Start",
     "Work",
     "known_to_preload",
+    "pairs_of",
     "parts_of",
     "start_by_turns",
     "start_once",
@@ -42,6 +50,8 @@ _MAIN = (
     "enable",
     "backend",
     "own work",
+    "walk",
+    "guards",
     "trace",
     "lower",
     "key",
@@ -78,6 +88,11 @@ JAX_DEFAULTS = Contestant("JAX, defaults", "JAX")
 PLAIN = Contestant(f"{OURS}, no preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "0"})
 PRELOAD = Contestant(f"{OURS}, preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "1"})
 DEFAULTS = Contestant(f"{OURS}, defaults", "ejcache")
+DIRECT = Contestant(
+    f"{OURS}, direct",
+    "ejcache",
+    _FLOORS | {"EJCACHE_PRELOAD": "1", "EJCACHE_DIRECT": "1", "EJCACHE_DIRECT_CHECK_ONE_IN": "0"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +123,17 @@ class Start:
     called: float
     done: float
     digest: str
+    direct: Direct = field(default_factory=Direct)
+
+
+AT_ONCE = "at once"
+CPU, CALLED, DONE = "processor time", "enable() to the first call's return", "enable() to the last result"
+MEASURES: dict[str, Callable[[Start], float]] = {
+    WHOLE: lambda start: start.seconds,
+    CPU: lambda start: start.cpu,
+    CALLED: lambda start: start.called,
+    DONE: lambda start: start.done,
+}
 
 
 def known_to_preload() -> bool:
@@ -164,6 +190,17 @@ def parts_of(starts: Sequence[Start]) -> dict[str, float]:
     return {name: statistics.median(taken) for name, taken in samples.items() if max(taken) >= 5e-4}
 
 
+def pairs_of(
+    warm: Mapping[tuple[str, str], Sequence[Start]], theirs: Contestant, ours: Contestant, moment: str, measure: str
+) -> list[tuple[float, float]]:
+    """A measure of both by round; the program's own work does not count, as long as the peer's process takes for it."""
+    of = MEASURES[measure]
+    peers = warm[theirs.name, moment]
+    own = statistics.median(one.phases["own work"] for one in peers)
+    rounds = zip(peers, warm[ours.name, moment], strict=True)
+    return [(max(of(first) - own, 1e-3), max(of(second) - own, 1e-3)) for first, second in rounds]
+
+
 def start_once(context: Context, program: str, size: int, one: Contestant, home: Path, *, units: int = 0) -> Start:
     """Start `program` with the contestant's cache below `home`.
 
@@ -191,4 +228,5 @@ def start_once(context: Context, program: str, size: int, one: Contestant, home:
         called=answer["called"],
         done=answer["done"],
         digest=answer["digest"],
+        direct=Direct(**answer.get("direct", {})),
     )

@@ -11,9 +11,14 @@ from bench.measure import paired_ratio, summarize, timed
 from bench.outcome import at_least, reaches
 from bench.registry import SkipCase, case
 from bench.starts import (
+    AT_ONCE,
+    CALLED,
+    CPU,
     DEFAULTS,
+    DONE,
     JAX,
     JAX_DEFAULTS,
+    MEASURES,
     NONE,
     PARTS,
     PLAIN,
@@ -23,6 +28,7 @@ from bench.starts import (
     Start,
     Work,
     known_to_preload,
+    pairs_of,
     parts_of,
     start_by_turns,
 )
@@ -35,14 +41,7 @@ if TYPE_CHECKING:
 
     Found = dict[tuple[str, str], list[Start]]
 
-AT_ONCE, LATER = "at once", "after 1 s of own work"
-CPU, CALLED, DONE = "processor time", "enable() to the first call's return", "enable() to the last result"
-MEASURES: dict[str, Callable[[Start], float]] = {
-    WHOLE: lambda start: start.seconds,
-    CPU: lambda start: start.cpu,
-    CALLED: lambda start: start.called,
-    DONE: lambda start: start.done,
-}
+LATER = "after 1 s of own work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def _measure_real(program: Program, context: Context, outcome: Outcome) -> None:
     ours = PRELOAD if PRELOAD in contestants else PLAIN
     pairs = {}
     for peer, one in ((JAX, ours), (JAX_DEFAULTS, DEFAULTS), *(((JAX, PLAIN),) if ours is not PLAIN else ())):
-        pairs[peer, one] = _pairs(warm, peer, one, AT_ONCE, WHOLE)
+        pairs[peer, one] = pairs_of(warm, peer, one, AT_ONCE, WHOLE)
         value, interval = paired_ratio(pairs[peer, one])
         bar = reaches(1.0) if one is ours else None
         outcome.ratio(f"{WHOLE}: {peer.name} ÷ {one.name}", value, bar, interval=interval)
@@ -195,19 +194,10 @@ def _tell_times(outcome: Outcome, cold: dict[str, Start], warm: Found) -> None:
 
 
 def _tell_ratio(outcome: Outcome, program: Program, warm: Found, measure: str, moment: str, one: Contestant) -> None:
-    value, interval = paired_ratio(_pairs(warm, JAX, one, moment, measure))
+    value, interval = paired_ratio(pairs_of(warm, JAX, one, moment, measure))
     own = "" if moment == AT_ONCE else ", without that second"
     bar = program.bars.get((measure, moment, one))
     outcome.ratio(f"{measure}, {moment}{own}: JAX ÷ {one.name}", value, bar, interval=interval)
-
-
-def _pairs(warm: Found, theirs: Contestant, ours: Contestant, moment: str, measure: str) -> list[tuple[float, float]]:
-    """By round; the program's own work does not count, as long as JAX's process takes for it."""
-    of = MEASURES[measure]
-    peers = warm[theirs.name, moment]
-    own = statistics.median(one.phases["own work"] for one in peers)
-    rounds = zip(peers, warm[ours.name, moment], strict=True)
-    return [(max(of(first) - own, 1e-3), max(of(second) - own, 1e-3)) for first, second in rounds]
 
 
 def _tell_hidden(outcome: Outcome, program: Program, warm: Found, moment: str) -> None:

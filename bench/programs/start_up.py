@@ -2,7 +2,8 @@
 
 PROGRAM is a module of `bench.programs.start`, SIZE what it takes, WHO `ejcache`, `JAX` or `none`, CACHE a directory,
 and UNITS how much work of its own the program does between its backend and its first call. The answer has the seconds
-of each phase in the main thread and behind it, and when this process ended by the machine's monotonic clock.
+of each phase in the main thread and behind it, and when this process ended by the machine's monotonic clock; where
+`EJCACHE_DIRECT` is set, what direct mode did with each call, and what it cost.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ began = time.perf_counter()
 
 import hashlib  # noqa: E402 (all imports are timed)
 import json  # noqa: E402
+import os  # noqa: E402
 import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
 from typing import Any  # noqa: E402
@@ -30,15 +32,16 @@ def main() -> None:
     import jax
 
     phases = Phases()
+    records: list[int] = []
     phases.listen()
     if program.startswith("real_"):
         # As people write it; some libraries compile when they are imported.
-        enabling = _enable(who, cache, phases)
+        enabling = _enable(who, cache, phases, records)
     module = import_module(f"bench.programs.start.{program}")
     calls = module.calls(size)
     imported = time.perf_counter()
     if not program.startswith("real_"):
-        enabling = _enable(who, cache, phases)
+        enabling = _enable(who, cache, phases, records)
     enabled = time.perf_counter()
     jax.devices()
     backend = time.perf_counter()
@@ -71,6 +74,7 @@ def main() -> None:
                 "done": done - imported,
                 "digest": _digest(results),
                 "ended": time.monotonic(),
+                **_direct(phases, records),
             }
         ),
         flush=True,
@@ -85,19 +89,50 @@ def work() -> None:
     sum(number * number % 7 for number in range(30_000))
 
 
-def _enable(who: str, cache: str, phases: Phases) -> float:
+def _enable(who: str, cache: str, phases: Phases, records: list[int]) -> float:
     start = time.perf_counter()
+    direct = who == "ejcache" and bool(os.environ.get("EJCACHE_DIRECT"))
     if who == "ejcache":
         import ejcache
 
         ejcache.enable(cache)
+        if direct:
+            # A program that decorates its functions has imported this when it makes its first call.
+            import ejcache.jax_integration.direct.function
     elif who == "JAX":
         import jax
 
         jax.config.update("jax_compilation_cache_dir", cache)
     seconds = time.perf_counter() - start
     phases.watch_compiler()
+    if direct:
+        phases.watch_direct()
+        _note_sizes(records)
     return seconds
+
+
+def _note_sizes(records: list[int]) -> None:
+    from ejcache.jax_integration.direct import record_store
+
+    encode = record_store.encode_document
+
+    def noted(document: Any) -> bytes | None:
+        payload = encode(document)
+        records.append(len(payload or b""))
+        return payload
+
+    vars(record_store)["encode_document"] = noted
+
+
+def _direct(phases: Phases, records: list[int]) -> dict[str, Any]:
+    if not os.environ.get("EJCACHE_DIRECT"):
+        return {}
+    from ejcache.jax_integration.direct.verdicts import last_verdicts
+
+    said = [f"{one.verdict}: {one.sentence}" for one in last_verdicts()]
+    processor = {name: phases.processor[name] for name in ("walk", "guards")}
+    exposed = {name: phases.exposed(name) for name in ("walk", "guards")}
+    return {"direct": {"verdicts": said, "processor": processor, "exposed": exposed, "record_bytes": records}}
 
 
 def _digest(results: Any) -> str:
