@@ -12,6 +12,7 @@ from written_page import write_pages
 
 import ejcache
 from ejcache import errors
+from ejcache.cache.explaining.direct_history import DirectHistory
 from ejcache.cache.explanation import Explanation
 from ejcache.jax_integration.warm_start.warming import Warmed
 from ejcache.maintenance.audit import Audit
@@ -37,7 +38,7 @@ _GROUPS: Final = {
 _PROTOCOLS: Final = [name for name in base.__all__ if getattr(getattr(base, name), "_is_protocol", False)]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
-_RESULTS: Final = (EvictionReport, Audit, Explanation, Warmed)
+_RESULTS: Final = (EvictionReport, Audit, Explanation, DirectHistory, Warmed)
 _HEAD: Final = """\
 # The Python API
 

@@ -20,6 +20,7 @@ from ejcache.autotune.records.record import Candidate, Record, Source, Status, T
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
 from ejcache.entry import Header, encode
+from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import set_command_line
 
@@ -35,7 +36,8 @@ that is removed, or changes its meaning, makes the schema 2. Sizes are bytes, du
 seconds since 1970 (UTC). A missing value is `null` or an empty text.
 
 `ejcache run --json` prints the report of the program, which has a `version`; `ejcache why --json` prints an array, with
-one object for each explained miss.
+one object for each explained miss. A function that was not missed, and that direct mode knows, has an object with an
+empty `reason` and `outcome`.
 
 If a command fails, stdout has this object, stderr has the sentence, and the exit status is that without `--json`:
 
@@ -65,7 +67,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped", "tiers", "amounts", "operations",
         "devices", "sources", "configuration", "default", "provenance", "environment",
-        "arguments"}  # fmt: skip
+        "arguments", "counts"}  # fmt: skip
 """Objects whose keys are data rather than fields."""
 
 ANY = {"settings[].default", "settings[].value", "value"}
@@ -101,6 +103,7 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
             key = CacheKey(name=name, platform="cpu", variant="plain", components={"computation": name}).text
             header = Header(key=key, name=name, platform="cpu", compile_seconds=2.5, created=time.time())
             store.put(key, encode(header, b"executable"))
+    record_verdict("train.train", Verdict.HIT, "nothing that its trace reads has changed", url=str(home / "cache"))
     AutotuneStore(str(home / "cache")).publish(
         Record(
             key=RecordKey("matmul", "1", "cpu", {"platform": "cpu"}, {"arguments": {"x": "float32[8,8]"}}),

@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.key import is_side_key
@@ -21,13 +21,14 @@ from ejcache.util.units import parse_age, parse_size
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ejcache.bucket.base import Bucket
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
     from ejcache.cache.explanation import Explanation, Known
     from ejcache.cache.miss_log import MissRecord
+    from ejcache.jax_integration.direct.verdicts import VerdictRecord
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.policy import EvictionPolicy
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ejcache.stores.base import EntryInfo, Store
 
     Url = str | os.PathLike[str]
+    Recorded = TypeVar("Recorded", MissRecord, VerdictRecord)
 
 __all__ = ["clear", "current_settings", "entries", "prune", "stats", "verify", "why"]
 
@@ -95,35 +97,46 @@ def why(
 ) -> list[Explanation]:
     """Why programs were compiled rather than loaded: an explanation for each miss, the latest first.
 
+    `explanation.direct` has what direct mode did with the functions of the program's name. If there is no such miss,
+    the functions that direct mode knows by that name are explained.
+
     Args:
-        what: the name of a function, or a key or its beginning; by default, any.
+        what: the name of a function, or a key or its beginning; by default, any. A qualified name, too, such as
+            `"train.step"`, where direct mode knows the function.
         url: only misses of this cache; by default, of every cache that this user has used on this host.
         last: how many misses to explain.
         since: only misses of this long ago or less, in seconds or as `"2h"`.
 
     Returns:
-        An empty list if this host remembers no such miss. `explanation.sentence` says what changed, from what to what.
-        If the cache of a miss cannot be asked, `note` says so, and the miss is compared with what this host has
-        compiled.
+        An empty list if this host remembers no such miss and no such function. `explanation.sentence` says what
+        changed, from what to what. If the cache of a miss cannot be asked, `note` says so, and the miss is compared
+        with what this host has compiled.
 
     Raises:
         UsageError: `last` is less than 1, or `since` is not a duration.
     """
-    from ejcache.cache.explanation import explain
+    from ejcache.cache.explaining.direct_history import DirectLog
+    from ejcache.cache.explanation import explain, explain_direct
     from ejcache.cache.miss_log import read_misses
+    from ejcache.jax_integration.direct.verdicts import read_verdicts
 
     if last < 1:
         raise SettingError("last", last, "a whole number, 1 or more")
     age = _seconds(since, "since")
+    after = None if age is None else time.time() - age
     explained = []
     with contextlib.ExitStack() as stack:
         known: dict[str, Known | Exception | None] = {}
         history = list(read_misses())
-        for record in _misses(history, what, url, last, None if age is None else time.time() - age):
+        direct = DirectLog(_within(read_verdicts(), url, after), what)
+        names = [None] if what is None else [what, *direct.programs()]
+        found = (list(_misses(_within(history, url, after), name, last)) for name in names)
+        for record in next(filter(None, found), []):
             if record.url not in known:
                 known[record.url] = _known(record.url, stack)
-            explained.append(explain(record, known[record.url], history))
-    return explained
+            explanation = explain(record, known[record.url], history)
+            explained.append(replace(explanation, direct=direct.of_program(record.name, record.url)))
+    return explained or [explain_direct(each) for each in direct.named()[:last]]
 
 
 def prune(
@@ -302,15 +315,15 @@ def _url(settings: Settings) -> str:
     return settings.cache_dir
 
 
-def _misses(
-    history: list[MissRecord], what: str | None, url: Url | None, last: int, after: float | None
-) -> Iterator[MissRecord]:
+def _within(records: Iterable[Recorded], url: Url | None, after: float | None) -> Iterator[Recorded]:
     wanted = _same_place(url) if url is not None else None
-    for record in history:
-        if after is not None and record.time < after:
-            continue
-        if wanted is not None and _same_place(record.url) != wanted:
-            continue
+    for record in records:
+        if (after is None or record.time >= after) and (wanted is None or _same_place(record.url) == wanted):
+            yield record
+
+
+def _misses(records: Iterable[MissRecord], what: str | None, last: int) -> Iterator[MissRecord]:
+    for record in records:
         if what is not None and record.name not in (what, f"jit_{what}") and not record.key.startswith(what):
             continue
         yield record

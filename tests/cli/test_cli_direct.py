@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from cli_helpers import ejcache, fill, key_text
 
+import ejcache as package
 from ejcache import entry
+from ejcache.cache.miss_log import STORED, MissRecord, record_miss
 from ejcache.jax_integration.direct.records import DIRECT_RECORD_KIND, DirectDocument, encode_document
+from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
 from ejcache.keys.key import direct_record_key
 from ejcache.stores.local.store import LocalStore
 
@@ -85,3 +90,108 @@ def test_stats_show_direct_mode_where_it_was_used(cache):
     assert ["refused", "1", "/", "4", "(25.0%)"] in shown
     direct = ejcache("stats", "--dir", cache, "--json").json["direct"]
     assert (direct["hit"], direct["refused"], direct["wrong"]) == (3, 1, 0)
+
+
+def missed(name="jit_step", *, url="/c", key=""):
+    record_miss(
+        MissRecord(time=time.time(), url=url, reason="absent", outcome=STORED, compile_seconds=1.5, key=key, name=name)
+    )
+
+
+CHANGED = "cfg.K changed"
+"""Why a function was traced."""
+
+
+@pytest.mark.parametrize("what", ["step", "jit_step", "train.step", "my.train.step"])
+def test_why_names_the_verdict_beside_the_miss(what):
+    """The last verdict with its reason, when it was given, and how often each; the miss is explained as ever."""
+    missed()
+    record_verdict("my.train.step", Verdict.HIT, "nothing has changed", url="/c")
+    record_verdict("my.train.step", Verdict.HIT, "nothing has changed", url="/c")
+    record_verdict("my.train.step", Verdict.MISSED, CHANGED, url="/c")
+    record_verdict("my.train.step", Verdict.PLAIN, "of another cache", url="/d")
+    record_verdict("my.train.other", Verdict.REFUSED, "of another function", url="/c")
+    said = ejcache("why", what)
+    assert said.status == 0
+    assert said.lines[0].startswith("jit_step was compiled: no entry is stored under its key")
+    (row,) = [line for line in said.lines if line.startswith("direct ")]
+    assert row.split("(")[0].split() == ["direct", "my.train.step", "missed", "because", "cfg.K", "changed"]
+    assert row.endswith("s ago; 1 missed, 2 hit in all)")
+    (document,) = ejcache("why", what, "--json").json
+    assert document["name"] == "jit_step"
+    (direct,) = document["direct"]
+    assert direct.pop("time") == pytest.approx(time.time(), abs=600)
+    assert direct == {
+        "function": "my.train.step",
+        "verdict": "missed",
+        "sentence": CHANGED,
+        "url": "/c",
+        "counts": {"missed": 1, "hit": 2},
+    }
+    (explanation,) = package.why(what)
+    assert [history.words for history in explanation.direct] == [f"missed because {CHANGED}"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (Verdict.HIT, "hit: a reason"),
+        (Verdict.UNPROVEN, "unproven: a reason"),
+        (Verdict.CHECKED, "checked: a reason"),
+        (Verdict.WRONG, "wrong: a reason"),
+        (Verdict.MISSED, "missed because a reason"),
+        (Verdict.REFUSED, "refused because a reason"),
+        (Verdict.PLAIN, "plain because a reason"),
+    ],
+)
+def test_why_of_a_function_that_was_never_missed(verdict, words):
+    """Without a miss and an entry, the verdict is all that is said, for a person, a machine and a program."""
+    record_verdict("train.step", verdict, "a reason", url="/c")
+    said = ejcache("why", "step")
+    assert (said.status, said.lines[0]) == (0, f"train.step in direct mode: {words}.")
+    assert said.lines[1].startswith("given ")
+    assert said.lines[1].endswith(f" ago; 1 {verdict} in all")
+    assert said.lines[2:] == ["cache  /c", ""]
+    (document,) = ejcache("why", "step", "--json").json
+    assert (document["name"], document["reason"], document["outcome"], document["key"]) == ("train.step", "", "", "")
+    assert [each["verdict"] for each in document["direct"]] == [verdict]
+    (explanation,) = package.why("train.step")
+    assert explanation.sentence == f"train.step in direct mode: {words}"
+    assert package.why("unknown") == []
+
+
+def test_why_without_a_name_is_about_the_last_miss(tmp_path):
+    """Without a miss it is about the last function of direct mode; `--dir` and `--since` choose of both."""
+    assert ejcache("why").status == 1
+    record_verdict("train.init", Verdict.HIT, "a", url=str(tmp_path / "a"))
+    record_verdict("train.step", Verdict.REFUSED, "b", url=str(tmp_path / "b"))
+    assert ejcache("why").lines[0] == "train.step in direct mode: refused because b."
+    assert ejcache("why", "--dir", tmp_path / "a").lines[0] == "train.init in direct mode: hit: a."
+    assert ejcache("why", "--last", "2").out.count("in direct mode") == 2
+    assert ejcache("why", "--since", "2h").lines[0] == "train.step in direct mode: refused because b."
+    assert ejcache("why", "--since", "0s").status == 1
+    assert [each.direct[0].function for each in package.why(last=2)] == ["train.step", "train.init"]
+    assert [each.direct[0].function for each in package.why(url=tmp_path / "a")] == ["train.init"]
+    assert package.why(since=0) == []
+    missed("jit_eval", url=str(tmp_path / "b"))
+    assert ejcache("why").lines[0].startswith("jit_eval was compiled")
+    assert ejcache("why", "--json").json[0]["direct"] == []
+    assert package.why()[0].direct == ()
+
+
+def test_why_of_an_entry_that_another_host_stored(cache):
+    """An entry without a miss on this host is explained as ever, with the verdict beside it."""
+    record_verdict("train.step", Verdict.HIT, "nothing has changed", url=str(cache))
+    for what in ("train.step", "step", key_text("jit_step")):
+        said = ejcache("why", what, "--dir", cache)
+        assert said.lines[0].startswith("jit_step was compiled")
+        (row,) = [line for line in said.lines if line.startswith("direct ")]
+        assert "train.step hit: nothing has changed (" in row
+
+
+def test_control_characters_of_a_verdict_are_not_printed():
+    """What a path of the program may hold does not reach the terminal."""
+    record_verdict("train.step", Verdict.REFUSED, "step → a\x1b[2Jb", url="/c")
+    assert "\x1b" not in ejcache("why", "step").out
+    missed()
+    assert "\x1b" not in ejcache("why", "step").out

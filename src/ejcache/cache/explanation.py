@@ -25,9 +25,10 @@ from ejcache.util.units import format_age
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ejcache.cache.explaining.direct_history import DirectHistory
     from ejcache.cache.miss_log import MissRecord
 
-__all__ = ["Explanation", "Known", "explain"]
+__all__ = ["Explanation", "Known", "explain", "explain_direct"]
 
 _DIFF_LINES: Final = 200
 _COMPARED: Final = 12
@@ -49,6 +50,7 @@ class Explanation:
         diff: a unified diff of the texts of the two modules, if both are known and differ.
         advice: what to do so that this costs no compilation again.
         note: what could not be asked, and why; empty if everything was.
+        direct: what direct mode did with the functions of this program's name.
     """
 
     sentence: str
@@ -57,6 +59,7 @@ class Explanation:
     diff: str = ""
     advice: tuple[str, ...] = ()
     note: str = ""
+    direct: tuple[DirectHistory, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Stable snake_case fields, for machines."""
@@ -69,7 +72,13 @@ class Explanation:
             "advice": list(self.advice),
             "note": self.note,
             "diff": self.diff,
+            "direct": [history.to_dict() for history in self.direct],
         }
+
+
+def explain_direct(history: DirectHistory) -> Explanation:
+    """What is said of a function that was not missed, and that direct mode knows."""
+    return Explanation(f"{history.function} in direct mode: {history.words}", direct=(history,))
 
 
 def explain(record: MissRecord, known: Known | Exception | None, history: Iterable[MissRecord] = ()) -> Explanation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,11 +18,13 @@ from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.util.units import parse_age
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
+    from ejcache.cache.explaining.direct_history import DirectHistory, DirectLog
     from ejcache.cache.explanation import Explanation, Known
     from ejcache.cache.miss_log import MissRecord
+    from ejcache.jax_integration.direct.verdicts import VerdictRecord
 
 __all__ = ["why"]
 
@@ -59,23 +62,17 @@ def why(
     on this host, the entry of that name is compared with the one of the same function that was stored before it. If the
     cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
     entries, the newest 2,000 are compared.
-    """
-    from ejcache.cache.explanation import explain
-    from ejcache.cache.miss_log import read_misses
 
+    What direct mode did with the function is said, too: hit, unproven, missed because …, refused because …, when and
+    how often. There KEY may also be a qualified name, such as train.step.
+    """
     if last is not None and last < 1:
         raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")
     if what is not None:
         check_wanted(what)
     after = time.time() - parse_age(since, setting="--since") if since is not None else None
     with contextlib.ExitStack() as stack:
-        caches = _Caches(stack, directory, quiet=as_json)
-        history = list(read_misses())
-        records = _missed(history, what, caches, after)
-        if last is not None or since is None:
-            records = records[: last or 1]
-        records = records or (_stored(what, caches) if since is None else [])
-        explained = [(record, explain(record, caches.of(record), history)) for record in records]
+        explained = _answers(_Caches(stack, directory, quiet=as_json), what, last=last, after=after)
     if not explained:
         entry = f", and no entry has the key or name {what!r}" if what is not None else ""
         within = f" in the last {since}" if since is not None else ""
@@ -109,8 +106,8 @@ class _Caches:
         except (StoreError, UsageError) as exc:
             return exc
 
-    def holds(self, record: MissRecord) -> bool:
-        """Whether the miss was in the cache that `--dir` names; True without `--dir`."""
+    def holds(self, record: MissRecord | VerdictRecord) -> bool:
+        """Whether that happened in the cache that `--dir` names; True without `--dir`."""
         return self.directory is None or _location(record.url) == _location(self.directory)
 
     def _progress(self, total: int) -> AbstractContextManager[Callable[[], None]]:
@@ -132,6 +129,32 @@ class _Caches:
         return found
 
 
+def _answers(
+    caches: _Caches, what: str | None, *, last: int | None, after: float | None
+) -> list[tuple[MissRecord, Explanation]]:
+    """The misses and functions that are asked for, explained."""
+    from ejcache.cache.explaining.direct_history import DirectLog
+    from ejcache.cache.miss_log import read_misses
+    from ejcache.jax_integration.direct.verdicts import read_verdicts
+
+    history = list(read_misses())
+    direct = DirectLog((each for each in read_verdicts() if _is_within(each, caches, after)), what)
+    names = [None] if what is None else [what, *direct.programs()]
+    records = _first(_missed(history, name, caches, after) for name in names)
+    if last is not None or after is None:
+        records = records[: last or 1]
+    if not records and after is None:
+        records = _first(_stored(name, caches) for name in names)
+    if records:
+        return [(record, _explained(record, caches, history, direct)) for record in records]
+    return [_of_direct_mode(each) for each in direct.named()[: None if what is not None else last or 1]]
+
+
+def _first(found: Iterable[list[MissRecord]]) -> list[MissRecord]:
+    """The first of these lists that is not empty."""
+    return next(filter(None, found), [])
+
+
 def _location(url: str) -> str:
     """One spelling for all URLs of a location; any other text as it is."""
     from ejcache.stores.location import Location
@@ -144,8 +167,30 @@ def _location(url: str) -> str:
 
 def _missed(history: list[MissRecord], what: str | None, caches: _Caches, after: float | None) -> list[MissRecord]:
     """The misses that `what` names, the latest first."""
-    records = [r for r in history if caches.holds(r) and (after is None or r.time >= after)]
+    records = [record for record in history if _is_within(record, caches, after)]
     return records if what is None else match(records, what, _identify_miss)[0]
+
+
+def _is_within(record: MissRecord | VerdictRecord, caches: _Caches, after: float | None) -> bool:
+    return caches.holds(record) and (after is None or record.time >= after)
+
+
+def _explained(record: MissRecord, caches: _Caches, history: list[MissRecord], direct: DirectLog) -> Explanation:
+    from ejcache.cache.explanation import explain
+
+    explanation = explain(record, caches.of(record), history)
+    return replace(explanation, direct=direct.of_program(record.name, record.url))
+
+
+def _of_direct_mode(history: DirectHistory) -> tuple[MissRecord, Explanation]:
+    """A function that direct mode knows and that was not missed, in the form of a miss without reason and outcome."""
+    from ejcache.cache.explanation import explain_direct
+    from ejcache.cache.miss_log import MissRecord
+
+    known = MissRecord(
+        time=history.time, url=history.url, reason="", outcome="", compile_seconds=0.0, key="", name=history.function
+    )
+    return known, explain_direct(history)
 
 
 def _identify_miss(record: MissRecord) -> Identifiers:
@@ -219,6 +264,9 @@ def _rows(record: MissRecord, explanation: Explanation, *, full: bool) -> list[t
         rows.append(("note", explanation.note))
     if record.caller:
         rows.append(("called", record.caller))
+    rows += _direct_rows(record, explanation)
+    if not record.outcome:
+        return [*rows, ("cache", record.url)]
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""
     then = output.ago(record.time, now=time.time())
@@ -233,6 +281,17 @@ def _rows(record: MissRecord, explanation: Explanation, *, full: bool) -> list[t
     if nearest is not None and nearest.key != record.key:
         rows.append(("nearest", f"{nearest.key} ({output.ago(nearest.created, now=time.time())})"))
     return rows
+
+
+def _direct_rows(record: MissRecord, explanation: Explanation) -> list[tuple[str, str]]:
+    """What direct mode did; of a function that was not missed, the sentence above says the verdict."""
+    now = time.time()
+    if not record.outcome:
+        return [("given", f"{output.ago(each.time, now=now)}; {each.counted} in all") for each in explanation.direct]
+    return [
+        ("direct", f"{each.function} {each.words} ({output.ago(each.time, now=now)}; {each.counted} in all)")
+        for each in explanation.direct
+    ]
 
 
 def _coloured(line: str) -> str:

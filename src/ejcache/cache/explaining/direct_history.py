@@ -1,0 +1,125 @@
+"""What direct mode did with functions: the last verdict on each of them, and how often each verdict was given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ejcache.keys.key import listed_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["DirectHistory", "DirectLog", "GivenVerdict"]
+
+_BECAUSE: Final = frozenset({"missed", "refused", "plain"})
+"""Verdicts whose sentence is the reason; that of another verdict says what happened."""
+
+
+class GivenVerdict(Protocol):
+    """One call, as the log of direct mode has it."""
+
+    @property
+    def function(self) -> str:
+        """Module and qualified name."""
+
+    @property
+    def verdict(self) -> str:
+        """What direct mode did: `hit`, `refused` and so on."""
+
+    @property
+    def sentence(self) -> str:
+        """Why, for a person."""
+
+    @property
+    def url(self) -> str:
+        """The cache."""
+
+    @property
+    def time(self) -> float:
+        """Seconds since the epoch."""
+
+
+class DirectHistory(NamedTuple):
+    """What direct mode did with a function in one cache, as far as this host remembers.
+
+    Attributes:
+        function: module and qualified name.
+        verdict: the last one: `hit`, `checked`, `wrong`, `unproven`, `missed`, `refused` or `plain`.
+        sentence: why, for a person.
+        url: the cache.
+        time: of the last verdict, in seconds since the epoch.
+        counts: how often each verdict was given.
+    """
+
+    function: str
+    verdict: str
+    sentence: str
+    url: str
+    time: float
+    counts: Mapping[str, int]
+
+    @property
+    def words(self) -> str:
+        """`refused because step → cfg.log is an _io.TextIOWrapper`: the last verdict with its reason."""
+        if not self.sentence:
+            return self.verdict
+        return f"{self.verdict}{' because' if self.verdict in _BECAUSE else ':'} {self.sentence}"
+
+    @property
+    def counted(self) -> str:
+        """`3 hit, 1 refused`: how often each verdict was given."""
+        return ", ".join(f"{number:,} {verdict}" for verdict, number in self.counts.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable snake_case fields, for machines."""
+        return {**self._asdict(), "counts": dict(self.counts)}
+
+
+class DirectLog:
+    """The verdicts that this host remembers, and which of them a person asks for.
+
+    Args:
+        verdicts: the latest first.
+        what: a function by its qualified name, the end of one, or its last component, with or without `jit_`; None for
+            all functions. A key, or what else names no function here, leaves the choice to `of_program`.
+    """
+
+    def __init__(self, verdicts: Iterable[GivenVerdict], what: str | None = None) -> None:
+        every = list(verdicts)
+        self._named = [verdict for verdict in every if what is None or _is_named(verdict.function, what)]
+        self._pool = self._named or every
+
+    def named(self) -> list[DirectHistory]:
+        """The functions that are asked for, those first that were called last."""
+        return _histories(self._named)
+
+    def programs(self) -> list[str]:
+        """The names that JAX gives to the modules of these functions."""
+        return list(dict.fromkeys(f"jit_{_program(verdict.function)}" for verdict in self._named))
+
+    def of_program(self, name: str, url: str) -> tuple[DirectHistory, ...]:
+        """The functions whose modules have that name, in that cache."""
+        wanted = name.removeprefix("jit_")
+        return tuple(_histories(each for each in self._pool if each.url == url and _program(each.function) == wanted))
+
+
+def _is_named(function: str, what: str) -> bool:
+    return any(function == name or function.endswith(f".{name}") for name in (what, what.removeprefix("jit_")))
+
+
+def _program(function: str) -> str:
+    return listed_name(function.rpartition(".")[2])
+
+
+def _histories(verdicts: Iterable[GivenVerdict]) -> list[DirectHistory]:
+    last: dict[tuple[str, str], GivenVerdict] = {}
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for verdict in verdicts:
+        place = verdict.function, verdict.url
+        last.setdefault(place, verdict)
+        counts.setdefault(place, Counter())[str(verdict.verdict)] += 1
+    return [
+        DirectHistory(function, str(given.verdict), given.sentence, url, given.time, counts[function, url])
+        for (function, url), given in last.items()
+    ]
