@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import OrderedDict, defaultdict
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,16 +16,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
 traced = 0
 
 
 class Case(NamedTuple):
-    """A function, the options of `jax.jit`, and what makes the arguments of its calls anew."""
+    """A function, what makes the arguments of its calls, the options of `jax.jit`, and what is around the calls."""
 
     function: Callable[..., Any]
     calls: Callable[[], list[tuple[tuple[Any, ...], dict[str, Any]]]]
     options: Mapping[str, Any] = MappingProxyType({})
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 def structure(tree: Any) -> str:
@@ -148,11 +151,10 @@ def explicit() -> Case:
         return jnp.sin(x) * 2
 
     def calls() -> Any:
-        jax.set_mesh(mesh)
         x = jax.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), NamedSharding(mesh, PartitionSpec("x", "y")))
         return [((x,), {})]
 
-    return Case(f, calls)
+    return Case(f, calls, around=lambda: jax.set_mesh(mesh))
 
 
 def automatic() -> Case:
@@ -163,11 +165,10 @@ def automatic() -> Case:
         return jax.lax.with_sharding_constraint(jnp.sin(x) * 2, PartitionSpec("y"))
 
     def calls() -> Any:
-        jax.set_mesh(mesh)
         x = jax.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), NamedSharding(mesh, PartitionSpec("x", "y")))
         return [((x,), {})]
 
-    return Case(f, calls)
+    return Case(f, calls, around=lambda: jax.set_mesh(mesh))
 
 
 def pruned() -> Case:
@@ -314,3 +315,129 @@ def equinox() -> Case:
         return eqx.apply_updates(params, updates), opt_state, loss
 
     return Case(step, lambda: [((params, opt_state, jnp.asarray(vector())), {})])
+
+
+class Layer:
+    """A class with a method to compile."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, x: Any) -> Any:
+        note()
+        return x * self.scale
+
+
+def bound() -> Case:
+    return Case(Layer(3.0).__call__, lambda: [((jnp.asarray(vector()),), {})])
+
+
+def partial() -> Case:
+    from jax.tree_util import Partial
+
+    def f(function: Any, x: Any) -> Any:
+        note()
+        return Partial(function.func, function(x)), Partial(jnp.add, x, x)
+
+    more = Partial(lambda x, y: x + y, jnp.ones(4))
+    return Case(f, lambda: [((more, jnp.arange(4.0)), {})])
+
+
+class Hidden:
+    """Data of a node that nothing describes."""
+
+
+@jax.tree_util.register_pytree_node_class
+class Box:
+    """A node that holds any object."""
+
+    def __init__(self, value: Any, held: Any) -> None:
+        self.value = value
+        self.held = held
+
+    def tree_flatten(self) -> Any:
+        return (self.value,), self.held
+
+    @classmethod
+    def tree_unflatten(cls, held: Any, children: Any) -> Any:
+        return cls(children[0], held)
+
+
+def hidden() -> Case:
+    made = Hidden()
+
+    def f(x: Any) -> Any:
+        note()
+        return Box(x, made)
+
+    return Case(f, lambda: [((jnp.ones(3),), {})])
+
+
+def held() -> Case:
+    made = Hidden()
+
+    def f(box: Any) -> Any:
+        note()
+        return {"one": Box(box.value, [box.held, 0.5, -0.0, b"x", frozenset({"a"}), slice(1, None), 1 << 70])}
+
+    return Case(f, lambda: [((Box(jnp.ones(3), {"key": (1, made)}["key"][1]),), {})])
+
+
+def local_class() -> Case:
+    class Local(NamedTuple):
+        x: Any
+
+    def f(local: Any) -> Any:
+        note()
+        return Local(local.x + 1)
+
+    return Case(f, lambda: [((Local(jnp.ones(3)),), {})])
+
+
+def static_object() -> Case:
+    made = Hidden()
+
+    def f(x: Any, config: Any) -> Any:
+        note()
+        return Box(x, config)
+
+    return Case(f, lambda: [((jnp.ones(3), made), {})], {"static_argnums": 1})
+
+
+def weak() -> Case:
+    def f(x: Any, y: Any) -> Any:
+        note()
+        return x + 1, y * 2.0, 3
+
+    return Case(f, lambda: [((1, jnp.arange(3)), {}), ((jnp.asarray(5), np.arange(3)), {})])
+
+
+def constants() -> Case:
+    table = np.arange(10_000, dtype=np.float32)
+
+    def f(x: Any) -> Any:
+        note()
+        return jnp.asarray(table)[x]
+
+    return Case(f, lambda: [((jnp.arange(3),), {})])
+
+
+def collective() -> Case:
+    mesh = Mesh(np.array(jax.devices()).reshape(8), ("x",))
+
+    def f(x: Any) -> Any:
+        note()
+        spec = PartitionSpec("x")
+        return jax.shard_map(lambda a: a + jax.lax.psum(a, "x"), mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+    return Case(f, lambda: [((np.arange(16, dtype=np.float32),), {})])
+
+
+def linear_algebra() -> Case:
+    """LAPACK's functions are found when JAX lowers the first call of one."""
+
+    def f(x: Any) -> Any:
+        note()
+        return jnp.linalg.svd(x), jnp.linalg.inv(x @ x.T)
+
+    return Case(f, lambda: [((jnp.asarray(vector()),), {})])

@@ -1,7 +1,9 @@
 """Records the fast path of one call in a process, and serves it in another that never traces.
 
-    direct_driver.py record FILE CASE        run the case with `jax.jit`, and write a record, an executable and results
-    direct_driver.py serve FILE CASE         run it from the record; print what happened as JSON
+    direct_driver.py record DIRECTORY CASE …    run the cases with `jax.jit`; write records, executables and results
+    direct_driver.py serve DIRECTORY CASE …     run them from the records alone
+
+Both print what happened to each case, as JSON.
 
 A case is a function of the module `direct_cases` that returns a `Case`.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +58,8 @@ def compiled_targets() -> dict[int, CompileTarget]:
     return targets
 
 
-def record(path: Path, case: direct_cases.Case) -> dict[str, Any]:
+def record(path: Path, case: direct_cases.Case, targets: dict[int, CompileTarget]) -> dict[str, Any]:
     """Run with `jax.jit`, and write the record of the first call."""
-    targets = compiled_targets()
     devices = Devices(jax.devices()[0].client)
     jitted = jax.jit(case.function, **case.options)
     written: dict[str, Any] = {}
@@ -66,75 +68,79 @@ def record(path: Path, case: direct_cases.Case) -> dict[str, Any]:
         call = parse_call(jitted, args, kwargs)
         signature = call_signature(call, devices)
         outputs, data, rebuild = plain_miss(jitted)(*args, **kwargs)
-        target = targets.get(id(data.xla_executable)) if data is not None else CompileTarget(None, (), None)
-        assert target is not None
         if not written:
+            target = CompileTarget(None, (), None) if data is None else targets[id(data.xla_executable)]
             fastpath = encode_fastpath(data, target, call, devices)
             executable = base64.b64encode(data.xla_executable.serialize()).decode()
             written.update(signature=signature.text, fastpath=fastpath, executable=executable)
         return outputs, data, rebuild
 
     function = direct_function(jitted, miss)
-    results = [as_data(function(*args, **kwargs)) for args, kwargs in case.calls()]
+    with case.around():
+        results = [as_data(function(*args, **kwargs)) for args, kwargs in case.calls()]
     path.write_text(json.dumps({**written, "results": results}))
     return {"traced": direct_cases.traced, "bytes": len(json.dumps(written["fastpath"]))}
 
 
-def serve(path: Path, case: direct_cases.Case) -> dict[str, Any]:
-    """Run from the record alone."""
+def serve(path: Path, case: direct_cases.Case, targets: dict[int, CompileTarget]) -> dict[str, Any]:
+    """Run from the record alone, twice."""
     written = json.loads(path.read_text())
-    targets = compiled_targets()
     devices = Devices(jax.devices()[0].client)
     jitted = jax.jit(case.function, **case.options)
-    counts = {"misses": 0, "loads": 0}
+    counts = {"misses": 0, "loads": 0, "compiled": 0}
     loaded: list[Any] = []
 
     def miss(*args: Any, **kwargs: Any) -> Any:
+        before = len(targets)
         counts["misses"] += 1
         call = parse_call(jitted, args, kwargs)
         assert why_plain(call) is None, why_plain(call)
-        assert call_signature(call, devices).text == written["signature"], (
-            call_signature(call, devices).text,
-            written["signature"],
-        )
+        assert call_signature(call, devices).text == written["signature"]
         found = decode_fastpath(written["fastpath"], call, devices)
         if not loaded:
             counts["loads"] += 1
-            bytes_ = base64.b64decode(written["executable"])
-            pair = load_ahead(devices.backend, bytes_, found.options, found.devices)
+            serialized = base64.b64decode(written["executable"])
+            pair = load_ahead(devices.backend, serialized, found.options, found.devices)
             assert pair is not None
             loaded.append(pair[0])
         outputs, data = run_loaded(loaded[0], found.parts, call.leaves)
+        counts["compiled"] += len(targets) - before
         return outputs, data, False
 
     function = direct_function(jitted, miss)
-    results = [as_data(function(*args, **kwargs)) for args, kwargs in case.calls()]
-    misses = counts["misses"]
-    for args, kwargs in case.calls():
-        function(*args, **kwargs)
-    equal = results == written["results"]
+    with case.around():
+        results = [as_data(function(*args, **kwargs)) for args, kwargs in case.calls()]
+        first = dict(counts)
+        again = [as_data(function(*args, **kwargs)) for args, kwargs in case.calls()]
     return {
-        **counts,
+        **first,
+        "calls": len(results),
         "traced": direct_cases.traced,
-        "equal": equal,
-        "again": counts["misses"] - misses,
-        "compiled": len([1 for target in targets.values() if target]),
-        "difference": ""
-        if equal
-        else repr([pair for pair in zip(results, written["results"], strict=True) if pair[0] != pair[1]])[:2000],
-        "lowers": bool(function.lower),
+        "equal": results == written["results"],
+        "equal again": again == written["results"],
+        "misses again": counts["misses"] - first["misses"],
+        "difference": [pair for pair in zip(results, written["results"], strict=True) if pair[0] != pair[1]],
     }
 
 
 def main() -> None:
     """See the module."""
-    mode, path, name = sys.argv[1:4]
-    case = getattr(direct_cases, name)()
-    direct_cases.traced = 0
-    try:
-        print(json.dumps((record if mode == "record" else serve)(Path(path), case)))
-    except RefusedError as exc:
-        print(json.dumps({"refused": exc.reason}))
+    mode, directory, *names = sys.argv[1:]
+    targets = compiled_targets()
+    said: dict[str, Any] = {}
+    for name in names:
+        path = Path(directory) / f"{name}.json"
+        if mode == "serve" and not path.exists():
+            continue
+        case = getattr(direct_cases, name)()
+        direct_cases.traced = 0
+        try:
+            said[name] = (record if mode == "record" else serve)(path, case, targets)
+        except RefusedError as exc:
+            said[name] = {"refused": exc.reason}
+        except Exception:
+            said[name] = {"failed": traceback.format_exc()}
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
                   the spec that in the type of the array, on the mesh of that sharding; null without a mesh
       inputs      [[sharding, layout], …] of the leaves that the executable takes
       kept        "0110…", which leaves of the arguments it takes
+      kernels     [name, …] that it calls
       shardings   [sharding, …], see `shardings`
 
 layout := null | [[axis, …], tiles | null, bits]. Weak and committed are 0 or 1.
@@ -36,6 +37,7 @@ from ejcache.jax_integration.direct.trees.call_objects import CallObjects
 from ejcache.jax_integration.direct.trees.encoding import decode_tree, encode_tree
 from ejcache.jax_integration.seam.backends import raw_options
 from ejcache.jax_integration.seam.direct.fastpath import FastpathParts, split_fastpath
+from ejcache.jax_integration.seam.direct.kernels import is_known_kernel
 from ejcache.keys.options import without_cache_paths
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ _VERSION: Final = 1
 _MAX_LEAVES: Final = 1_000_000
 _MAX_OPTIONS: Final = 64 << 10
 _NO_MESH: Final = AbstractMesh((), ())
-_FIELDS: Final = {"version", "name", "options", "devices", "tree", "outputs", "inputs", "kept", "shardings"}
+_FIELDS: Final = {"version", "name", "options", "devices", "tree", "outputs", "inputs", "kept", "kernels", "shardings"}
 
 
 class FastpathRecord(NamedTuple):
@@ -90,6 +92,9 @@ def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices:
     executable, parts, constants = split_fastpath(data, str(getattr(call.jitted, "__name__", "")))
     if constants:
         raise RefusedError("constants are given to it as arguments")
+    unknown = [name for name in parts.kernels if not is_known_kernel(name)]
+    if unknown:
+        raise RefusedError(f"it calls the kernel {unknown[0]}, which may be made ready while tracing")
     if executable.client is not devices.backend:
         raise RefusedError("it runs on another backend than the default one")
     record = _encode(parts, target, call, devices)
@@ -97,10 +102,17 @@ def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices:
         again = decode_fastpath(record, call, devices).parts
     except EntryCorruptError as exc:
         raise RefusedError(f"its record cannot be read again: {exc}") from exc
-    different = [name for name in parts._fields if getattr(again, name) != getattr(parts, name)]
+    different = [name for name in parts._fields if not _is_equal(getattr(again, name), getattr(parts, name))]
     if different or _encode(again, target, call, devices) != record:
         raise RefusedError(f"its record gives another {', '.join(different) or 'record'}")
     return record
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:
+        return False  # what a class of the user's holds may not be comparable
 
 
 def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devices: Devices) -> dict[str, Any]:
@@ -132,6 +144,7 @@ def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devic
         "tree": encode_tree(parts.out_tree, devices, objects_of(call)),
         "outputs": outputs,
         "inputs": inputs,
+        "kernels": list(parts.kernels),
         "kept": "".join("1" if kept else "0" for kept in parts.kept),
         "shardings": written,
     }
@@ -169,7 +182,8 @@ def decode_fastpath(record: Any, call: ParsedCall, devices: Devices) -> Fastpath
 
 def _decode(record: dict[str, Any], call: ParsedCall, devices: Devices) -> FastpathRecord:
     shardings = [devices.decode(each) for each in _list(record["shardings"])]
-    outputs = [_output(each, shardings) for each in _list(record["outputs"])]
+    read = _OutputReader(shardings)
+    outputs = [read.output(each) for each in _list(record["outputs"])]
     inputs = [_input(each, shardings) for each in _list(record["inputs"])]
     kept = _bits(record["kept"])
     tree = decode_tree(record["tree"], devices, objects_of(call))
@@ -193,26 +207,47 @@ def _decode(record: dict[str, Any], call: ParsedCall, devices: Devices) -> Fastp
         out_avals=tuple(aval for aval, _, _ in outputs),
         out_committed=tuple(committed for _, _, committed in outputs),
         kept=kept,
+        kernels=_kernels(record["kernels"]),
     )
     return FastpathRecord(parts, options, tuple(int(device.id) for device in assigned))
 
 
-def _output(value: Any, shardings: list[Any]) -> tuple[Any, Any, bool]:
-    dtype, shape, weak, number, committed, spec = _list(value)
-    sharding = shardings[_number(number, len(shardings))]
-    sizes = tuple(_number(size, 1 << 53) for size in _list(shape))
-    in_type = NamedSharding(_NO_MESH, PartitionSpec(*[None] * len(sizes)))
-    if spec is not None:
-        if not isinstance(sharding, NamedSharding):
-            raise EntryCorruptError("the type of an array has a spec, and its sharding no mesh")
-        in_type = NamedSharding(sharding.mesh.abstract_mesh, decode_spec(spec))
-    aval = ShapedArray(sizes, np.dtype(_text(dtype)), bool(_number(weak, 2)), sharding=in_type)
-    return aval, sharding, bool(_number(committed, 2))
+class _OutputReader:
+    """Reads the outputs of a record, of which many are alike."""
+
+    def __init__(self, shardings: list[Any]) -> None:
+        self._shardings = shardings
+        self._known: dict[str, tuple[Any, Any, bool]] = {}
+
+    def output(self, value: Any) -> tuple[Any, Any, bool]:
+        text = repr(value)
+        if text not in self._known:
+            self._known[text] = self._read(value)
+        return self._known[text]
+
+    def _read(self, value: Any) -> tuple[Any, Any, bool]:
+        dtype, shape, weak, number, committed, spec = _list(value)
+        sharding = self._shardings[_number(number, len(self._shardings))]
+        sizes = tuple(_number(size, 1 << 53) for size in _list(shape))
+        in_type = NamedSharding(_NO_MESH, PartitionSpec(*[None] * len(sizes)))
+        if spec is not None:
+            if not isinstance(sharding, NamedSharding):
+                raise EntryCorruptError("the type of an array has a spec, and its sharding no mesh")
+            in_type = NamedSharding(sharding.mesh.abstract_mesh, decode_spec(spec))
+        aval = ShapedArray(sizes, np.dtype(_text(dtype)), bool(_number(weak, 2)), sharding=in_type)
+        return aval, sharding, bool(_number(committed, 2))
 
 
 def _input(value: Any, shardings: list[Any]) -> tuple[Any, Any]:
     sharding, layout = _list(value)
     return shardings[_number(sharding, len(shardings))], None if layout is None else _layout(layout)
+
+
+def _kernels(value: Any) -> tuple[str, ...]:
+    names = tuple(_text(name) for name in _list(value))
+    if not all(map(is_known_kernel, names)):
+        raise EntryCorruptError("kernels that no record may have")
+    return names
 
 
 def _layout(value: Any) -> Layout:

@@ -121,20 +121,21 @@ class _Places:
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
+        self._usual_memory = _default_memory(devices.backend)
         self._numbers: dict[Any, int] = {}
         self.written: list[Any] = []
 
     def leaf_text(self, leaf: Any) -> str:
         try:
-            aval = leaf_aval(leaf)
+            text = _aval_text(leaf_aval(leaf))
         except (TypeError, OverflowError) as exc:
             raise RefusedError(f"an argument is a {type_name(leaf)}, which JAX takes for no array") from exc
-        text = f"{_dtype_text(aval.dtype)}[{','.join(map(str, aval.shape))}]{'~' if aval.weak_type else ''}"
-        sharding = getattr(leaf, "sharding", None)
-        if sharding is None or isinstance(leaf, np.ndarray | np.generic):
+        committed = getattr(leaf, "committed", None)
+        if committed is None:
             return text
-        if not leaf.committed:
-            if sharding.num_devices == 1 and sharding.memory_kind in _default_memory(self._devices.backend):
+        sharding = leaf.sharding
+        if not committed:
+            if sharding.num_devices == 1 and sharding.memory_kind in self._usual_memory:
                 return text
             raise RefusedError("an argument is bound to no device, and yet on several or in another memory")
         return f"{text} @{self._number(sharding, leaf)}"
@@ -153,7 +154,12 @@ def _default_memory(backend: Any) -> frozenset[str | None]:
     return frozenset({None, backend.local_devices()[0].default_memory().kind})
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
+def _aval_text(aval: Any) -> str:
+    sizes = ",".join(map(str, aval.shape))
+    return f"{_dtype_text(aval.dtype)}[{sizes}]{'~' if aval.weak_type else ''}"
+
+
 def _dtype_text(dtype: Any) -> str:
     """The name of a type of elements; keys by the name of their implementation."""
     if isinstance(dtype, np.dtype):

@@ -18,7 +18,8 @@ MISSING: Final = object()
 def name_of(value: Any) -> str | None:
     """`module:qualified.name` of a class, a function or another named object that is found there; None if it is not."""
     try:
-        module, qualified = value.__module__, value.__qualname__
+        module = value.__module__
+        qualified = getattr(value, "__qualname__", None) or value.__name__  # the latter for ufuncs
     except Exception:
         return None  # anything can happen in an attribute of a user's class
     if type(module) is not str or type(qualified) is not str:

@@ -224,7 +224,7 @@ class DataReader:
             case "sharding", [sharding]:
                 return self._devices.decode(sharding)
             case "ref", [*path] if all(type(step) is int for step in path):
-                return _present(self._objects.at(path), "what an argument had")
+                return _present(self._objects.at(path), "such object among the arguments")
             case "tuple of", [kind, *values]:
                 return self._made_tuple(self.decode(kind, depth), [self.decode(each, depth) for each in values])
             case "fields", [kind, *pairs]:
@@ -256,7 +256,7 @@ class DataReader:
 
 def _present(value: Any, name: str) -> Any:
     if value is MISSING:
-        raise RefusedError(f"this process has no {name:.200}")
+        raise RefusedError(f"there is no {name:.200}")
     return value
 
 

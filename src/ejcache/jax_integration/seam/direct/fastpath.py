@@ -22,6 +22,8 @@ from jax._src.lib import _jax, jax_jit, xla_client
 from jax._src.random import prng as jax_prng
 from jax._src.sharding_impls import GSPMDSharding
 
+from ejcache.jax_integration.seam.direct.kernels import called_kernels, prepare_kernels
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -210,6 +212,7 @@ class FastpathParts(NamedTuple):
         out_avals: types of the outputs.
         out_committed: which outputs are bound to their devices.
         kept: which of the arguments' leaves the executable takes.
+        kernels: that the executable calls by name.
     """
 
     name: str
@@ -220,6 +223,7 @@ class FastpathParts(NamedTuple):
     out_avals: tuple[Any, ...]
     out_committed: tuple[bool, ...]
     kept: tuple[bool, ...]
+    kernels: tuple[str, ...]
 
 
 def split_fastpath(data: Any, name: str) -> tuple[Any, FastpathParts, tuple[Any, ...]]:
@@ -233,6 +237,7 @@ def split_fastpath(data: Any, name: str) -> tuple[Any, FastpathParts, tuple[Any,
         tuple(data.out_avals),
         tuple(data.out_committed),
         tuple(data.kept_var_bitvec),
+        called_kernels(data.xla_executable),
     )
     return data.xla_executable, parts, tuple(data.const_args)
 
@@ -247,6 +252,7 @@ def run_loaded(executable: Any, parts: FastpathParts, leaves: Iterable[Any]) -> 
         parts: of the record that belongs to it.
         leaves: of the call.
     """
+    prepare_kernels(parts.kernels)
     # C++ takes keys apart into their arrays; the shardings and layouts are those of the arrays.
     arrays = jax_trees.dispatch_registry.flatten(list(leaves))[0]
     handlers = [

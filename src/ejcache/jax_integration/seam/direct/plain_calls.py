@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax._src import config as jax_config
 from jax._src import core as jax_core
+from jax._src import literals as jax_literals
 from jax._src import mesh as jax_mesh
 from jax._src.lib import xla_client
 from jax._src.random import prng as jax_prng
@@ -87,22 +88,18 @@ _WITHOUT_EFFECT_PREFIXES: Final = ("jax_compilation_cache_", "jax_persistent_cac
 _OF_ONE_TRACE: Final = frozenset({"axis_env_state"})
 """Parts of the trace context that are empty outside a trace, and have no content that can be compared."""
 
-_LEAVES: Final[tuple[type, ...]] = (
-    bool,
-    int,
-    float,
-    complex,
-    np.ndarray,
-    np.generic,
-    xla_client.ArrayImpl,
-    jax_prng.PRNGKeyArray,
-)
+_ARRAYS: Final = frozenset({xla_client.ArrayImpl, jax_prng.PRNGKeyArray})
+_VALUES: Final = frozenset({bool, int, float, complex, np.ndarray, jax_literals.TypedNdArray})
+"""Exactly these classes, and NumPy's scalars: JAX treats subclasses in ways of their own, or refuses them."""
+
+
+_TRACED: Final = "it is called while another function is traced"
 
 
 def why_plain(call: ParsedCall) -> str | None:
     """Why this call must be JAX's own, in words; None if it need not be."""
-    if not jax_core.trace_state_clean() or any(isinstance(leaf, jax_core.Tracer) for leaf in call.leaves):
-        return "it is called while another function is traced"
+    if not jax_core.trace_state_clean():
+        return _TRACED
     settings = jax_config.config._value_holders
     for name in _DEBUGGING:
         holder = settings.get(name)
@@ -117,10 +114,14 @@ def why_plain(call: ParsedCall) -> str | None:
 
 def _strange_leaf(leaves: Iterable[Any]) -> str | None:
     for leaf in leaves:
-        if not isinstance(leaf, _LEAVES) or isinstance(leaf, jax_core.Ref):
-            return f"an argument is a {type(leaf).__module__}.{type(leaf).__qualname__}"
-        if isinstance(leaf, (xla_client.ArrayImpl, jax_prng.PRNGKeyArray)) and leaf.is_deleted():
-            return "an argument was donated before"
+        kind = type(leaf)
+        if kind in _ARRAYS:
+            if leaf.is_deleted():
+                return "an argument was donated before"
+        elif kind not in _VALUES and not isinstance(leaf, np.generic):
+            if isinstance(leaf, jax_core.Tracer):
+                return _TRACED
+            return f"an argument is a {kind.__module__}.{kind.__qualname__}"
     return None
 
 
