@@ -47,23 +47,25 @@ def code_digest(code: CodeType) -> bytes:
 
 
 def _digest(code: CodeType) -> bytes:
-    parts: list[bytes] = [
-        code.co_code,
-        plain_token(code.co_names),
-        plain_token(code.co_varnames),
-        plain_token(code.co_cellvars),
-        plain_token(code.co_freevars),
-        code.co_name.encode("utf-8", "surrogatepass"),
-        code.co_qualname.encode("utf-8", "surrogatepass"),
-        code.co_exceptiontable,
-        struct.pack("<4q", code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-        *(plain_token(constant) for constant in code.co_consts),
-    ]
-    hasher = hashlib.sha256()
-    for part in parts:
-        hasher.update(struct.pack("<q", len(part)))
-        hasher.update(part)
+    text = repr(
+        (
+            *(code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars, code.co_name, code.co_qualname),
+            *(code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+            *(len(code.co_exceptiontable), len(code.co_code)),
+        )
+    )
+    hasher = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    hasher.update(code.co_exceptiontable)
+    hasher.update(code.co_code)
+    for constant in code.co_consts:
+        token = repr(constant).encode("utf-8", "surrogatepass") if type(constant) in _SHOWN else plain_token(constant)
+        hasher.update(b"%d:" % len(token))
+        hasher.update(token)
     return hasher.digest()
+
+
+_SHOWN: Final = frozenset({type(None), bool, int, str, bytes})
+"""Types whose `repr` tells one constant from every other, of whatever type."""
 
 
 def plain_token(value: object) -> bytes:

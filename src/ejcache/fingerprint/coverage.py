@@ -31,6 +31,9 @@ _one_at_a_time = threading.Lock()
 
 _NOBODY: Final = -1
 
+_OPTIMIZED: Final = 0x1
+"""The flag of code objects that are functions."""
+
 
 class LibraryCode(NamedTuple):
     """A code object of a library that ran."""
@@ -158,6 +161,8 @@ class Coverage:
             self.user[id(code)] = code
             self._report_calls(code)
             return False
+        if not code.co_flags & _OPTIMIZED:
+            return False  # the body of a module or a class, because a part of a library is imported only now
         if id(code) not in self.library:
             generated = code.co_filename.startswith("<") and not code.co_filename.startswith("<frozen ")
             self.library[id(code)] = LibraryCode(code, frame.f_globals, owner_of(frame) if generated else None)

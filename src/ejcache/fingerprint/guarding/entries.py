@@ -1,0 +1,206 @@
+"""Tables and objects that libraries read, entry by entry.
+
+Tables of libraries grow when parts of a library are imported, in an order that differs between processes. So the
+entries that mattered are compared, and of new ones those that the user may have made.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ejcache.fingerprint.guarding.places import OPERATORS, PATH_SIZE, Leaf, attribute_name, leaves
+from ejcache.fingerprint.guarding.tokens import (
+    ABSENT,
+    DIGEST_SIZE,
+    codes_of,
+    is_plain,
+    nested_codes,
+    short,
+    token,
+)
+from ejcache.fingerprint.library import is_library_code, is_library_module
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+    from types import CodeType
+
+__all__ = ["Table", "record_table", "table_difference"]
+
+_PRESENT: Final = b"\1" * DIGEST_SIZE
+"""In place of a digest: there is an entry of this name, and what it holds was not used."""
+
+
+class Table(NamedTuple):
+    """What is guarded of a table or an object."""
+
+    entries: Mapping[bytes, bytes]
+    """Digest of what leads to an entry → digest of its value."""
+    modules: Mapping[bytes, str]
+    """Digest of what leads to an entry → the library's module that makes it; empty if tracing makes it."""
+
+
+def record_table(value: object, ran: Container[int], attributes: Container[str]) -> Table | None:
+    """What is to be guarded of a table or an object, or None if nothing is.
+
+    Args:
+        value: the table or object.
+        ran: the identities of the code objects that ran.
+        attributes: the names of attributes that library code mentions.
+    """
+    entries: dict[bytes, bytes] = {}
+    modules: dict[bytes, str] = {}
+    attributed = not isinstance(value, dict | list | set | tuple)
+    order: list[bytes] = []
+    held: set[bytes] = set()
+    for leaf in leaves(value):
+        if attributed and leaf.attribute not in attributes and leaf.attribute not in OPERATORS:
+            continue
+        held.add(leaf.name)
+        digest, module = _entry(value, leaf, ran)
+        if isinstance(value, type) and not leaf.nested and _is_own(value, leaf):
+            continue
+        if digest is None:
+            if leaf.plain or isinstance(leaf.value, dict):
+                entries.setdefault(leaf.name, _PRESENT)
+            continue
+        was = entries.get(leaf.name)
+        entries[leaf.name] = digest if was is None else short(b"".join(sorted((was, digest))))
+        if module is None:
+            order.append(leaf.name)
+        elif not attributed or leaf.nested:
+            named = (
+                leaf.plain if isinstance(value, dict) or leaf.nested else isinstance(leaf.value, type | FunctionType)
+            )
+            modules[leaf.name] = module if named else _BY_TRACING
+    if isinstance(value, list | tuple):
+        entries[_ORDER] = short(b"".join(order))
+    if attributed and not isinstance(value, type):
+        # What the object does not hold, and its class does: an attribute that is set later hides it.
+        for leaf in leaves(type(value)):
+            free = leaf.attribute in attributes and not leaf.nested and leaf.name not in held
+            if free and (is_plain(leaf.value) or type(leaf.value) is FunctionType):
+                entries[leaf.name] = ABSENT
+    return Table(entries, modules) if entries or not attributed else None
+
+
+_BY_TRACING: Final = ""
+"""In place of a module: JAX makes entries for what it meets while it traces."""
+
+_ORDER: Final = b"\0" * PATH_SIZE
+"""In place of an entry: the order of a list's elements."""
+
+
+def _entry(holder: object, leaf: Leaf, ran: Container[int]) -> tuple[bytes | None, str | None]:
+    """The digest of an entry that may have mattered, and the module of the function that it holds."""
+    value = leaf.value
+    if isinstance(value, dict):
+        return None, None
+    codes = list(codes_of(value))
+    if not codes:
+        if _is_memo(holder, leaf):
+            return None, None
+        kind = value if isinstance(value, type) else type(value)
+        module = str(kind.__module__)
+        return short(token(value)), module if not is_plain(value) and is_library_module(module) else None
+    used = any(id(inner) in ran for code in codes for inner in nested_codes(code))
+    if used or not _is_library(value, codes):
+        return short(token(value)), _module(value) if _is_library(value, codes) else None
+    return None, None
+
+
+def _is_own(kind: type[Any], leaf: Leaf) -> bool:
+    """Whether a method is found by its own name, too, where it is guarded if it ran, or holds nothing."""
+    function = leaf.value
+    if type(function) is FunctionType:
+        path = f".{function.__qualname__}"
+        return path.endswith(f".{leaf.attribute}") and any(
+            path == f".{each.__qualname__}.{leaf.attribute}" for each in kind.__mro__
+        )
+    return not isinstance(function, dict) and not is_plain(function) and not list(codes_of(function))
+
+
+def _is_memo(holder: object, leaf: Leaf) -> bool:
+    """Whether an object of JAX only remembers something there, or has not yet: `_stripped_weak_type`."""
+    if not leaf.attribute.startswith("_") or leaf.nested or (leaf.value is not None and is_plain(leaf.value)):
+        return False
+    return str(type(holder).__module__).startswith("jax.")
+
+
+def _is_library(value: object, codes: Iterable[CodeType]) -> bool:
+    if all(is_library_code(code) for code in codes):
+        return True
+    module = _module(value)
+    return module is not None and is_library_module(module)
+
+
+def _module(value: object) -> str | None:
+    if isinstance(value, functools.partial):
+        return _module(value.func)
+    name = getattr(value, "__module__", None)
+    return name if isinstance(name, str) else None
+
+
+def table_difference(table: Table, value: object, known: Container[str]) -> dict[str, bytes]:
+    """The entries that are not what they were, with their digests now.
+
+    Args:
+        table: what was.
+        value: the table or object now.
+        known: the modules of which something is guarded: they were loaded then.
+    """
+    found: dict[str, bytes] = {}
+    seen: dict[bytes, bytes] = {}
+    order: list[bytes] = []
+    for leaf in leaves(value):
+        name = leaf.name
+        was = table.entries.get(name)
+        if was is None:
+            if _is_new(table, value, leaf, known):
+                found[name.hex()] = _PRESENT
+        elif was == _PRESENT:
+            seen[name] = _PRESENT
+        else:
+            digest = short(token(leaf.value))
+            if name not in table.modules:
+                order.append(name)
+            seen[name] = digest if name not in seen else short(b"".join(sorted((seen[name], digest))))
+    if isinstance(value, list | tuple):
+        seen[_ORDER] = short(b"".join(order))
+    for name, was in table.entries.items():
+        now = seen.get(name, ABSENT)
+        if now != was and not (now == ABSENT and _may_come(table, name, was)):
+            found[name.hex()] = now
+    return found
+
+
+def _may_come(table: Table, name: bytes, was: bytes) -> bool:
+    """Whether an entry that is not there is made later, by an import or by tracing itself."""
+    if was == _PRESENT:
+        return True
+    module = table.modules.get(name)
+    return module is not None and (module == _BY_TRACING or module not in sys.modules)
+
+
+def _is_new(table: Table, holder: object, leaf: Leaf, known: Container[str]) -> bool:
+    """Whether an entry that was not there may be the user's: one that no import has made."""
+    if isinstance(leaf.value, dict):
+        return False
+    attributed = not isinstance(holder, dict | list | set | tuple)
+    if attributed and not leaf.nested:
+        # An attribute that no library code mentions, unless a class has a method more.
+        codes = list(codes_of(leaf.value)) if isinstance(holder, type) else []
+        return bool(codes) and not _is_library(leaf.value, codes)
+    if leaf.nested and attribute_name(leaf.attribute) not in table.entries:
+        return False
+    if is_plain(leaf.value):
+        return leaf.plain
+    codes = list(codes_of(leaf.value))
+    if codes:
+        if not _is_library(leaf.value, codes):
+            return True
+        return leaf.plain and _module(leaf.value) in known
+    kind = leaf.value if isinstance(leaf.value, type) else type(leaf.value)
+    return not is_library_module(str(kind.__module__))
