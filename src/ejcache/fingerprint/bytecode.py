@@ -44,6 +44,10 @@ class Reads(NamedTuple):
     """Every attribute that is read by name, and every string constant that looks like a special one."""
     hash_order: bool
     """Its result may depend on the order of a set, and so on the hash seed."""
+    views: bool
+    """It keeps or passes on the keys or items of a dictionary, which operators make a set of."""
+    view_operators: bool
+    """It uses an operator that makes a set of the keys of a dictionary."""
     codes: tuple[CodeType, ...]
     """It and the code objects inside it."""
 
@@ -83,10 +87,13 @@ _SET_OPERATIONS: Final = frozenset({"BUILD_SET", "SET_ADD", "SET_UPDATE"})
 _SET_BUILTINS: Final = frozenset({"set", "frozenset", "hash"})
 _VIEWS: Final = frozenset({"keys", "items"})
 _VIEW_OPERATORS: Final = frozenset({"&", "|", "^", "-", "&=", "|=", "^=", "-="})
-_VIEW_READERS: Final = frozenset(
-    {"GET_ITER", "CALL", "CONTAINS_OP", "LIST_EXTEND", "POP_TOP", "RETURN_VALUE", "YIELD_VALUE", "CALL_INTRINSIC_1"}
-)
+_VIEW_READERS: Final = frozenset({"GET_ITER", "CONTAINS_OP", "LIST_EXTEND", "POP_TOP"})
 """Instructions that take a view of a dictionary in the order of the dictionary."""
+_VIEW_FUNCTIONS: Final = frozenset(
+    {"all", "any", "dict", "enumerate", "iter", "join", "len", "list", "max", "min", "next", "reversed", "sorted"}
+    | {"sum", "tuple", "zip"}
+)
+"""Functions that do so, too."""
 
 
 class _Reader:
@@ -98,6 +105,8 @@ class _Reader:
         self._writes: dict[str, None] = {}
         self._attributes: set[str] = set()
         self._hash_order = False
+        self._views = False
+        self._view_operators = False
         self._codes: list[CodeType] = [code]
         self._bound: dict[str, list[tuple[str, int, tuple[str, ...]]]] = {}
         """Variables that hold an imported module or something imported from one."""
@@ -113,6 +122,8 @@ class _Reader:
             tuple(self._writes),
             frozenset(self._attributes),
             self._hash_order,
+            self._views,
+            self._view_operators,
             tuple(self._codes),
         )
 
@@ -154,8 +165,6 @@ class _Reader:
     def _read_steps(self) -> None:
         steps = self._steps
         cells = {*self._code.co_cellvars, *self._code.co_freevars}
-        views = False
-        view_operators = False
         for index, (operation, argument) in enumerate(steps):
             following = steps[index + 1].operation if index + 1 < len(steps) else ""
             if operation == "LOAD_GLOBAL":
@@ -175,18 +184,29 @@ class _Reader:
                     self._read_bound(name, index)
             elif operation in _ATTRIBUTES or operation.startswith("LOAD_SUPER_ATTR"):
                 self._attributes.add(str(argument))
-                if argument in _VIEWS and operation in _ATTRIBUTES:
-                    taken = steps[index + 2].operation if index + 2 < len(steps) else ""
-                    views |= taken not in _VIEW_READERS
+                self._views |= argument in _VIEWS and not self._is_read_at_once(index)
+                self._hash_order |= argument == "__hash__"
             elif operation in _GLOBAL_WRITES:
                 self._writes[str(argument)] = None
             elif operation in _SET_OPERATIONS:
                 self._hash_order = True
             elif operation == "BINARY_OP":
-                view_operators |= _operator(argument) in _VIEW_OPERATORS
+                self._view_operators |= _operator(argument) in _VIEW_OPERATORS
             elif operation == "LOAD_CONST" and isinstance(argument, frozenset):
                 self._hash_order |= following != "CONTAINS_OP"
-        self._hash_order |= views and view_operators
+
+    def _is_read_at_once(self, index: int) -> bool:
+        """Whether the keys that are asked for at `index` go where their order is that of the dictionary."""
+        for operation, argument in self._steps[index + 2 : index + _FAR]:
+            if operation == "CALL" and argument:
+                before = self._steps[max(0, index - _FAR) : index]
+                names = [name for verb, name in before if verb in {"LOAD_GLOBAL", "LOAD_METHOD"}]
+                return bool(_VIEW_FUNCTIONS.intersection(map(str, names)))
+            if operation in _VIEW_READERS:
+                return True
+            if not operation.startswith(("LOAD", "CALL")):
+                return False
+        return False
 
     def _read(self, root: str, name: str, index: int) -> None:
         attributes, member = self._attributes_after(index)
@@ -266,6 +286,8 @@ class _Reader:
         self._writes.update(dict.fromkeys(inside.writes))
         self._attributes |= inside.attributes
         self._hash_order |= inside.hash_order
+        self._views |= inside.views
+        self._view_operators |= inside.view_operators
         self._codes += inside.codes
 
 

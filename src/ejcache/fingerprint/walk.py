@@ -9,6 +9,7 @@ It never runs user code, and what it cannot describe by content it refuses, with
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import types
@@ -115,6 +116,7 @@ def _handler_for(kind: type) -> Handler:
 
 _BASES: Final[tuple[tuple[type, Handler], ...]] = (
     (types.ModuleType, special.write_module),
+    (functools.partial, functions.write_partial),
     (logging.Logger, special.write_logger),
     (threading.local, special.write_thread_local),
 )

@@ -72,7 +72,7 @@ def write_class(node: Node, value: Any) -> None:
         _write_library_members(node, members)
     else:
         for name, member in list(members.items()):
-            if name not in _NOT_READ:
+            if name not in _NOT_READ and not (name == "__doc__" and _is_generated(member, kind, members)):
                 node.child(f".{name}", member)
         write_annotations(node, kind)
     abstract = members.get("__abstractmethods__")
@@ -80,6 +80,12 @@ def write_class(node: Node, value: Any) -> None:
         node.write(",".join(sorted(map(str, abstract))).encode())
     if "_abc_impl" in members:
         _write_registrations(node, kind, library=library)
+
+
+def _is_generated(text: Any, kind: type, members: Any) -> bool:
+    """Whether a docstring is the one that a dataclass makes of its fields, which may show addresses."""
+    name = type_name(kind).rpartition(".")[2]
+    return "__dataclass_fields__" in members and type(text) is str and text.startswith(f"{name}(")
 
 
 def _write_library_members(node: Node, members: Any) -> None:

@@ -11,6 +11,7 @@ from ejcache.fingerprint.code import code_digest
 from ejcache.fingerprint.kinds.annotations import write_annotations
 from ejcache.fingerprint.kinds.forbidden import forbidden_value
 from ejcache.fingerprint.kinds.graph import ARROW
+from ejcache.fingerprint.kinds.instances import write_attributes
 from ejcache.fingerprint.kinds.names import is_module, write_names
 from ejcache.fingerprint.library import is_library_code, is_library_module
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from ejcache.fingerprint.kinds.graph import Handler, Node
 
-__all__ = ["HANDLERS"]
+__all__ = ["HANDLERS", "write_partial"]
 
 _SINGLE_DISPATCH: Final = functools.singledispatch(lambda each: each).__code__  # type: ignore[attr-defined]
 
@@ -46,15 +47,14 @@ def _function(node: Node, value: Any) -> None:
     else:
         reads = reads_of(code)
         graph = node.graph
-        graph.hash_order |= reads.hash_order
+        graph.note_order(reads)
         for each in reads.codes:
             graph.codes[id(each)] = each
         _write_cells(node, cells)
         write_names(node, function, reads, cells)
         write_annotations(node, function)
     _write_defaults(node, function)
-    for key, attribute in function.__dict__.items():
-        node.child(f".{key}", attribute)
+    write_attributes(node, function.__dict__)
 
 
 def _is_library_function(function: FunctionType) -> bool:
@@ -145,16 +145,18 @@ def _cell(node: Node, value: Any) -> None:
         node.write(b"empty")
 
 
-def _partial(node: Node, value: Any) -> None:
+def write_partial(node: Node, value: Any) -> None:
+    """A partial function, or an instance of a class derived from them."""
     kind = functools.partial.__dict__
     node.write(b"partial")
+    if type(value) is not functools.partial:
+        node.child(".__class__", type(value))
     node.child(".func", kind["func"].__get__(value))
     for index, argument in enumerate(kind["args"].__get__(value)):
         node.child(f".args[{index}]", argument)
     for name, argument in kind["keywords"].__get__(value).items():
         node.child(f".{name}", argument)
-    for name, attribute in kind["__dict__"].__get__(value).items():
-        node.child(f".{name}", attribute)
+    write_attributes(node, kind["__dict__"].__get__(value))
 
 
 def _memoised(node: Node, value: Any) -> None:
@@ -194,7 +196,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     types.MethodWrapperType: _bound_slot,
     types.CodeType: _code,
     types.CellType: _cell,
-    functools.partial: _partial,
+    functools.partial: write_partial,
     type(functools.lru_cache(lambda: None)): _memoised,
     property: _property,
     staticmethod: _wrapper,

@@ -7,6 +7,7 @@ with equal texts therefore read equal values, shared in the same way.
 
 from __future__ import annotations
 
+import array
 import hashlib
 import types
 import zlib
@@ -18,6 +19,8 @@ from ejcache.fingerprint.refusal import RefusedError, path_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType
+
+    from ejcache.fingerprint.bytecode import Reads
 
     Handler = Callable[["Node", Any], None]
 
@@ -64,9 +67,12 @@ class Graph:
         self.describe = describe
         self.codes: dict[int, CodeType] = {}
         """User code that was reached, by identity."""
-        self.hash_order = False
-        """Something may depend on the order of a set that is made while tracing."""
+        self._hash_order = False
+        self._views = False
+        self._view_operators = False
         self.tokens: dict[str, str] = {}
+        self.layouts: dict[int, Any] = {}
+        """What is known of the instances of a class, by its identity."""
         self._handler_for = handler_for
         self._nodes: list[Node] = []
         self._numbers: dict[tuple[int, bool], int] = {}
@@ -104,14 +110,18 @@ class Graph:
         return self._hasher.hexdigest()
 
     def update(self, parts: list[bytes]) -> None:
-        hasher = self._hasher
-        hasher.update(b"(%d" % len(parts))
-        hasher.update(b"".join([b":%d:%b" % (len(part), part) for part in parts]))
+        """Hash texts so that no other list of texts gives the same bytes."""
+        lengths = array.array("Q", map(len, parts))
+        self._hasher.update(len(lengths).to_bytes(8, "little"))
+        self._hasher.update(lengths)
+        self._hasher.update(b"".join(parts))
 
     def reference(self, node: Node, label: str, value: object, *, member: bool) -> bytes:
         """What stands for a value where it is read."""
         self._values += 1
         kind = type(value)
+        if kind is str:
+            return b"str" + str.encode(value, "utf-8", "surrogatepass")  # type: ignore[arg-type]
         if id(kind) in _SCALARS:
             return plain_token(value) if kind is not types.NotImplementedType else b"NotImplemented"
         if self._values > _MAX_VALUES:
@@ -128,6 +138,17 @@ class Graph:
             number = self._numbers[key] = len(self._nodes)
             self._nodes.append(Node(self, node, value, label, node.depth + 1, member=member))
         return b"@%d" % number
+
+    def note_order(self, reads: Reads) -> None:
+        """Note what in a function's bytecode makes sets, whose order depends on the hash seed."""
+        self._hash_order |= reads.hash_order
+        self._views |= reads.views
+        self._view_operators |= reads.view_operators
+
+    @property
+    def hash_order(self) -> bool:
+        """Whether something may depend on the order of a set that is made while tracing."""
+        return self._hash_order or (self._views and self._view_operators)
 
     def spend(self, node: Node, size: int) -> None:
         """Count bulk data that is about to be read."""

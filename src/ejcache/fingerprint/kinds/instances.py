@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.fingerprint.code import plain_token
 from ejcache.fingerprint.kinds.containers import write_mapping, write_sequence, write_set
@@ -18,9 +18,12 @@ from ejcache.fingerprint.kinds.real_types import is_subtype, kind_name, mro_of, 
 if TYPE_CHECKING:
     from ejcache.fingerprint.kinds.graph import Node
 
-__all__ = ["instance_dict", "slots_of", "write_instance"]
+__all__ = ["write_attributes", "write_instance"]
 
-_basic_size: Final = type.__dict__["__basicsize__"].__get__
+_type_members: Final[dict[str, Any]] = dict(vars(type))
+_basic_size: Final = _type_members["__basicsize__"].__get__
+_dict_offset: Final = _type_members["__dictoffset__"].__get__
+_weak_list_offset: Final = _type_members["__weakrefoffset__"].__get__
 _default_factory: Any = vars(collections.defaultdict)["default_factory"].__get__
 _max_length: Any = vars(collections.deque)["maxlen"].__get__
 _arguments: Any = vars(BaseException)["args"].__get__
@@ -29,27 +32,42 @@ _NOT_READ: Final = frozenset({"__annotations__", "__type_params__"})
 _WORD: Final = tuple.__itemsize__
 
 
-def instance_dict(value: object) -> dict[str, object] | None:
-    """The `__dict__` of an instance, whatever its class says `__dict__` is. None: it has none."""
-    for kind in mro_of(type(value)):
-        found = type_dict(kind).get("__dict__")
-        if type(found) is types.GetSetDescriptorType and found.__objclass__ is kind:
-            attributes = found.__get__(value)
-            return attributes if type(attributes) is dict else None
-    return None
+class _Layout(NamedTuple):
+    """Where the instances of a class keep what they hold."""
+
+    kind: type
+    """Kept, so that no other class gets its identity."""
+    slots: tuple[tuple[str, Any], ...]
+    """Names and descriptors, those of the bases last."""
+    attributes: Any
+    """The descriptor of `__dict__`, or None."""
+    has_hidden_state: bool
+    """Instances are larger than their header and slots: C code keeps something in them."""
 
 
-def slots_of(value: object) -> list[tuple[str, object]]:
-    """The names and values of the slots of an instance that are set, those of its bases last."""
-    found: list[tuple[str, object]] = []
-    for kind in mro_of(type(value)):
-        for name, member in type_dict(kind).items():
-            if type(member) is types.MemberDescriptorType and member.__objclass__ is kind:
-                try:
-                    found.append((name, member.__get__(value)))
-                except AttributeError:
-                    continue
-    return found
+def _layout_of(kind: type) -> _Layout:
+    slots: list[tuple[str, Any]] = []
+    attributes = None
+    for base in mro_of(kind):
+        for name, member in type_dict(base).items():
+            if type(member) is types.MemberDescriptorType and member.__objclass__ is base:
+                slots.append((name, member))
+        found = type_dict(base).get("__dict__")
+        if attributes is None and type(found) is types.GetSetDescriptorType and found.__objclass__ is base:
+            attributes = found
+    # The dictionary and the list of weak references are inside the instance if their offsets say so.
+    pointers = len(slots) + (_dict_offset(kind) > 0) + (_weak_list_offset(kind) > 0)
+    size = object.__basicsize__ + _WORD * pointers
+    return _Layout(kind, tuple(slots), attributes, bool(_basic_size(kind) > size))
+
+
+def write_attributes(node: Node, attributes: Any) -> None:
+    """Write the `__dict__` of a function or an instance: any dictionary, with any keys."""
+    for name, attribute in list(dict.items(attributes)):
+        if type(name) is not str:
+            node.child("[an attribute]", (name, attribute))
+        elif name not in _NOT_READ:
+            node.child(f".{name}", attribute)
 
 
 def write_instance(node: Node, value: Any) -> None:
@@ -61,13 +79,19 @@ def write_instance(node: Node, value: Any) -> None:
     kind = type(value)
     node.write(b"instance")
     node.child(f"{ARROW}{type_name(kind)}", kind)
-    if not _write_content(node, value, kind) and _has_hidden_state(kind):
+    layout = node.graph.layouts.get(id(kind))
+    if layout is None:
+        layout = node.graph.layouts[id(kind)] = _layout_of(kind)
+    if not _write_content(node, value, kind) and layout.has_hidden_state:
         node.refuse(f"is {kind_name(value)}")
-    for name, attribute in slots_of(value):
+    for name, descriptor in layout.slots:
+        try:
+            attribute = descriptor.__get__(value)
+        except AttributeError:
+            continue
         node.child(f".{name}", attribute)
-    for name, attribute in list((instance_dict(value) or {}).items()):
-        if name not in _NOT_READ:
-            node.child(f".{name}", attribute) if type(name) is str else node.child("[an attribute]", (name, attribute))
+    if layout.attributes is not None:
+        write_attributes(node, layout.attributes.__get__(value))
 
 
 def _write_content(node: Node, value: Any, kind: type) -> bool:
@@ -103,13 +127,3 @@ def _write_content(node: Node, value: Any, kind: type) -> bool:
     else:
         return False
     return True
-
-
-def _has_hidden_state(kind: type) -> bool:
-    """Whether instances are larger than their slots and header say."""
-    slots = sum(
-        type(member) is types.MemberDescriptorType and member.__objclass__ is base
-        for base in mro_of(kind)
-        for member in type_dict(base).values()
-    )
-    return bool(_basic_size(kind) > object.__basicsize__ + _WORD * slots)

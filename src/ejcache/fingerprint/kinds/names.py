@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.fingerprint.kinds.forbidden import FORBIDDEN_ATTRIBUTES, forbidden_member, forbidden_value
 from ejcache.fingerprint.kinds.graph import ARROW
-from ejcache.fingerprint.kinds.real_types import is_subtype, module_dict
+from ejcache.fingerprint.kinds.real_types import is_library_class, is_subtype, module_dict, mro_of, type_dict
 from ejcache.fingerprint.library import is_library_module
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def _write_chain(node: Node, chain: Chain, function: FunctionType, cells: Mappin
     while attributes and value is not _MISSING and is_module(value):
         attribute = attributes.pop(0)
         module, text = value, f"{text}.{attribute}"
+        if _is_computed(module, attribute):
+            node.refuse(f"reads {text}, which the class of a module computes")
         value = _module_attribute(module, attribute)
         if value is _MISSING and attribute not in {"__dict__", "__class__"}:
             user_getter = module_dict(module).get("__getattr__", _MISSING)
@@ -98,6 +100,16 @@ def _write_chain(node: Node, chain: Chain, function: FunctionType, cells: Mappin
     if name is not None:
         node.refuse(f"uses {name}" if name == "sys.modules" else f"uses {name}()")
     node.child(ARROW + text, value, member=chain.member and not attributes)
+
+
+def _is_computed(module: object, attribute: str) -> bool:
+    """Whether the class of a module, which the user has made, may decide what an attribute is."""
+    for kind in mro_of(type(module)):
+        if kind is types.ModuleType:
+            return False
+        if not is_library_class(kind) and not {attribute, "__getattribute__"}.isdisjoint(type_dict(kind)):
+            return True
+    return False
 
 
 def _module_attribute(module: object, attribute: str) -> object:

@@ -55,8 +55,7 @@ def _handlers() -> dict[int, Handler]:
         jax.tree_util.PyTreeDef: _tree,
         jax.sharding.Mesh: _mesh,
         jax.sharding.PartitionSpec: _partition_spec,
-        jax.sharding.NamedSharding: _named_sharding,
-        jax.sharding.SingleDeviceSharding: _single_device_sharding,
+        jax.sharding.AbstractMesh: _abstract_mesh,
         type(jax.config): _config,
     }
     return {id(kind): handler for kind, handler in by_type.items()}
@@ -72,6 +71,8 @@ def _handler_of_bases(kind: type) -> Handler | None:
         if type.__subclasscheck__(base, kind):
             return handler
     module, name = _module_of(kind), _name_of(kind)
+    if name == "cython_function_or_method":
+        return _cython_function
     return _BY_NAME.get(name) if isinstance(module, str) and module.startswith("jax") else None
 
 
@@ -85,7 +86,10 @@ def _tracer(value: Any) -> Description:
 
 
 def _any_array(value: Any) -> Description:
-    return _key_array(value) if _name_of(type(value)) == "PRNGKeyArray" else _array(value)
+    name = _name_of(type(value))
+    if name == "ArrayImpl":
+        return _array(value)
+    return _key_array(value) if name == "PRNGKeyArray" else Description(refusal=f"is an array of the type {name}")
 
 
 def _array(value: Any) -> Description:
@@ -93,10 +97,14 @@ def _array(value: Any) -> Description:
         return Description(refusal="is an array that was deleted or donated")
     if not value.is_fully_addressable:
         return Description(refusal="is an array with parts in other processes")
-    token = repr((value.shape, str(value.dtype), value.aval.weak_type, getattr(value, "_committed", None)))
+    # Arrays may share a dtype or a sharding or have equal ones; no program sees a difference.
+    sharding = _sharding_text(value.sharding)
+    if sharding is None:
+        return Description(refusal=f"is an array with a {_name_of(type(value.sharding))}")
+    committed = getattr(value, "_committed", None)
+    token = repr((value.shape, _dtype_text(value.dtype), value.aval.weak_type, committed, sharding))
     return Description(
         b"jax array" + token.encode(),
-        children=((".sharding", value.sharding),),
         size=value.nbytes,
         content=lambda: _bytes_of(np.asarray(value)),
     )
@@ -113,18 +121,21 @@ def _key_array(value: Any) -> Description:
 
 
 def _numpy_array(value: Any) -> Description:
-    token = b"numpy array" + repr(value.shape).encode()
+    token = b"numpy array" + repr((value.shape, _dtype_text(value.dtype))).encode()
     if value.dtype.hasobject:
         if value.dtype != np.dtype(object):
             return Description(refusal="is an array with fields of Python objects")
         items = tuple((f"[{index}]", item) for index, item in enumerate(value.ravel(order="C").tolist()))
         return Description(token, children=items)
-    return Description(token, children=((".dtype", value.dtype),), size=value.nbytes, content=lambda: _bytes_of(value))
+    return Description(token, size=value.nbytes, content=lambda: _bytes_of(value))
 
 
 def _dtype(value: Any) -> Description:
-    descriptions = (value.str, value.name, repr(value), repr(value.metadata), value.alignment)
-    return Description(b"dtype" + repr(descriptions).encode())
+    return Description(b"dtype" + _dtype_text(value).encode())
+
+
+def _dtype_text(dtype: Any) -> str:
+    return repr((dtype.str, dtype.name, repr(dtype), repr(dtype.metadata), dtype.alignment))
 
 
 def _extended_dtype(value: Any) -> Description:
@@ -134,7 +145,7 @@ def _extended_dtype(value: Any) -> Description:
 def _scalar(value: Any) -> Description:
     if isinstance(value, np.object_):
         return Description(refusal="is a scalar of NumPy that holds a Python object")
-    return Description(b"numpy scalar" + value.tobytes(), children=((".dtype", value.dtype),))
+    return Description(b"numpy scalar" + value.tobytes() + _dtype_text(value.dtype).encode())
 
 
 def _ufunc(value: Any) -> Description:
@@ -145,6 +156,12 @@ def _ufunc(value: Any) -> Description:
 
 def _array_function(value: Any) -> Description:
     return Description(b"function of NumPy", children=(("", value._implementation),))  # noqa: SLF001
+
+
+def _cython_function(value: Any) -> Description | None:
+    if not str(value.__module__).startswith("numpy."):
+        return None
+    return Description(b"function of NumPy" + f"{value.__module__}:{value.__qualname__}".encode())
 
 
 def _generator(value: Any) -> Description:
@@ -190,7 +207,14 @@ _PLAIN: Final = (bool, int, str, type(None))
 
 
 def _is_plain(option: object) -> bool:
-    return type(option) in _PLAIN or (type(option) is tuple and all(type(each) in _PLAIN for each in option))
+    kind = type(option)
+    if type(option) is tuple:
+        return all(_is_plain(each) for each in option)
+    return any(kind is each for each in _PLAIN)
+
+
+def _program(value: Any) -> Description:
+    return Description(refusal=f"is a {_name_of(type(value))}")
 
 
 def _memoised(value: Any) -> Description:
@@ -208,32 +232,51 @@ def _tree(value: Any) -> Description:
 
 
 def _device(value: Any) -> Description:
-    return Description(b"device" + repr((value.platform, value.device_kind, value.id, value.process_index)).encode())
+    return Description(b"device" + _device_text(value).encode())
+
+
+def _device_text(device: Any) -> str:
+    return repr((device.platform, device.device_kind, device.id, device.process_index))
 
 
 def _mesh(value: Any) -> Description:
-    token = repr((value.axis_names, value.devices.shape, tuple(map(str, getattr(value, "axis_types", None) or ()))))
-    devices = tuple((f".devices[{index}]", device) for index, device in enumerate(value.devices.ravel().tolist()))
-    return Description(b"mesh" + token.encode(), children=devices)
+    return Description(b"mesh" + _mesh_text(value).encode())
+
+
+def _mesh_text(mesh: Any) -> str:
+    devices = [_device_text(each) for each in mesh.devices.ravel().tolist()]
+    return repr((mesh.axis_names, mesh.devices.shape, str(getattr(mesh, "axis_types", None)), devices))
+
+
+def _abstract_mesh(value: Any) -> Description:
+    token = repr((value.axis_names, value.axis_sizes, str(value.axis_types)))
+    return Description(b"abstract mesh" + token.encode())
 
 
 def _partition_spec(value: Any) -> Description:
-    children: list[tuple[str, object]] = [(f"[{index}]", part) for index, part in enumerate(value)]
-    for name in ("unreduced", "reduced"):
-        part = getattr(value, name, None)
-        if part:
-            children.append((f".{name}", sorted(map(str, part))))
-    return Description(b"partition spec", children=tuple(children))
+    return Description(b"partition spec" + _partition_text(value).encode())
 
 
-def _named_sharding(value: Any) -> Description:
-    children = ((".mesh", value.mesh), (".spec", value.spec), (".memory_kind", value.memory_kind))
-    return Description(b"named sharding", children=children)
+def _partition_text(spec: Any) -> str:
+    apart = [sorted(map(str, getattr(spec, name, None) or ())) for name in ("unreduced", "reduced")]
+    return repr((type(spec).__name__, tuple(spec), apart))
 
 
-def _single_device_sharding(value: Any) -> Description:
-    (device,) = value.device_set
-    return Description(b"single device", children=((".device", device), (".memory_kind", value.memory_kind)))
+def _sharding(value: Any) -> Description:
+    text = _sharding_text(value)
+    if text is None:
+        return Description(refusal=f"is a {_name_of(type(value))}")
+    return Description(b"sharding" + text.encode())
+
+
+def _sharding_text(sharding: Any) -> str | None:
+    kind = type(sharding)
+    if kind is jax.sharding.SingleDeviceSharding:
+        (device,) = sharding.device_set
+        return repr(("one device", _device_text(device), sharding.memory_kind))
+    if kind is jax.sharding.NamedSharding and type(sharding.mesh) is jax.sharding.Mesh:
+        return repr(("named", _mesh_text(sharding.mesh), _partition_text(sharding.spec), sharding.memory_kind))
+    return None
 
 
 def _config(value: Any) -> Description:
@@ -248,9 +291,12 @@ _BASES: Final[tuple[tuple[type, Handler], ...]] = (
     (np.generic, _scalar),
     (np.random.BitGenerator, _bit_generator),
     (jax.Device, _device),
+    (jax.sharding.Sharding, _sharding),
 )
 _BY_NAME: Final[dict[str, Handler]] = {
     "KeyTy": _extended_dtype,
     "PjitInfo": _jit_options,
     "WeakrefLRUCache": _memoised,
+    "Jaxpr": _program,
+    "ClosedJaxpr": _program,
 }
