@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
     Describe = Callable[[object], Description | None]
 
-__all__ = ["Codes", "Description", "Walk", "difference", "walk"]
+__all__ = ["HASH_SEED", "Codes", "Description", "Walk", "difference", "walk"]
+
+
+HASH_SEED: Final = "the hash seed"
+"""The path in `Walk.tokens` of the process's hash seed, where the order of a set or `hash()` decides something."""
 
 
 class Codes:
@@ -79,7 +83,7 @@ def walk(roots: Mapping[str, object], *, describe: Describe = nothing) -> Walk:
     graph.walk(list(roots.items()))
     if graph.hash_order:
         graph.update([b"hash seed", b"%d" % hash("ejcache")])
-        graph.tokens["the hash seed"] = f"{hash('ejcache') & 0xFFFFFFFF:08x}"
+        graph.tokens[HASH_SEED] = f"{hash('ejcache') & 0xFFFFFFFF:08x}"
     return Walk(graph.digest(), graph.tokens, Codes(graph.codes))
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 
 import jax
 
-from ejcache.jax_integration.activate import active, enable
+from ejcache.jax_integration.activate import active, current_settings, enable
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.settings.source import resolve_if_changed
 
-__all__ = ["JitOptions", "Jitted", "ejit"]
+__all__ = ["EjitOptions", "JitOptions", "Jitted", "ejit"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -35,6 +35,13 @@ class JitOptions(TypedDict, total=False):
     backend: str | None
     inline: Any
     compiler_options: dict[str, Any] | None
+
+
+class EjitOptions(JitOptions, total=False):
+    """The keywords of `@ejit`: those of `jax.jit`, and those of direct mode."""
+
+    direct: bool | None
+    reads: Sequence[object]
 
 
 if TYPE_CHECKING:
@@ -66,11 +73,11 @@ else:
 
 
 @overload
-def ejit(fun: Callable[P, R_co], /, **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
+def ejit(fun: Callable[P, R_co], /, **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
 @overload
-def ejit(*, func: Callable[P, R_co], **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
+def ejit(*, func: Callable[P, R_co], **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
 @overload
-def ejit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
+def ejit(**options: Unpack[EjitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
 @without_our_frames
 def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """`jax.jit` with the cache enabled. It returns what `jax.jit` returns, so a call costs the same.
@@ -79,7 +86,11 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Args:
         fun: the function. Without it, `ejit` returns a decorator.
-        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`.
+        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`, and two of direct mode:
+            direct: find the executable without tracing where nothing that the trace reads has changed since a record
+                was proven (docs/direct.md). By default, what the setting `direct` says.
+            reads: what the trace reads besides what direct mode finds: values, names of environment variables, and
+                paths of files.
 
     Raises:
         TypeError: the installed `jax.jit` does not have such an option.
@@ -91,7 +102,19 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         settings = resolve_if_changed()
         if settings.activate is not False:
             enable()
+    direct, reads = options.pop("direct", None), options.pop("reads", ())
+    if direct or (direct is None and current_settings().direct != "off"):
+        from ejcache.jax_integration.direct.calls.function import direct_jit
+
+        return direct_jit(fun, options, reads=reads, always=bool(direct))
     return jax.jit(fun, **options)
 
 
-vars(ejit)["__signature__"] = inspect.signature(jax.jit)
+def _signature() -> inspect.Signature:
+    own = {"direct": None, "reads": ()}
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=own[name]) for name in own]
+    of_jax = inspect.signature(jax.jit)
+    return of_jax.replace(parameters=[*of_jax.parameters.values(), *added])
+
+
+vars(ejit)["__signature__"] = _signature()

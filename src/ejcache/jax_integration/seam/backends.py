@@ -18,12 +18,13 @@ import jax
 from jax._src import xla_bridge
 from jax._src.lib import _jax, xla_client
 
+from ejcache.jax_integration.program import CompileTarget
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["frees_clients_at_once", "load_ahead", "raw_options", "unwatch", "watch"]
+__all__ = ["frees_clients_at_once", "load_ahead", "raw_options", "target_of", "unwatch", "watch"]
 
 _lock = threading.Lock()
 _watchers: list[Callable[[Any], object]] = []
@@ -80,6 +81,23 @@ def raw_options(options: Any) -> bytes:
     return bytes(options.SerializeAsString())
 
 
+def target_of(client: Any, options: bytes, devices: Sequence[int]) -> CompileTarget | None:
+    """What JAX would load an executable for; None if the client lacks one of the devices.
+
+    Raises whatever XLA raises for options that it cannot read.
+
+    Args:
+        client: the PJRT client.
+        options: from `raw_options`.
+        devices: ids, in the order of the device assignment.
+    """
+    by_id = {device.id: device for device in client.local_devices()}
+    if not all(device in by_id for device in devices):
+        return None
+    assigned = _jax.DeviceList(tuple(by_id[device] for device in devices))
+    return CompileTarget(client, assigned, xla_client.CompileOptions.ParseFromString(options))
+
+
 def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence[int]) -> tuple[Any, Any] | None:
     """The executable as JAX would load it for these devices, and their list; None if the client lacks one of them.
 
@@ -91,9 +109,7 @@ def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence
         options: from `raw_options`.
         devices: ids, in the order of the device assignment.
     """
-    by_id = {device.id: device for device in client.local_devices()}
-    if not all(device in by_id for device in devices):
+    target = target_of(client, options, devices)
+    if target is None:
         return None
-    assigned = _jax.DeviceList(tuple(by_id[device] for device in devices))
-    parsed = xla_client.CompileOptions.ParseFromString(options)
-    return client.deserialize_executable(serialized, assigned, parsed), assigned
+    return client.deserialize_executable(serialized, target.devices, target.options), target.devices

@@ -1,0 +1,224 @@
+"""Tracing a call as usual, under observation, and what is learnt from it: a record, a proof, or a reason for neither.
+
+The function runs once, as without direct mode. What ran is observed (`fingerprint.coverage`) where a record is to be
+made. The walk is repeated afterwards: if it differs, tracing changed what it reads, and a trace cannot be skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ejcache.fingerprint.coverage import Coverage
+from ejcache.fingerprint.guards import current_values, make_guards
+from ejcache.fingerprint.guards_format import encode_guards
+from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.walk import difference
+from ejcache.jax_integration.direct.calls.question import walk_function
+from ejcache.jax_integration.direct.fastpath_format import encode_fastpath
+from ejcache.jax_integration.direct.made import Made, watch_made
+from ejcache.jax_integration.direct.record_store import is_independent, witness
+from ejcache.jax_integration.direct.records import DirectRecord, with_record, without_record
+from ejcache.jax_integration.direct.verdicts import Verdict
+from ejcache.jax_integration.seam.compilations import around_each_compilation
+from ejcache.settings.environment import variable_digests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ejcache.jax_integration.direct.calls.answering import Chosen
+    from ejcache.jax_integration.direct.calls.question import Question
+    from ejcache.jax_integration.direct.records import DirectDocument
+
+__all__ = ["Learnt", "Observed", "learn", "observed", "watch_compilations"]
+
+_recording: Final = threading.Lock()
+"""Python's monitoring sees every thread, so one trace at a time is recorded."""
+
+
+class Observed:
+    """What was seen while a call was traced.
+
+    Attributes:
+        coverage: what ran; None if nothing was recorded.
+        made: the executables that JAX got.
+        busy: another thread was being recorded.
+    """
+
+    def __init__(self) -> None:
+        self.coverage: Coverage | None = None
+        self.made: list[Made] = []
+        self.busy = False
+
+
+class Learnt(NamedTuple):
+    """What follows from a trace.
+
+    Attributes:
+        verdict: for `why` and the counters.
+        sentence: its reason.
+        document: to be stored; None if nothing changed.
+    """
+
+    verdict: Verdict
+    sentence: str
+    document: DirectDocument | None = None
+
+
+@contextlib.contextmanager
+def observed(*, recording: bool) -> Iterator[Observed]:
+    """Within the block a function is traced.
+
+    Args:
+        recording: also note what runs, for a new record.
+    """
+    found = Observed()
+    with contextlib.ExitStack() as stack:
+        found.made = stack.enter_context(watch_made())
+        if recording:
+            if _recording.acquire(blocking=False):
+                stack.callback(_recording.release)
+                found.coverage = stack.enter_context(_recorded(Coverage()))
+            else:
+                found.busy = True
+        yield found
+
+
+@contextlib.contextmanager
+def _recorded(coverage: Coverage) -> Iterator[Coverage]:
+    """Record what runs in the block, except while JAX gets an executable."""
+    global _current
+    with coverage:
+        _current = coverage
+        try:
+            yield coverage
+        finally:
+            _current = None
+
+
+_current: Coverage | None = None
+"""What is being recorded, in some thread."""
+
+
+def watch_compilations() -> None:
+    """Have recordings pause while JAX gets an executable. Called before the first record is checked: it patches JAX."""
+    around_each_compilation(_paused)
+
+
+@contextlib.contextmanager
+def _paused() -> Iterator[None]:
+    coverage = _current
+    if coverage is None:
+        yield
+        return
+    coverage.pause()
+    try:
+        yield
+    finally:
+        coverage.resume()
+
+
+def learn(question: Question, chosen: Chosen, seen: Observed, result: Any, *, strict: bool) -> Learnt:
+    """What follows from the trace of a call.
+
+    Args:
+        question: the call, as it was before the trace.
+        chosen: the record of that state.
+        seen: what was observed.
+        result: of JAX's own miss: results, data for the C++ dispatch, and a function to rebuild it.
+        strict: refuse what loses output.
+
+    Raises:
+        RefusedError: the function reads or does something that a record cannot describe.
+    """
+    fastpath = result[1]
+    if fastpath is None:
+        raise RefusedError("it has effects, host callbacks or references, or its results are no plain arrays")
+    made = next((each for each in seen.made if each.executable is fastpath.xla_executable), None)
+    if made is None:
+        sentence = (
+            "its executable is not in the cache: it compiled too quickly, was not stored, or JAX had it in memory"
+        )
+        return Learnt(Verdict.MISSED, sentence)
+    after = walk_function(question.roots)
+    changed = difference(question.walked.tokens, after.tokens)
+    if after.digest != question.walked.digest:
+        raise RefusedError(f"tracing changed what it reads: {changed or 'a value that has no name'}")
+    if chosen.record is not None:
+        return _compare(question, chosen.record, made, gone=chosen.missed)
+    return _record(question, chosen, seen, made, fastpath, after, strict=strict)
+
+
+def _compare(question: Question, record: DirectRecord, made: Made, *, gone: str) -> Learnt:
+    """A record of this state exists: the key must be the one that it names."""
+    document = question.document
+    if made.key != record.entry:
+        why = (
+            f"tracing gave {made.key}, and the record of the same state {record.entry}; the record is deleted, and "
+            "direct mode is off for this function with these arguments"
+        )
+        return Learnt(Verdict.WRONG, why, without_record(document, record, why=why))
+    if gone:
+        return Learnt(Verdict.MISSED, gone)
+    if record.proven is not None:
+        return Learnt(Verdict.CHECKED, "it was traced to check its record, and the record was right")
+    if not is_independent(record.recorded):
+        return Learnt(
+            Verdict.UNPROVEN,
+            "a process with another hash seed must trace it before its record is used, as this one has",
+        )
+    proven = record._replace(proven=witness())
+    sentence = "this process has traced it again and found the same program; the next one will not trace"
+    return Learnt(Verdict.UNPROVEN, sentence, with_record(document, proven))
+
+
+def _record(
+    question: Question, chosen: Chosen, seen: Observed, made: Made, fastpath: Any, after: Any, *, strict: bool
+) -> Learnt:
+    """Record this state, or extend a record of which only the guards differ."""
+    coverage = seen.coverage
+    if coverage is None:
+        return Learnt(Verdict.MISSED, f"{chosen.missed}; another thread was being recorded, so this was not")
+    if coverage.refusal:
+        raise RefusedError(coverage.refusal)
+    if strict and coverage.lost_output:
+        raise RefusedError(coverage.lost_output[0])
+    unreached = next((code for code in coverage.user.values() if code not in after.codes), None)
+    if unreached is not None:
+        where = f"{unreached.co_qualname} ({unreached.co_filename.rpartition('/')[2]}:{unreached.co_firstlineno})"
+        raise RefusedError(f"{where} ran, and nothing that was read leads to it")
+    extended = _extended(question, chosen, made)
+    if extended is not None:
+        return extended
+    record = DirectRecord(
+        walk=question.walked.digest,
+        tokens=question.walked.tokens,
+        guards=encode_guards(make_guards(coverage.library.values())),
+        variables=variable_digests(coverage.variables),
+        entry=made.key,
+        fastpath=encode_fastpath(fastpath, made.target, question.call, question.devices),
+        recorded=witness(),
+    )
+    return Learnt(Verdict.MISSED, chosen.missed, with_record(question.document, record))
+
+
+def _extended(question: Question, chosen: Chosen, made: Made) -> Learnt | None:
+    """A library had set something up for itself: the state before this trace led to the same program.
+
+    What a library makes when it is first used (tables, memos) was there when the record was written, after a trace,
+    and is not there before one. The state after this trace is the one of the record, so the state before it leads to
+    the record's program, as this process has just found.
+    """
+    if chosen.nearly is None:
+        return None
+    record, guards, before = chosen.nearly
+    if record.entry != made.key or isinstance(guards.match(current_values(guards)), str):
+        return None
+    extended = guards.with_variant(before)
+    if extended is guards or not is_independent(record.recorded):
+        return None
+    proven = record._replace(guards=encode_guards(extended), proven=witness())
+    document = question.document._replace(records=tuple(r for r in question.document.records if r is not record))
+    sentence = f"{chosen.missed}; tracing from there gave the recorded program, so the next process will not trace"
+    return Learnt(Verdict.UNPROVEN, sentence, with_record(document, proven))
