@@ -120,7 +120,7 @@ def test_digests_of_another_kind_in_a_memo_are_not_believed(library, tmp_path):
     """Only what looks like a digest is taken."""
     first = library_digest([library])
     memo = tmp_path / "memo.json"
-    memo.write_text(json.dumps({"format": 1, "libraries": {environment._identity(library): "../x"}}))
+    memo.write_text(json.dumps({"format": 1, "libraries": {environment._identity(library, {}): "../x"}}))
     environment._digests.clear()
     assert library_digest([library], memo=memo) == first
 

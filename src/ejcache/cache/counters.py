@@ -12,9 +12,8 @@ a later version is kept and shown by an earlier one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.util.tally import Tally
 from ejcache.util.units import plural
@@ -92,8 +91,7 @@ class Skip(StrEnum):
     """It was not compiled, because the program forbids compilations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(NamedTuple):
     """Counters at one moment.
 
     Attributes:
@@ -112,7 +110,7 @@ class Stats:
     errors: int = 0
     corrupt: int = 0
     seconds_saved: float = 0.0
-    amounts: Mapping[str, float] = field(default_factory=dict)
+    amounts: Mapping[str, float] = {}
 
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> Stats:

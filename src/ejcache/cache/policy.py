@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ejcache import entry
@@ -25,7 +24,7 @@ from ejcache.errors import (
 )
 from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.settings.floors import Floors
-from ejcache.stores.base import TwoTiers
+from ejcache.stores.base import two_tiers
 from ejcache.util.log import log
 from ejcache.util.units import format_size
 
@@ -83,9 +82,10 @@ class CachePolicy(CountedStore):
 
     def _read(self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes]) -> Lookup:
         try:
-            here_only = isinstance(store, TwoTiers) and store.is_quick(key, Floors.of(settings).ask)
-            if isinstance(store, TwoTiers):
-                data, verified = store.get_verified(key, here_only=here_only)
+            tiers = two_tiers(store)
+            here_only = tiers is not None and tiers.is_quick(key, Floors.of(settings).ask)
+            if tiers is not None:
+                data, verified = tiers.get_verified(key, here_only=here_only)
             else:
                 data, verified = store.get(key), None
         except StoreError as exc:
@@ -174,7 +174,7 @@ class CachePolicy(CountedStore):
         store = self.opened(settings)
         if store is None:
             return Skip.ERROR
-        data = entry.encode(replace(header, created=time.time()), raw)
+        data = entry.encode(header._replace(created=time.time()), raw)
         if len(data) < settings.min_entry_size:
             return Skip.SMALL
         try:
@@ -198,8 +198,9 @@ class CachePolicy(CountedStore):
     def _put(self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool) -> bool:
         """Create or replace an entry, on this host only if it is below the floor of what others get."""
         key, seconds = header.key, header.compile_seconds
-        if isinstance(store, TwoTiers) and self.stays_here(seconds, settings):
-            created = store.keep(key, data, seconds=seconds, replacing=replacing)
+        tiers = two_tiers(store)
+        if tiers is not None and self.stays_here(seconds, settings):
+            created = tiers.keep(key, data, seconds=seconds, replacing=replacing)
             if created:
                 self.tally.add(kept_here=1, kept_here_seconds=seconds)
             return created
@@ -210,7 +211,8 @@ class CachePolicy(CountedStore):
 
     def stays_here(self, compile_seconds: float, settings: Settings) -> bool:
         """Whether what compiled in so many seconds is stored on this host only, though the cache is shared."""
-        return 0.0 < compile_seconds < Floors.of(settings).publish and isinstance(self.opened(settings), TwoTiers)
+        store = self.opened(settings) if 0.0 < compile_seconds < Floors.of(settings).publish else None
+        return store is not None and two_tiers(store) is not None
 
     def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:
         """Why no executable that compiled in `compile_seconds` is stored, or None if its size decides. Not counted.
@@ -280,7 +282,7 @@ class CachePolicy(CountedStore):
         if store is None or not self._may_write(store, settings) or settings.disabled_reason:
             return False
         try:
-            store.replace(header.key, entry.encode(replace(header, created=time.time()), raw))
+            store.replace(header.key, entry.encode(header._replace(created=time.time()), raw))
         except StoreError as exc:
             self.report_failure("write an entry", exc, settings, program=header.name)
             return False
@@ -344,8 +346,9 @@ class CachePolicy(CountedStore):
         # A process that may not write waits for another one to publish executables above the floor.
         below = {Skip.QUICK: floors.ask, Skip.READ_ONLY: min(floors.keep, floors.ask)}.get(reason, 0.0)
         store = self.opened(settings) if 0.0 < compile_seconds < below else None
-        if store is not None and isinstance(store, TwoTiers):
-            store.note_quick(key, compile_seconds)
+        tiers = two_tiers(store) if store is not None else None
+        if tiers is not None:
+            tiers.note_quick(key, compile_seconds)
 
     def count_check(self, result: str) -> None:
         """Count a stored executable that was compared with a fresh one, and the result."""

@@ -7,7 +7,6 @@ JAX carries the text of a key from the key to the read and the write. Our text i
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ejcache.cache.counters import Miss
@@ -65,7 +64,6 @@ class Profile(NamedTuple):
         return {"percentile": self.percentile, "runs": self.runs, "devices": self.devices}
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
 class Compilation:
     """One compilation. The thread that compiles changes it; nothing else refers to it.
 
@@ -86,23 +84,30 @@ class Compilation:
         forbidden_on: the ranks that forbid its compilation, as they have told each other; None if they have not.
     """
 
-    key: CacheKey
-    text: str = ""
-    settings: Settings
-    cache: CachePolicy
-    device_ids: tuple[int, ...]
-    ranks: tuple[int, ...]
-    has_profile: bool = False
-    profile: Profile | None = None
-    miss: Miss = Miss.ABSENT
-    unloadable: set[str] = field(default_factory=set)
-    publisher: int = 0
-    serialized_size: int = 0
-    to_check: StoredExecutable | None = None
-    forbidden_on: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        self.text = self.key.text
+    def __init__(
+        self,
+        *,
+        key: CacheKey,
+        settings: Settings,
+        cache: CachePolicy,
+        device_ids: tuple[int, ...],
+        ranks: tuple[int, ...],
+        has_profile: bool = False,
+    ) -> None:
+        self.key = key
+        self.text = key.text
+        self.settings = settings
+        self.cache = cache
+        self.device_ids = device_ids
+        self.ranks = ranks
+        self.has_profile = has_profile
+        self.profile: Profile | None = None
+        self.miss = Miss.ABSENT
+        self.unloadable: set[str] = set()
+        self.publisher = 0
+        self.serialized_size = 0
+        self.to_check: StoredExecutable | None = None
+        self.forbidden_on: tuple[int, ...] | None = None
 
     def use_variant(self, variant: str) -> None:
         """Go on as the compilation of another variant of the program."""

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import stat
 import subprocess
 import time
 from contextlib import suppress
@@ -58,8 +59,7 @@ def library_digest(paths: Iterable[str | os.PathLike[str]], *, memo: str | os.Pa
     Raises:
         OSError: a library cannot be read.
     """
-    files = [Path(path) for path in paths]
-    identities = {path: _identity(path) for path in files}
+    identities = _identities(map(Path, paths))
     if memo is not None and any(identity not in _digests for identity in identities.values()):
         for identity, digest in _read_memo(Path(memo)).items():
             _digests.setdefault(identity, digest)
@@ -68,11 +68,11 @@ def library_digest(paths: Iterable[str | os.PathLike[str]], *, memo: str | os.Pa
         if identity not in _digests:
             _digests[identity] = _digest_file(path)
             settled = time.time() - path.stat().st_mtime > _RACY_SECONDS
-            if settled and _identity(path) == identity:
+            if settled and _identity(path, {}) == identity:
                 fresh[identity] = _digests[identity]
     if memo is not None and fresh:
         _write_memo(Path(memo), fresh)
-    lines = sorted(f"{path.name} {_digests[identities[path]]}" for path in set(files))
+    lines = sorted(f"{path.name} {_digests[identity]}" for path, identity in identities.items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -111,20 +111,23 @@ def cpu_features() -> str:
 
 
 # Flags that Linux lists although they add no instruction: they say how the kernel and the hypervisor run the CPU, and
-# change with an update of the kernel or the microcode, and between virtual machines of one kind.
-_NO_INSTRUCTIONS: Final = re.compile(
-    r"""
-    hypervisor | tsc_\w+ | \w+_tsc | rep_good | nopl | xtopology | cpuid | \w*perf\w* | arch_\w+ | md_clear | pti
-    | flush_l1d | l1tf | retpoline\w* | ibrs\w* | ibpb\w* | stibp\w* | ssbd | virt_ssbd | amd_\w+ | spec_\w+ | srso\w*
-    | x?2?apic | arat | pln | pts | dtherm | hwp\w* | ida | epb | acpi | tm2? | pbe | vmx | svm | \w*vmload | vnmi
-    | ept\w* | vpid | tpr_shadow | flexpriority | npt | nrip_save | tsc_scale | vmcb_clean | flushbyasid | decodeassists
-    | pausefilter | pfthreshold | avic | vgif | overflow_recov | succor | smca | mce | mca | mtrr | pat | pge | pse\w*
-    | pcid | invpcid_single | cat_l[23] | cdp_l[23] | cqm\w* | rdt_a | mba | osvw | topoext | skinit | wdt | tce | bpext
-    | ibs | extapic | cr8_legacy | cmp_legacy | ht | monitor | dtes64 | ds_cpl | ds | est | xtpr | pdcm | dca | sdbg
-    | smep | smap | umip | la57 | bus_lock_detect | split_lock_detect | tsxldtrk_kernel | xsaveerptr | user_shstk
-    """,
-    re.VERBOSE,
+# change with an update of the kernel or the microcode, and between virtual machines of one kind. No pattern: to compile
+# one of this size takes longer than the key of a program.
+_NO_INSTRUCTIONS: Final = frozenset(
+    """
+    hypervisor rep_good nopl xtopology cpuid md_clear pti flush_l1d l1tf ssbd virt_ssbd apic xapic 2apic x2apic arat pln
+    pts dtherm ida epb acpi tm tm2 pbe vmx svm vnmi vpid tpr_shadow flexpriority npt nrip_save tsc_scale vmcb_clean
+    flushbyasid decodeassists pausefilter pfthreshold avic vgif overflow_recov succor smca mce mca mtrr pat pge pcid
+    invpcid_single cat_l2 cat_l3 cdp_l2 cdp_l3 rdt_a mba osvw topoext skinit wdt tce bpext ibs extapic cr8_legacy
+    cmp_legacy ht monitor dtes64 ds_cpl ds est xtpr pdcm dca sdbg smep smap umip la57 bus_lock_detect split_lock_detect
+    tsxldtrk_kernel xsaveerptr user_shstk
+    """.split()  # noqa: SIM905 (a line for each would be a page)
 )
+_NO_INSTRUCTIONS_BEGIN: Final = (
+    *("tsc_", "arch_", "retpoline", "ibrs", "ibpb", "stibp", "amd_"),
+    *("spec_", "srso", "hwp", "ept", "pse", "cqm"),
+)
+_NO_INSTRUCTIONS_END: Final = ("_tsc", "vmload")
 # The fields that identify the model of the CPU, and those that list instruction sets, on x86 and ARM.
 _MODEL_FIELDS: Final = frozenset(
     {
@@ -152,15 +155,37 @@ def canonical_cpuinfo(text: str) -> str:
         if name in _MODEL_FIELDS:
             models.add(f"{name} {value}")
         elif name in _FLAG_FIELDS:
-            instructions.update(flag for flag in value.split() if not _NO_INSTRUCTIONS.fullmatch(flag))
+            instructions.update(flag for flag in value.split() if _is_instruction(flag))
     return "; ".join([*sorted(models), " ".join(sorted(instructions))]) if models or instructions else ""
 
 
-def _identity(path: Path) -> str:
-    status = path.stat()
+def _is_instruction(flag: str) -> bool:
+    return not (
+        flag in _NO_INSTRUCTIONS
+        or flag.startswith(_NO_INSTRUCTIONS_BEGIN)
+        or flag.endswith(_NO_INSTRUCTIONS_END)
+        or "perf" in flag
+    )
+
+
+def _identities(paths: Iterable[Path]) -> dict[Path, str]:
+    # In every process, for some thirty files in a few directories, so links are resolved once for each directory.
+    resolved: dict[str, str] = {}
+    return {path: _identity(path, resolved) for path in paths}
+
+
+def _identity(path: Path, resolved: dict[str, str]) -> str:
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        place, status = os.path.realpath(path), path.stat()
+    else:
+        parent, name = os.path.split(path)
+        if parent not in resolved:
+            resolved[parent] = os.path.realpath(parent)
+        place = f"{resolved[parent]}/{name}"
     # The time of change catches what keeps size and modification time, such as `cp --preserve` over the file.
     numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return f"{path.resolve()}:{':'.join(map(str, numbers))}"
+    return f"{place}:{':'.join(map(str, numbers))}"
 
 
 def _place(identity: str) -> str:

@@ -13,6 +13,7 @@ in `environment` alone, which is what `ejcache prune --old-versions` goes by.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -59,7 +60,8 @@ _RUN_PROFILE: Final = "run_profile-"
 _DIRECT_RECORD: Final = "direct_record-"
 _LOGICAL_DIGITS: Final = 40
 _ENVIRONMENT_DIGITS: Final = 24
-_TEXT: Final = re.compile(
+# Not compiled here: a hit does without it.
+_TEXT: Final = (
     rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE})"
     rf"-(?P<logical>[0-9a-f]{{{_LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})"
 )
@@ -100,7 +102,9 @@ class CacheKey(NamedTuple):
     @property
     def logical(self) -> str:
         """Digest of the program, its options and devices; the variants of a program share it."""
-        return _digest(self._group(environment=False), _LOGICAL_DIGITS)
+        # The readable text shortens and replaces characters, so the true names count here.
+        group = {name: digest for name, digest in self.components.items() if name not in ENVIRONMENT_COMPONENTS}
+        return _digest({**group, "name": self.name, "platform": self.platform}, _LOGICAL_DIGITS)
 
     def of_variant(self, variant: str) -> CacheKey:
         """The key of another variant of this program."""
@@ -109,7 +113,8 @@ class CacheKey(NamedTuple):
     @property
     def environment(self) -> str:
         """Digest of the tool chain."""
-        return _digest(self._group(environment=True), _ENVIRONMENT_DIGITS)
+        group = {name: digest for name, digest in self.components.items() if name in ENVIRONMENT_COMPONENTS}
+        return _environment(tuple(group.items()))
 
     @property
     def text(self) -> str:
@@ -117,11 +122,6 @@ class CacheKey(NamedTuple):
         name = listed_name(self.name)
         platform = re.sub(r"[^a-z0-9_]", "_", self.platform.lower()) or "_"
         return f"{name}-{platform}-{self.variant}-{self.logical}-{self.environment}"
-
-    def _group(self, *, environment: bool) -> dict[str, str]:
-        group = {n: d for n, d in self.components.items() if (n in ENVIRONMENT_COMPONENTS) == environment}
-        # The readable text shortens and replaces characters, so the true names count here.
-        return group if environment else {**group, "name": self.name, "platform": self.platform}
 
 
 def listed_name(name: str) -> str:
@@ -194,7 +194,7 @@ def evicted_before(key: str) -> tuple[str, ...]:
 
 def parse_key(text: str) -> KeyParts | None:
     """What the text of a key says, or None if it is not the text of a `CacheKey` (a caller's own key, say)."""
-    match = _TEXT.fullmatch(text)
+    match = re.fullmatch(_TEXT, text)
     return KeyParts(**match.groupdict()) if match else None
 
 
@@ -209,6 +209,12 @@ def parse_any_key(key: str) -> KeyParts:
         return own
     match = re.fullmatch(_JAX_KEY, key)
     return KeyParts(name=match["name"] if match else key, platform="", variant="", logical="", environment="")
+
+
+@functools.lru_cache(maxsize=16)
+def _environment(group: tuple[tuple[str, str], ...]) -> str:
+    # The programs of a process share it.
+    return _digest(dict(group), _ENVIRONMENT_DIGITS)
 
 
 def _digest(group: Mapping[str, str], digits: int) -> str:

@@ -323,7 +323,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         read.integer,
         50_000,
         "a number of objects, or 0 to leave the collector alone",
-        "Python's cyclic garbage collector waits for this many new objects while JAX traces and lowers a function",
+        "collect cyclic garbage after this many new objects while JAX traces and lowers, and at exit where it matters",
     ),
     _variable(
         "direct",

@@ -15,9 +15,9 @@ wants it asks with `isinstance`.
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from ejcache.util.lifecycle import Closing
 
@@ -36,13 +36,13 @@ __all__ = [
     "UploadingStore",
     "UseNoting",
     "pinned_keys",
+    "two_tiers",
 ]
 
 UNLIMITED: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class EntryInfo:
+class EntryInfo(NamedTuple):
     """An entry in a listing, which does not read it.
 
     Attributes:
@@ -218,6 +218,16 @@ class UploadingStore(Protocol):
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """Call `callback` whenever the store is closed, before its tiers are."""
+
+
+def two_tiers(store: Store) -> TwoTiers | None:
+    """`store` if it has two tiers, otherwise None; `isinstance` takes as long as reading an entry's row."""
+    return cast("TwoTiers", store) if _has_two_tiers(type(store)) else None
+
+
+@functools.cache
+def _has_two_tiers(kind: type[Store]) -> bool:
+    return issubclass(kind, TwoTiers)
 
 
 def pinned_keys(store: object) -> frozenset[str]:

@@ -23,7 +23,7 @@ from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.coordination import coordination_client
 from ejcache.keys.options import without_cache_paths
-from ejcache.stores.base import TwoTiers
+from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
@@ -243,8 +243,8 @@ class Preloader:
             self._keeper = keeper.ProfileKeeper(policy, settings)
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
         uses = self._keeper.uses(run.environment)
-        store: object = policy.opened(settings)
-        shared = store if isinstance(store, TwoTiers) else None
+        store = policy.opened(settings)
+        shared = two_tiers(store) if store is not None else None
         if shared is not None:
             keeper.note_quick(shared, uses)
         planned = [use for use in uses if use.stored]

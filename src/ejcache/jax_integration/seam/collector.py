@@ -47,7 +47,8 @@ class OldObjects:
     """Leaves the objects that exist now out of the next full collection that Python begins by itself.
 
     They are collected as ever after that one; at `gc.collect()`, before which they are put back; and when the program
-    exits. So what is garbage among them waits for one more full collection at most. Twice in a process at most.
+    exits, unless that would change nothing (`exiting`). So what is garbage among them waits for one more full
+    collection at most. Twice in a process at most.
 
     A program that freezes objects itself is left alone until it exits, and so is one that has switched the collector
     off. Python 3.14 has no full collections of its own, so nothing happens there.
@@ -56,6 +57,7 @@ class OldObjects:
     def __init__(self) -> None:
         self._times = 0
         self._is_watching = False
+        self._is_wanted = False
         self._later: list[object] | None = None
 
     def leave_out(self) -> None:
@@ -65,6 +67,7 @@ class OldObjects:
         if gc.get_freeze_count() > _FROZEN_BY_PYTHON if self._later is None else not _is_collected(self._later):
             return
         self._times += 1
+        self._is_wanted = True
         gc.freeze()
         self._later = []
         if not self._is_watching:
@@ -78,11 +81,21 @@ class OldObjects:
         if later is not None and _is_collected(later):
             gc.unfreeze()
 
+    def stop(self) -> None:
+        """Have all of them collected again, now and when the program exits."""
+        self._is_wanted = False
+        self.put_back()
+
     def end(self) -> None:
-        """The program exits: have all objects collected, even those that the program froze: looking takes longer."""
+        """The program exits: have all objects collected, even those that the program froze; or none."""
         if self._later is not None:
             gc.unfreeze()
         self._later = None
+        if self._is_wanted:
+            from ejcache.jax_integration.seam.exiting import collections_change_nothing
+
+            if collections_change_nothing():
+                gc.freeze()
 
     def _collecting(self, phase: str, about: dict[str, int]) -> None:
         if self._later is not None and about["generation"] == _OLDEST and (phase == "stop" or _is_asked_for()):
@@ -91,9 +104,12 @@ class OldObjects:
 
 def _is_collected(later: list[object]) -> bool:
     """Whether what was made later is not frozen; if it is, the program has frozen everything in the meantime."""
-    # It is one of the first in the oldest generation, if it has become old at all.
-    generations = (gc.get_objects(generation=number) for number in (_OLDEST, 1, 0))
-    return any(any(map(operator.is_, objects, itertools.repeat(later))) for objects in generations)
+    # It is one of the first in the oldest generation, if it has become old at all. No generator: it would be one of the
+    # objects that it holds, and so stay until they are collected.
+    for number in (_OLDEST, 1, 0):
+        if any(map(operator.is_, gc.get_objects(generation=number), itertools.repeat(later))):
+            return True
+    return False
 
 
 def _is_generational() -> bool:
@@ -153,7 +169,7 @@ class CollectorPatch:
         while self._originals:
             module, name, original = self._originals.pop()
             setattr(module, name, original)
-        old_objects.put_back()
+        old_objects.stop()
 
     def after_fork_in_child(self) -> None:
         """The thread that raised the threshold may not exist here."""
