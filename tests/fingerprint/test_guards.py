@@ -4,6 +4,7 @@
 import copy
 import json
 import random
+import re
 
 import pytest
 from helpers import python_command, run_program
@@ -449,7 +450,7 @@ JAX_PATCHES = {
     "lax alias": "import jax._src.lax.lax as l; l.tanh = l.sin",
     "code": "f = jax._src.lax.lax.tanh; f = getattr(f, '__wrapped__', f); f.__code__ = (lambda x, accuracy=None: x).__code__",
     "ShapedArray": "import jax._src.core as c; c.ShapedArray.sum = staticmethod(lambda *a, **k: 0)",
-    "ufunc of NumPy": "import numpy as np; np.prod = lambda *a, **k: 0",
+    "ufunc of NumPy": "import numpy as np; np.multiply = np.ndim = np.shape = lambda *a, **k: 0",
     "lowering rule": (
         "from jax._src.interpreters import mlir; from jax._src.lax import lax\n"
         "mlir.register_lowering(lax.tanh_p, lambda ctx, x, **k: [x])"
@@ -460,8 +461,12 @@ JAX_PATCHES = {
     ),
     "jvp rule": "from jax._src.interpreters import ad; from jax._src.lax import lax; ad.defjvp(lax.tanh_p, lambda g, x, **k: g)",
     "implementation of a primitive": "from jax._src.lax import lax; lax.tanh_p.def_abstract_eval(lambda x, **k: x)",
-    "builtin": "import builtins; builtins.isinstance = lambda *a: True",
+    "builtin": "import builtins; builtins.max = lambda *a: 0",
+    "builtin that guards need": "import builtins; builtins.isinstance = lambda *a: True",
 }
+
+
+NOTICED = re.compile("is not what it was$|^what libraries read cannot be compared")
 
 
 def test_a_trace_of_jax(tmp_path):
@@ -487,7 +492,7 @@ def test_a_trace_of_jax(tmp_path):
     assert found.pop("before") == "None"
     assert found.pop("after") == "None"
     assert found.keys() == JAX_PATCHES.keys()
-    assert {name: text for name, text in found.items() if not text.endswith("is not what it was")} == {}
+    assert {name: text for name, text in found.items() if not NOTICED.search(text)} == {}
 
 
 def some_guards():

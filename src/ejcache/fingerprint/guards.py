@@ -30,7 +30,7 @@ from ejcache.fingerprint.guarding.places import (
     source_digest,
     source_file,
 )
-from ejcache.fingerprint.guarding.tokens import ABSENT, codes_of, nested_codes, short, token, token_of_module
+from ejcache.fingerprint.guarding.tokens import ABSENT, functions_of, nested_codes, short, token, token_of_module
 from ejcache.fingerprint.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def _place(each: LibraryCode, module: str) -> tuple[str, str] | None:
     value = find(module, path)
     if value is MISSING:
         return None
-    for code in codes_of(value):
-        if any(inner is each.code for inner in nested_codes(code)):
+    for function in functions_of(value):
+        if any(code is each.code for code in nested_codes(function.__code__)):
             return module, path
     return None
 
@@ -215,7 +215,18 @@ def _digest(value: object) -> bytes:
 
 
 def current_values(guards: Guards) -> Vector:
-    """What of the guarded values is now not what it was. Empty: everything holds."""
+    """What of the guarded values is now not what it was. Empty: everything holds.
+
+    Raises:
+        RefusedError: the values cannot be read.
+    """
+    try:
+        return _current_values(guards)
+    except Exception as error:  # a library, or a program that has changed one, may do anything
+        raise RefusedError(f"what libraries read cannot be compared ({error!r})") from error
+
+
+def _current_values(guards: Guards) -> Vector:
     found: Vector = {}
     for module, guarded in guards.modules.items():
         if module not in sys.modules:
@@ -260,5 +271,8 @@ def _is_submodule(name: str, was: bytes, value: object, known: Mapping[str, obje
 
 def check_guards(guards: Guards) -> str | None:
     """The first difference in words, or None if every guard holds, in one of the states that are known."""
-    found = guards.match(current_values(guards))
+    try:
+        found = guards.match(current_values(guards))
+    except RefusedError as error:
+        return error.reason
     return found if isinstance(found, str) else None

@@ -6,7 +6,6 @@ entries that mattered are compared, and of new ones those that the user may have
 
 from __future__ import annotations
 
-import functools
 import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,17 +14,16 @@ from ejcache.fingerprint.guarding.places import OPERATORS, PATH_SIZE, Leaf, attr
 from ejcache.fingerprint.guarding.tokens import (
     ABSENT,
     DIGEST_SIZE,
-    codes_of,
+    functions_of,
     is_plain,
     nested_codes,
     short,
     token,
 )
-from ejcache.fingerprint.library import is_library_code, is_library_module
+from ejcache.fingerprint.library import is_library_file, is_library_module
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
-    from types import CodeType
+    from collections.abc import Container, Mapping
 
 __all__ = ["Table", "record_table", "table_difference"]
 
@@ -94,20 +92,21 @@ _ORDER: Final = b"\0" * PATH_SIZE
 
 
 def _entry(holder: object, leaf: Leaf, ran: Container[int]) -> tuple[bytes | None, str | None]:
-    """The digest of an entry that may have mattered, and the module of the function that it holds."""
+    """The digest of an entry that may have mattered, and the library's module that makes it."""
     value = leaf.value
     if isinstance(value, dict):
         return None, None
-    codes = list(codes_of(value))
-    if not codes:
+    functions = list(functions_of(value))
+    if not functions:
         if _is_memo(holder, leaf):
             return None, None
         kind = value if isinstance(value, type) else type(value)
         module = str(kind.__module__)
         return short(token(value)), module if not is_plain(value) and is_library_module(module) else None
-    used = any(id(inner) in ran for code in codes for inner in nested_codes(code))
-    if used or not _is_library(value, codes):
-        return short(token(value)), _module(value) if _is_library(value, codes) else None
+    if any(_is_users(each) for each in functions):
+        return short(token(value)), None
+    if any(id(code) in ran for each in functions for code in nested_codes(each.__code__)):
+        return short(token(value)), functions[0].__module__
     return None, None
 
 
@@ -119,7 +118,7 @@ def _is_own(kind: type[Any], leaf: Leaf) -> bool:
         return path.endswith(f".{leaf.attribute}") and any(
             path == f".{each.__qualname__}.{leaf.attribute}" for each in kind.__mro__
         )
-    return not isinstance(function, dict) and not is_plain(function) and not list(codes_of(function))
+    return not isinstance(function, dict) and not is_plain(function) and not any(functions_of(function))
 
 
 def _is_memo(holder: object, leaf: Leaf) -> bool:
@@ -129,18 +128,12 @@ def _is_memo(holder: object, leaf: Leaf) -> bool:
     return str(type(holder).__module__).startswith("jax.")
 
 
-def _is_library(value: object, codes: Iterable[CodeType]) -> bool:
-    if all(is_library_code(code) for code in codes):
-        return True
-    module = _module(value)
-    return module is not None and is_library_module(module)
-
-
-def _module(value: object) -> str | None:
-    if isinstance(value, functools.partial):
-        return _module(value.func)
-    name = getattr(value, "__module__", None)
-    return name if isinstance(name, str) else None
+def _is_users(function: FunctionType) -> bool:
+    """Whether the user wrote a function, and no library wrote or generated it."""
+    path = function.__code__.co_filename
+    if is_library_file(path):
+        return False
+    return not path.startswith("<") or not is_library_module(str(function.__globals__.get("__name__")))
 
 
 def table_difference(table: Table, value: object, known: Container[str]) -> dict[str, bytes]:
@@ -161,7 +154,8 @@ def table_difference(table: Table, value: object, known: Container[str]) -> dict
             if _is_new(table, value, leaf, known):
                 found[name.hex()] = _PRESENT
         elif was == _PRESENT:
-            seen[name] = _PRESENT
+            users = any(_is_users(each) for each in functions_of(leaf.value))
+            seen[name] = short(token(leaf.value)) if users else _PRESENT
         else:
             digest = short(token(leaf.value))
             if name not in table.modules:
@@ -190,17 +184,17 @@ def _is_new(table: Table, holder: object, leaf: Leaf, known: Container[str]) -> 
         return False
     attributed = not isinstance(holder, dict | list | set | tuple)
     if attributed and not leaf.nested:
-        # An attribute that no library code mentions, unless a class has a method more.
-        codes = list(codes_of(leaf.value)) if isinstance(holder, type) else []
-        return bool(codes) and not _is_library(leaf.value, codes)
+        # An attribute that no library code mentions: only the user's methods of a library's class count.
+        kind = type(leaf.value)
+        if not isinstance(holder, type) or (kind is not FunctionType and not hasattr(kind, "__get__")):
+            return False
+        return any(_is_users(each) for each in functions_of(leaf.value))
     if leaf.nested and attribute_name(leaf.attribute) not in table.entries:
         return False
     if is_plain(leaf.value):
         return leaf.plain
-    codes = list(codes_of(leaf.value))
-    if codes:
-        if not _is_library(leaf.value, codes):
-            return True
-        return leaf.plain and _module(leaf.value) in known
+    functions = list(functions_of(leaf.value))
+    if functions:
+        return any(_is_users(each) for each in functions) or (leaf.plain and functions[0].__module__ in known)
     kind = leaf.value if isinstance(leaf.value, type) else type(leaf.value)
     return not is_library_module(str(kind.__module__))

@@ -22,7 +22,7 @@ __all__ = [
     "ABSENT",
     "DIGEST_SIZE",
     "class_dict",
-    "codes_of",
+    "functions_of",
     "instance_items",
     "is_plain",
     "nested_codes",
@@ -186,11 +186,11 @@ def _plain_entries(table: dict[object, object], depth: int) -> Iterator[bytes]:
             yield _joined(token(key), token(value, depth - 1))
 
 
-def codes_of(value: object, depth: int = _DEPTH) -> Iterator[CodeType]:
-    """The code objects that the token of a value tells of, without those that are nested in them."""
+def functions_of(value: object, depth: int = _DEPTH) -> Iterator[FunctionType]:
+    """The functions that the token of a value tells of."""
     kind = type(value)
     if kind is FunctionType:
-        yield value.__code__  # type: ignore[attr-defined]
+        yield value  # type: ignore[misc]
         if depth > 0:
             for cell in value.__closure__ or ():  # type: ignore[attr-defined]
                 try:
@@ -198,9 +198,9 @@ def codes_of(value: object, depth: int = _DEPTH) -> Iterator[CodeType]:
                 except ValueError:
                     continue
                 if type(content) is FunctionType:
-                    yield from codes_of(content, depth - 1)
+                    yield from functions_of(content, depth - 1)
                 elif type(content) not in _PLAIN:
-                    yield from codes_of(content, depth - 2)
+                    yield from functions_of(content, depth - 2)
         return
     if depth <= 0 or kind in _PLAIN or isinstance(value, type | ModuleType | Enum) or kind is BuiltinFunctionType:
         return
@@ -219,7 +219,7 @@ def codes_of(value: object, depth: int = _DEPTH) -> Iterator[CodeType]:
             inner += [each for _, each in instance_items(value)]
     for each in inner:
         if type(each) not in _PLAIN:
-            yield from codes_of(each, depth - 1)
+            yield from functions_of(each, depth - 1)
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
