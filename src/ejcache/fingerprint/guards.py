@@ -210,7 +210,7 @@ _OF_EVERY_MODULE: Final = frozenset({"__build_class__", "__doc__", "__loader__",
 def _digest(value: object) -> bytes:
     # Of a table, only its type: its entries are compared one by one.
     if isinstance(value, type):
-        return short(token(value) + class_shape(value)) if is_table(value) else short(token(value))
+        return short((token(value), class_shape(value))) if is_table(value) else short(token(value))
     return short(token(value, 0) if is_table(value) else token(value))
 
 

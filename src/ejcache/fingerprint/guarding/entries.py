@@ -57,15 +57,15 @@ def record_table(value: object, ran: Container[int], attributes: Container[str])
         if attributed and leaf.attribute not in attributes and leaf.attribute not in OPERATORS:
             continue
         held.add(leaf.name)
-        digest, module = _entry(value, leaf, ran)
         if isinstance(value, type) and not leaf.nested and _is_own(value, leaf):
             continue
+        digest, module = _entry(value, leaf, ran)
         if digest is None:
             if leaf.plain or isinstance(leaf.value, dict):
                 entries.setdefault(leaf.name, _PRESENT)
             continue
         was = entries.get(leaf.name)
-        entries[leaf.name] = digest if was is None else short(b"".join(sorted((was, digest))))
+        entries[leaf.name] = digest if was is None else short(sorted((was, digest)))
         if module is None:
             order.append(leaf.name)
         elif not attributed or leaf.nested:
@@ -74,7 +74,7 @@ def record_table(value: object, ran: Container[int], attributes: Container[str])
             )
             modules[leaf.name] = module if named else _BY_TRACING
     if isinstance(value, list | tuple):
-        entries[_ORDER] = short(b"".join(order))
+        entries[_ORDER] = short(order)
     if attributed and not isinstance(value, type):
         # What the object does not hold, and its class does: an attribute that is set later hides it.
         for leaf in leaves(type(value)):
@@ -160,9 +160,9 @@ def table_difference(table: Table, value: object, known: Container[str]) -> dict
             digest = short(token(leaf.value))
             if name not in table.modules:
                 order.append(name)
-            seen[name] = digest if name not in seen else short(b"".join(sorted((seen[name], digest))))
+            seen[name] = digest if name not in seen else short(sorted((seen[name], digest)))
     if isinstance(value, list | tuple):
-        seen[_ORDER] = short(b"".join(order))
+        seen[_ORDER] = short(order)
     for name, was in table.entries.items():
         now = seen.get(name, ABSENT)
         if now != was and not (now == ABSENT and _may_come(table, name, was)):

@@ -38,14 +38,13 @@ def names_read(code: CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str,
     own = author_of_file(code.co_filename) is not Author.PACKAGE
     computed = set() if own or not mentioned & _COMPUTING else computed_names(code)
     yield here, HIDDEN
-    for name in mentioned:
-        if name in namespace:
-            yield here, name
-            value = namespace[name]
-            if isinstance(value, ModuleType):
-                yield from _of_module(value, mentioned, computed, 0)
-        elif name in built_in:
-            yield "builtins", name
+    for name in mentioned & namespace.keys():
+        yield here, name
+        value = namespace[name]
+        if isinstance(value, ModuleType):
+            yield from _of_module(value, mentioned, computed, 0)
+    for name in (mentioned & built_in.keys()) - namespace.keys():
+        yield "builtins", name
     if "globals" in mentioned:
         yield here, ALL_NAMES
         yield from ((here, name) for name in list(namespace) if not name.startswith("__"))
@@ -56,7 +55,7 @@ def _of_module(module: ModuleType, mentioned: set[str], computed: set[str], dept
     if sys.modules.get(name) is not module or depth > 3:
         return
     own = module.__dict__
-    used = [each for each in mentioned if each in own]
+    used = mentioned & own.keys()
     for each in used:
         yield name, each
         value = own[each]

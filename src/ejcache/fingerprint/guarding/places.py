@@ -70,13 +70,12 @@ def is_guarded(module: str, name: str) -> bool:
         return False
     if module == "sys":
         return name in _OF_SYS
-    below = module
-    while below:
-        if below in _LEFT_OUT:
-            value = find(module, name)
-            return isinstance(value, type | FunctionType | BuiltinFunctionType)
-        below = below.rpartition(".")[0]
-    return True
+    return not _is_left_out(module) or isinstance(find(module, name), type | FunctionType | BuiltinFunctionType)
+
+
+@functools.cache
+def _is_left_out(module: str) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in _LEFT_OUT)
 
 
 def outer_path(code: CodeType) -> str | None:
@@ -154,10 +153,10 @@ class Leaf(NamedTuple):
 def leaves(value: object) -> Iterator[Leaf]:
     """What a table, a sequence, an object or a class holds, with the entries of tables in it."""
     if isinstance(value, dict):
-        yield from _entries(value, b"", "")
+        yield from _entries(value, (), "")
     elif isinstance(value, list | set | tuple):
         for each in list(value):
-            yield Leaf(_short(b"#" + (_key(each) or token(each))), each, is_plain(each), "", False)
+            yield Leaf(_short(("#", _key(each) or token(each))), each, is_plain(each), "", False)
     else:
         of_class = isinstance(value, type)
         memos = _memos(value if isinstance(value, type) else type(value))
@@ -166,16 +165,16 @@ def leaves(value: object) -> Iterator[Leaf]:
                 continue
             yield Leaf(attribute_name(attribute), each, False, attribute, False)
             if isinstance(each, dict):
-                yield from _entries(each, b"." + attribute.encode(), attribute)
+                yield from _entries(each, (attribute,), attribute)
 
 
-def _short(path: bytes) -> bytes:
+def _short(path: object) -> bytes:
     return short(path)[:PATH_SIZE]
 
 
 @functools.cache
 def attribute_name(name: str) -> bytes:
-    return _short(b"." + name.encode("utf-8", "replace"))
+    return _short((".", name))
 
 
 def _class_items(kind: type[Any]) -> Iterator[tuple[str, object]]:
@@ -191,7 +190,7 @@ def _class_items(kind: type[Any]) -> Iterator[tuple[str, object]]:
         seen |= own.keys()
 
 
-def class_shape(kind: type[Any]) -> bytes:
+def class_shape(kind: type[Any]) -> str:
     """Which class defines each method and property of a class."""
     seen: set[str] = set()
     found: list[str] = []
@@ -204,7 +203,7 @@ def class_shape(kind: type[Any]) -> bytes:
                 found.append(f"{name} {each.__qualname__} {type(value).__name__}")
         seen |= own.keys()
     found.sort()
-    return "\n".join(found).encode("utf-8", "replace")
+    return "\n".join(found)
 
 
 _HEAP_TYPE: Final = 1 << 9
@@ -240,36 +239,36 @@ def _memos(kind: type[Any]) -> frozenset[str]:
     return found
 
 
-def _entries(table: dict[Any, Any], before: bytes, attribute: str) -> Iterator[Leaf]:
+def _entries(table: dict[Any, Any], before: tuple[object, ...], attribute: str) -> Iterator[Leaf]:
     for key, value in list(dict.items(table)):
         name = _key(key)
         if name is None:
             continue
-        path = before + b"/" + name
+        path = (*before, "/", name)
         yield Leaf(_short(path), value, is_plain(key), attribute, bool(before))
         if isinstance(value, dict):
             for inner, deeper in list(dict.items(value)):
                 second = _key(inner)
                 if second is not None:
-                    yield Leaf(_short(path + b"/" + second), deeper, is_plain(inner), attribute, bool(before))
+                    yield Leaf(_short((*path, "/", second)), deeper, is_plain(inner), attribute, bool(before))
 
 
-def _key(key: object) -> bytes | None:
+def _key(key: object) -> object | None:
     """What names a key in every process, or None."""
     if is_plain(key):
-        return token(key)
+        return ("plain", key)
     if type(key) is tuple:
-        return token(key) if all(is_plain(each) for each in key) else None
+        return key if all(is_plain(each) for each in key) else None
     if isinstance(key, type | Enum):
         return token(key)
     if isinstance(key, FunctionType):
-        return f"{key.__module__}:{key.__qualname__}".encode("utf-8", "replace")
+        return ("function", key.__module__, key.__qualname__)
     kind = type(key)
     try:
         name = object.__getattribute__(key, "name")
     except AttributeError:
         return None
-    return f"{kind.__module__}:{kind.__qualname__}:{name}".encode() if type(name) is str else None
+    return ("named", str(kind.__module__), kind.__qualname__, name) if type(name) is str else None
 
 
 def source_file(module: str) -> str | None:

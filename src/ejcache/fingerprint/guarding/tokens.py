@@ -1,22 +1,22 @@
 """What is said of a value that library code reads: enough to notice that it is another one, and nothing that differs
 between two processes that run the same program.
 
-Functions, plain values and what is made of them are described by content; of other objects only the type counts.
+Functions, plain values and what is made of them are described by content; of other objects only the type counts. A
+token is a plain value or a tuple of tokens, so its `repr` tells it from every other.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import struct
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.fingerprint.code import code_digest, plain_token
+from ejcache.fingerprint.code import code_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "ABSENT",
@@ -39,24 +39,19 @@ ABSENT: Final = b"\0" * DIGEST_SIZE
 
 _DEPTH: Final = 4
 _MOST_ELEMENTS: Final = 4096
-_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 _LARGEST_ARRAY: Final = 1 << 16
 
 _INNER: Final = ("__wrapped__", "__func__", "func", "fun", "fget", "fset", "fdel")
 """Attributes by which wrappers of all kinds show the function that they wrap."""
 
-_class_dict: Final = type.__dict__["__dict__"].__get__
+class_dict: Final[Callable[[type[Any]], dict[str, Any]]] = type.__dict__["__dict__"].__get__
+"""The attributes of a class itself, past any metaclass."""
 
 
-def class_dict(kind: type[Any]) -> dict[str, Any]:
-    """The attributes of a class itself, past any metaclass."""
-    found: dict[str, Any] = _class_dict(kind)
-    return found
-
-
-def short(content: bytes) -> bytes:
+def short(value: object) -> bytes:
     """The digest of a token, as guards keep it."""
-    return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
+    return hashlib.blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE).digest()
 
 
 def is_plain(value: object) -> bool:
@@ -64,96 +59,133 @@ def is_plain(value: object) -> bool:
     return type(value) in _PLAIN
 
 
-def token(value: object, depth: int = _DEPTH) -> bytes:
-    """What is said of a value, in bytes that are equal in two processes exactly if the same is said."""
+def token(value: Any, depth: int = _DEPTH) -> object:
+    """What is said of a value: equal in two processes exactly if the same is said."""
     kind = type(value)
     if kind in _PLAIN:
-        return plain_token(value)
+        return value
     if kind is FunctionType:
-        return _function(value, depth)  # type: ignore[arg-type]  # mypy does not narrow by `kind`
+        return _function(value, depth)
     if isinstance(value, type):
-        return _joined(b"class", _name(value))
-    if kind is ModuleType or isinstance(value, ModuleType):
+        return ("class", _kind_of(value).name)
+    if isinstance(value, ModuleType):
         return token_of_module(str(getattr(value, "__name__", None)))
     if kind is BuiltinFunctionType:
-        return _joined(b"builtin", str(value.__module__).encode(), value.__qualname__.encode())  # type: ignore[attr-defined]
+        return ("builtin", str(value.__module__), value.__qualname__)
     if kind is CodeType:
-        return _joined(b"code", code_digest(value))  # type: ignore[arg-type]
+        return ("code", code_digest(value))
     if depth <= 0:
-        return _joined(b"object", _name(kind))
+        return ("object", _kind_of(kind).name)
     if isinstance(value, Enum):
-        return _joined(b"enum", _name(kind), value.name.encode())
-    if kind in (tuple, list):
-        return _joined(b"sequence", _name(kind), *(token(each, depth - 1) for each in value[:_MOST_ELEMENTS]))  # type: ignore[index]
-    if kind in (set, frozenset):
-        return _joined(b"set", _name(kind), *sorted(token(each, depth - 1) for each in value))  # type: ignore[attr-defined]
+        return ("enum", _kind_of(kind).name, value.name)
+    if kind is tuple or kind is list:
+        return (kind.__name__, *(token(each, depth - 1) for each in value[:_MOST_ELEMENTS]))
+    if kind is set or kind is frozenset:
+        return (kind.__name__, *sorted([token(each, depth - 1) for each in value], key=repr))
     if kind is dict:
-        return _joined(b"dict", *sorted(_plain_entries(value, depth)))  # type: ignore[arg-type]
+        entries = [(key, token(each, depth - 1)) for key, each in list(value.items()) if is_plain(key)]
+        return ("dict", *sorted(entries[:_MOST_ELEMENTS], key=repr))
     return _object(value, kind, depth)
 
 
-def token_of_module(name: str) -> bytes:
+def token_of_module(name: str) -> object:
     """What is said of a module that is a value."""
-    return _joined(b"module", name.encode())
+    return ("module", name)
 
 
-def _function(function: FunctionType, depth: int) -> bytes:
-    parts = [b"function", function.__qualname__.encode("utf-8", "replace"), code_digest(function.__code__)]
+def _function(function: FunctionType, depth: int) -> object:
+    parts: list[object] = ["function", function.__qualname__, code_digest(function.__code__)]
     if depth > 0:
-        if function.__defaults__:
-            parts += [b"defaults", *(token(each, depth - 2) for each in function.__defaults__)]
-        if function.__kwdefaults__:
-            pairs = sorted(function.__kwdefaults__.items())
-            parts += [b"keywords", *(name.encode() + token(each, depth - 2) for name, each in pairs)]
-        if function.__closure__:
-            parts.append(b"closure")
-            for cell in function.__closure__:
-                try:
-                    content = cell.cell_contents
-                except ValueError:
-                    continue
-                parts.append(token(content, depth - 1 if type(content) is FunctionType else depth - 2))
-    return _joined(*parts)
+        defaults, keywords, closure = function.__defaults__, function.__kwdefaults__, function.__closure__
+        if defaults:
+            parts.append(("defaults", *(token(each, depth - 2) for each in defaults)))
+        if keywords:
+            parts.append(("keywords", *((name, token(each, depth - 2)) for name, each in sorted(keywords.items()))))
+        if closure:
+            parts.append(("closure", *_cells(closure, depth)))
+    return tuple(parts)
 
 
-def _object(value: object, kind: type[Any], depth: int) -> bytes:
-    parts = [b"object", _name(kind)]
+def _cells(closure: tuple[Any, ...], depth: int) -> Iterator[object]:
+    for cell in closure:
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            continue
+        yield token(content, depth - 1 if type(content) is FunctionType else depth - 2)
+
+
+def _object(value: Any, kind: type[Any], depth: int) -> object:
+    parts: list[object] = ["object", _kind_of(kind).name]
     if isinstance(value, MethodType):
-        parts += [token(value.__func__, depth - 1), _name(type(value.__self__))]
+        parts += [token(value.__func__, depth - 1), _kind_of(type(value.__self__)).name]
     elif isinstance(value, functools.partial):
         parts += [token(value.func, depth - 1), *(token(each, depth - 1) for each in value.args)]
-        parts += [name.encode() + token(each, depth - 1) for name, each in sorted(value.keywords.items())]
+        parts += [(name, token(each, depth - 1)) for name, each in sorted(value.keywords.items())]
     elif isinstance(value, tuple):
         parts += [token(each, depth - 1) for each in value[:_MOST_ELEMENTS]]
-    elif kind.__module__.partition(".")[0] == "numpy":
+    elif _kind_of(kind).of_numpy:
         parts.append(_numpy(value, kind))
     else:
         parts += [token(each, depth - 1) for each in _inner(value, kind)]
-        if "__dataclass_fields__" in class_dict(kind) or "__slots__" in class_dict(kind):
-            parts += [name.encode() + token(each, depth - 1) for name, each in sorted(instance_items(value))]
-    return _joined(*parts)
+        if _kind_of(kind).has_fields:
+            parts += [(name, token(each, depth - 1)) for name, each in sorted(instance_items(value), key=_first)]
+    return tuple(parts)
 
 
-def _numpy(value: Any, kind: type[Any]) -> bytes:
+def _first(pair: tuple[str, object]) -> str:
+    return pair[0]
+
+
+class _Kind(NamedTuple):
+    """What is known of a class, found once."""
+
+    name: str
+    of_numpy: bool
+    has_fields: bool
+    """Whether what an instance holds is named by its class."""
+    slots: tuple[tuple[str, Any], ...]
+
+
+_kinds: Final[dict[type[Any], _Kind]] = {}
+
+
+def _kind_of(kind: type[Any]) -> _Kind:
+    found = _kinds.get(kind)
+    if found is None:
+        own = class_dict(kind)
+        found = _kinds[kind] = _Kind(
+            # Classes that C extensions create may have a module that is no text.
+            f"{kind.__module__}:{kind.__qualname__}",
+            str(kind.__module__).partition(".")[0] == "numpy",
+            "__dataclass_fields__" in own or "__slots__" in own,
+            _slots(kind),
+        )
+    return found
+
+
+def _numpy(value: Any, kind: type[Any]) -> object:
     """A type, a small array, or a function of NumPy, by content."""
     if kind.__name__.endswith("DType"):
-        return str(value.str).encode()
+        return str(value.str)
     data = getattr(value, "tobytes", None)
     if data is not None and not value.dtype.hasobject and value.nbytes <= _LARGEST_ARRAY:
-        return _joined(str(value.dtype.str).encode(), str(value.shape).encode(), data())
-    return str(getattr(value, "__name__", "")).encode()
+        return (str(value.dtype.str), value.shape, hashlib.sha256(data()).digest())
+    return str(getattr(value, "__name__", ""))
 
 
 def _inner(value: object, kind: type[Any]) -> Iterator[object]:
     """What a wrapper wraps. Asks no `__getattr__` that a program may have written."""
     own = _own_dict(value)
-    for name in _INNER:
-        if name in own:
-            yield own[name]
-        elif kind.__module__ in ("builtins", "functools"):
-            inner = getattr(value, name, None)
-            if inner is not None:
-                yield inner
+    of_python = kind.__module__ in ("builtins", "functools")
+    if own or of_python:
+        for name in _INNER:
+            if name in own:
+                yield own[name]
+            elif of_python:
+                inner = getattr(value, name, None)
+                if inner is not None:
+                    yield inner
 
 
 def _own_dict(value: object) -> dict[str, Any]:
@@ -164,62 +196,62 @@ def _own_dict(value: object) -> dict[str, Any]:
     return own if type(own) is dict else {}
 
 
-def instance_items(value: object) -> Iterator[tuple[str, object]]:
+def instance_items(value: object) -> Iterator[tuple[str, Any]]:
     """The attributes that an object itself holds, in its dictionary and its slots."""
     yield from list(_own_dict(value).items())
-    for kind in type(value).__mro__:
-        slots = class_dict(kind).get("__slots__", ())
+    for name, member in _kind_of(type(value)).slots:
+        try:
+            yield name, member.__get__(value)
+        except AttributeError:
+            continue
+
+
+def _slots(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    found: list[tuple[str, Any]] = []
+    for each in kind.__mro__:
+        slots = class_dict(each).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            inner = f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
-            member = class_dict(kind).get(inner)
-            if name in ("__dict__", "__weakref__") or member is None:
-                continue
-            try:
-                yield inner, member.__get__(value)
-            except AttributeError:
-                continue
+            inner = f"_{each.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+            member = class_dict(each).get(inner)
+            if name not in ("__dict__", "__weakref__") and member is not None:
+                found.append((inner, member))
+    return tuple(found)
 
 
-def _plain_entries(table: dict[object, object], depth: int) -> Iterator[bytes]:
-    for key, value in list(table.items())[:_MOST_ELEMENTS]:
-        if is_plain(key):
-            yield _joined(token(key), token(value, depth - 1))
-
-
-def functions_of(value: object, depth: int = _DEPTH) -> Iterator[FunctionType]:
+def functions_of(value: Any, depth: int = _DEPTH) -> Iterator[FunctionType]:
     """The functions that the token of a value tells of."""
     kind = type(value)
     if kind is FunctionType:
-        yield value  # type: ignore[misc]
+        yield value
         if depth > 0:
-            for cell in value.__closure__ or ():  # type: ignore[attr-defined]
+            for cell in value.__closure__ or ():
                 try:
                     content = cell.cell_contents
                 except ValueError:
                     continue
-                if type(content) is FunctionType:
-                    yield from functions_of(content, depth - 1)
-                elif type(content) not in _PLAIN:
-                    yield from functions_of(content, depth - 2)
+                if type(content) not in _PLAIN:
+                    yield from functions_of(content, depth - (1 if type(content) is FunctionType else 2))
         return
-    if depth <= 0 or kind in _PLAIN or isinstance(value, type | ModuleType | Enum) or kind is BuiltinFunctionType:
+    if depth <= 0 or kind in _PLAIN or kind is BuiltinFunctionType or isinstance(value, type | ModuleType | Enum):
         return
-    inner: list[object] = []
-    if isinstance(value, MethodType):
-        inner.append(value.__func__)
-    elif isinstance(value, functools.partial):
-        inner += [value.func, *value.args, *value.keywords.values()]
-    elif isinstance(value, tuple | list | set | frozenset):
-        inner += list(value)[:_MOST_ELEMENTS]
-    elif kind is dict:
-        inner += [each for key, each in list(value.items())[:_MOST_ELEMENTS] if is_plain(key)]  # type: ignore[attr-defined]
-    elif kind.__module__.partition(".")[0] != "numpy":
-        inner += _inner(value, kind)
-        if "__dataclass_fields__" in class_dict(kind) or "__slots__" in class_dict(kind):
-            inner += [each for _, each in instance_items(value)]
-    for each in inner:
+    for each in _parts(value, kind):
         if type(each) not in _PLAIN:
             yield from functions_of(each, depth - 1)
+
+
+def _parts(value: Any, kind: type[Any]) -> Iterator[object]:
+    if isinstance(value, MethodType):
+        yield value.__func__
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, tuple | list | set | frozenset):
+        yield from list(value)[:_MOST_ELEMENTS]
+    elif kind is dict:
+        yield from [each for key, each in list(value.items())[:_MOST_ELEMENTS] if is_plain(key)]
+    elif not _kind_of(kind).of_numpy:
+        yield from _inner(value, kind)
+        if _kind_of(kind).has_fields:
+            yield from (each for _, each in instance_items(value))
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
@@ -228,12 +260,3 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if type(constant) is CodeType:
             yield from nested_codes(constant)
-
-
-def _name(kind: type[Any]) -> bytes:
-    # Classes that C extensions create may have a module that is no text.
-    return f"{kind.__module__}:{kind.__qualname__}".encode("utf-8", "replace")
-
-
-def _joined(*parts: bytes) -> bytes:
-    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
