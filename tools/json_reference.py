@@ -61,9 +61,10 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("export", "BUNDLE"), ("import", "BUNDLE"), ("doctor",), ("clear", "jit_eval"),
     ("autotune", "ls"), ("autotune", "show", "matmul"), ("autotune", "why", "matmul"), ("autotune", "stats"),
     ("autotune", "pin", "matmul"), ("autotune", "unpin", "matmul"), ("autotune", "prune", "--name", "matmul", "-n"),
-    ("autotune", "clear", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
+    ("autotune", "clear", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"), ("verify", "--direct", "PROGRAM"),
 )  # fmt: skip
-"""In an order in which each finds what it needs. OTHER, BUNDLE and TARGET are places in the temporary directory."""
+"""In an order in which each finds what it needs. OTHER, BUNDLE and the like are places in the temporary directory.
+PROGRAM is last, because signals stay blocked after a program."""
 
 DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped", "tiers", "amounts", "operations",
         "devices", "sources", "configuration", "default", "provenance", "environment",
@@ -72,6 +73,13 @@ DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped"
 
 ANY = {"settings[].default", "settings[].value", "value"}
 """Fields that have the type of a setting."""
+
+
+DIRECT = """
+from ejcache.cache.run_counts import announce_verdict
+announce_verdict("train.step", "checked", "it was traced to check its record, and the record was right")
+"""
+"""A program with one call of a direct function, but for the call."""
 
 
 def fields_of(value: Any, path: str = "") -> dict[str, set[str]]:
@@ -97,7 +105,10 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
     """What each command prints of a small cache."""
     program = home / "program.py"
     program.write_text("def step(x):\n    return x + x\n")
+    direct = home / "direct.py"
+    direct.write_text(DIRECT)
     place = {"OTHER": str(home / "other"), "BUNDLE": str(home / "bundle.ejb"), "TARGET": f"{program}:step"}
+    place["PROGRAM"] = str(direct)
     with open_store(home / "cache") as store:
         for name in ("jit_train", "jit_eval"):
             key = CacheKey(name=name, platform="cpu", variant="plain", components={"computation": name}).text
@@ -119,9 +130,11 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
     answers = {}
     for command in COMMANDS:
         out = io.StringIO()
-        words = [place.get(word, word) for word in command]
+        # What is behind a program is the program's.
+        behind = [command[-1]] if command[-1] == "PROGRAM" else []
+        words = [*command[: len(command) - len(behind)], "--dir", str(home / "cache"), "--json", *behind]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-            ejcache([*words, "--dir", str(home / "cache"), "--json"])
+            ejcache([place.get(word, word) for word in words])
         set_command_line({})
         answers[command] = json.loads(out.getvalue())
     return answers

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 
 import pytest
 from cli_helpers import ejcache, fill, key_text
+from helpers import run_program
 
 import ejcache as package
 from ejcache import entry
@@ -195,3 +198,95 @@ def test_control_characters_of_a_verdict_are_not_printed():
     assert "\x1b" not in ejcache("why", "step").out
     missed()
     assert "\x1b" not in ejcache("why", "step").out
+
+
+SAYS = """
+import os, sys
+from ejcache.jax_integration.direct.verdicts import record_verdict
+assert "jax" not in sys.modules
+for said in sys.argv[1:]:
+    verdict, sentence = said.split("=")
+    record_verdict("train.step", verdict, sentence, url="/c")
+print(os.environ["EJCACHE_DIRECT"], os.environ["EJCACHE"], sys.argv[1:])
+"""
+"""A program that says of calls what direct mode would say of them, and what it finds in its environment."""
+
+
+def verify_direct(tmp_path, *arguments, code=SAYS, **options):
+    (tmp_path / "program.py").write_text(code)
+    return run_program([sys.executable, "-m", "ejcache", *arguments], cwd=tmp_path, check=False, **options)
+
+
+def test_verify_direct_prints_a_line_for_each_verdict(tmp_path):
+    """What was wrong comes first, equal verdicts are one line, and the program's own output is on stderr."""
+    calls = ["checked=right", "refused=a path", "checked=right", "wrong=another program"]
+    done = verify_direct(tmp_path, "verify", "--direct", "--dir", "cache", "program.py", *calls)
+    assert done.stdout.splitlines() == [
+        "wrong    train.step: another program",
+        "checked  train.step: right (2 calls)",
+        "refused  train.step: a path",
+        "compared 3 of 4 calls of direct functions: 1 record was wrong",
+    ]
+    assert (done.returncode, done.stderr) == (1, f"explain {tmp_path / 'cache'} {calls}\n")
+
+
+@pytest.mark.parametrize(
+    ("calls", "status", "strict_status"),
+    [
+        (["checked=a", "unproven=b"], 0, 0),
+        (["checked=a", "missed=b", "plain=c"], 0, 0),
+        (["checked=a", "refused=b"], 0, 1),
+        (["missed=a"], 0, 1),
+        ([], 0, 1),
+        (["wrong=a"], 1, 1),
+    ],
+)
+def test_verify_direct_exits_with_1_if_a_record_was_wrong(tmp_path, calls, status, strict_status):
+    """With --strict also if a function was refused or nothing was compared; the JSON says the same."""
+    said = verify_direct(tmp_path, "verify", "--direct", "--json", "program.py", *calls)
+    assert said.returncode == status
+    document = json.loads(said.stdout)
+    assert (document["clean"], document["status"], document["calls"]) == (status == 0, 0, len(calls))
+    assert document["compared"] == sum(call.split("=")[0] in {"checked", "unproven", "wrong"} for call in calls)
+    assert [f"{each['verdict']}={each['sentence']}" for each in document["functions"]] == calls
+    strict = verify_direct(tmp_path, "verify", "--strict", "--direct", "program.py", *calls)
+    assert strict.returncode == strict_status
+    assert ("nothing was compared: no call of a direct function." in strict.stdout) == (not calls)
+
+
+def test_verify_direct_of_a_program_that_fails(tmp_path):
+    """The exit status is 1, whatever was compared; a program that was killed by a signal is imitated."""
+    said = verify_direct(tmp_path, "verify", "--direct", "-c", f"{SAYS}\nsys.exit(3)", "checked=a")
+    assert (said.returncode, said.stdout.splitlines()[0]) == (1, "checked  train.step: a")
+    assert said.stderr.endswith("ejcache: the program ended with status 3\n")
+    said = verify_direct(tmp_path, "verify", "--direct", "--json", "-c", "import os; os.kill(os.getpid(), 15)")
+    assert (said.returncode, json.loads(said.stdout)["status"]) == (-15, -15)
+
+
+def test_verify_direct_leaves_the_programs_options_to_it(tmp_path):
+    """Options behind the program are the program's; those before it may be before the command, too."""
+    code = "import sys; print(sys.argv)"
+    for command in (["verify", "--direct"], ["run", "-q"]):
+        said = verify_direct(tmp_path, "--dir", "cache", *command, "-c", code, "-v", "--json")
+        assert "['-c', '-v', '--json']\n" in (said.stderr, said.stdout)
+    outer = verify_direct(tmp_path, "run", "--json", "-m", "ejcache", "verify", "--direct", "program.py", "checked=a")
+    assert outer.stdout.splitlines()[0] == "checked  train.step: a"
+    assert "checked=a" in outer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--direct"], "verify --direct needs a program"),
+        (["--direct", "none.py"], "run: there is no script none.py"),
+        (["--direct", "--fix", "program.py"], "--fix repairs entries, and --direct reads none"),
+        (["program.py"], "program.py is for verify --direct"),
+        (["--strict"], "--strict is for verify --direct"),
+        (["--direct", "--dir", "gs://", "program.py"], "--dir: "),
+    ],
+)
+def test_wrong_use_of_verify_direct(tmp_path, arguments, complaint):
+    """One sentence says what is wrong, the exit status is 2, and nothing runs."""
+    said = verify_direct(tmp_path, "verify", *arguments)
+    assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
+    assert said.stderr.startswith(f"ejcache: {complaint}")

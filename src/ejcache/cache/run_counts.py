@@ -1,10 +1,10 @@
-"""The counters of all processes of one `ejcache run`, collected in one file.
+"""The counters of all processes of one `ejcache run`, and what direct mode said in them, collected in one file.
 
 `ejcache run` creates the file and names it in the environment of the program. Each process appends what it counts, at
 once: a process that is killed is counted, too, and so is one that leaves by `os._exit`, as multiprocessing's children
 do. When the program has ended, `ejcache run` adds everything up.
 
-    line := JSON object: pid, and either url and disabled_reason, or amounts
+    line := JSON object: pid, and either url and disabled_reason, or amounts, or verdict: function, verdict, sentence
 
 A line is written by one `write` to a file that was opened for appending, so lines of several processes do not mix.
 """
@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.counters import Stats
 from ejcache.settings.environment import environment_variable
@@ -24,7 +25,7 @@ from ejcache.util.safe_files import append_regular, open_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["RUN_COUNTS", "RunTotal", "announce_process", "read_counts"]
+__all__ = ["RUN_COUNTS", "DirectCall", "RunTotal", "announce_process", "announce_verdict", "read_counts"]
 
 RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"
 """The variable that names the file."""
@@ -44,10 +45,25 @@ def announce_process(url: str, disabled_reason: str) -> Callable[[Mapping[str, f
     return lambda amounts: _append(path, {"amounts": dict(amounts)})
 
 
+def announce_verdict(function: str, verdict: str, sentence: str) -> None:
+    """Tell `ejcache run` what direct mode did with a call; does nothing in a process that belongs to none."""
+    path = environment_variable(RUN_COUNTS)
+    if path:
+        _append(path, {"verdict": [function, verdict, sentence]})
+
+
 def _append(path: str, fields: Mapping[str, Any]) -> None:
     # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
     with contextlib.suppress(OSError):
         append_regular(path, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n", create=False)
+
+
+class DirectCall(NamedTuple):
+    """What direct mode did with a call: the function's module and qualified name, the verdict, and why."""
+
+    function: str
+    verdict: str
+    sentence: str
 
 
 @dataclass(slots=True)
@@ -59,12 +75,14 @@ class RunTotal:
         urls: the caches that they used, in the order of their first use.
         disabled_reason: why nothing was cached, if a setting disables caching.
         amounts: every counter by its name.
+        verdicts: how often direct mode said what, in the order in which it was said first.
     """
 
     processes: set[int] = field(default_factory=set)
     urls: dict[str, None] = field(default_factory=dict)
     disabled_reason: str = ""
     amounts: dict[str, float] = field(default_factory=dict)
+    verdicts: Counter[DirectCall] = field(default_factory=Counter)
 
     @property
     def stats(self) -> Stats:
@@ -78,6 +96,8 @@ class RunTotal:
             self.processes.add(int(fields["pid"]))
             for name, amount in fields.get("amounts", {}).items():
                 self.amounts[name] = self.amounts.get(name, 0) + float(amount)
+            if "verdict" in fields:
+                self.verdicts[DirectCall(*map(str, fields["verdict"]))] += 1
             if fields.get("disabled_reason"):
                 self.disabled_reason = str(fields["disabled_reason"])
             elif "url" in fields:

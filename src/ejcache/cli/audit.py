@@ -1,4 +1,4 @@
-"""`ejcache verify`: every entry read as a program would read it."""
+"""`ejcache verify`: every entry read as a program would read it; with --direct, records compared with traces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.listing import Totals
 from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.run.command import REGISTRATION
 from ejcache.cli.target import open_target
+from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -19,13 +21,29 @@ if TYPE_CHECKING:
     from ejcache.maintenance.audit import Audit
     from ejcache.stores.base import EntryInfo
 
-__all__ = ["verify"]
+__all__ = ["REGISTRATION", "verify"]
 
 
 def verify(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROGRAM ARGS]",
+            help="With --direct: a script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command.",
+            show_default=False,
+        ),
+    ] = None,
     directory: Dir = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Quarantine damaged entries. The next compilation replaces them.")
+    ] = False,
+    direct: Annotated[
+        bool,
+        typer.Option("--direct", help="Run PROGRAM, and compare the records of direct mode with what it traces."),
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="With --direct, also exit with 1 if a function was refused or nothing compared."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -33,7 +51,19 @@ def verify(
 
     Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. Entries of plain JAX have
     no checksum: only those that are cut off or cannot be decompressed are found. --fix deletes them.
+
+    With --direct, no entry is read. PROGRAM runs as by `ejcache run`, with its output on stderr. Every direct function
+    is traced at its first call, and what the trace gives is compared with the record. Exits with 1 if a record was
+    wrong or the program failed.
     """
+    if direct:
+        if fix:
+            raise UsageError("--fix repairs entries, and --direct reads none: give one of them")
+        from ejcache.cli.run.verify_direct import verify_direct
+
+        raise typer.Exit(verify_direct(program or [], directory, strict=strict, as_json=as_json))
+    if program or strict:
+        raise UsageError(f"{program[0] if program else '--strict'} is for verify --direct, which runs a program")
     totals = Totals()
     with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:
         audits = list(_audits(target, totals, fix=fix, advance=advance))

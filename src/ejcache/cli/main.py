@@ -77,11 +77,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _take_verbosity(arguments: list[str]) -> tuple[list[str], int]:
     """The arguments without -q and -v, and the level of the messages to print.
 
-    Both may be before or behind the command. What is behind `run` belongs to the program, or to `run` itself.
+    Both may be before or behind the command. What is behind a command that runs a program belongs to the program, or to
+    the command itself.
     """
     levels = {"-q": logging.ERROR, "--quiet": logging.ERROR, "-v": logging.DEBUG, "--verbose": logging.DEBUG}
     first = next((number for number, each in enumerate(arguments) if each not in levels), len(arguments))
-    end = first if arguments[first : first + 1] == ["run"] else len(arguments)
+    command = arguments[first:]
+    if command[:1] == ["--dir"]:
+        command = command[2:]
+    end = len(arguments) - len(command) if _runs_a_program(command) else len(arguments)
     given = [levels[each] for each in arguments[:end] if each in levels]
     rest = [each for each in arguments[:end] if each not in levels]
     return rest + arguments[end:], given[-1] if given else logging.WARNING
@@ -96,8 +100,13 @@ def _rearranged(arguments: list[str]) -> list[str]:
     if arguments[:1] == ["--dir"] and len(arguments) > 2:
         directory, (command, *rest) = arguments[:2], arguments[2:]
         # Behind the program, an option would be the program's.
-        return [command, *directory, *rest] if command == "run" else [command, *rest, *directory]
+        return [command, *directory, *rest] if _runs_a_program([command, *rest]) else [command, *rest, *directory]
     return arguments
+
+
+def _runs_a_program(arguments: list[str]) -> bool:
+    """Whether the command has a program behind its own options."""
+    return arguments[:1] == ["run"] or (arguments[:1] == ["verify"] and "--direct" in arguments)
 
 
 class _MessagePrinter(logging.Handler):

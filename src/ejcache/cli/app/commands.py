@@ -68,7 +68,12 @@ COMMANDS: Final = {
         "Remove entries by size, number, age, name or version.",
         ("prune --max-size 10GB --dry-run", "prune --unused-for 30d --yes"),
     ),
-    "verify": _Command("audit", "verify", "Check every entry, and repair.", ("verify", "verify --fix")),
+    "verify": _Command(
+        "audit",
+        "verify",
+        "Check every entry, and repair; or the records of direct mode.",
+        ("verify", "verify --fix", "verify --direct train.py --steps 1"),
+    ),
     "clear": _Command("maintain", "clear", "Remove all entries, or those that are named.", ("clear", "clear jit_eval")),
     "pin": _Command("maintain", "pin", "Keep an entry from being removed.", ("pin jit_train_step",)),
     "unpin": _Command("maintain", "unpin", "Let a pinned entry be removed again.", ("unpin jit_train_step",)),

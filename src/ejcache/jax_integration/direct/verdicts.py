@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.appended_log import AppendedLog
+from ejcache.cache.run_counts import announce_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +64,13 @@ _last: Final[collections.deque[VerdictRecord]] = collections.deque(maxlen=_KEPT)
 
 
 def record_verdict(function: str, verdict: Verdict, sentence: str, *, url: str) -> None:
-    """Remember a verdict in this process, and for `ejcache why`; does nothing more if the log cannot be written."""
+    """Remember a verdict in this process, for `ejcache why`, and for the `ejcache run` that started this process.
+
+    What cannot be written is not remembered there.
+    """
     record = VerdictRecord(function, verdict, sentence, url, time.time())
     _last.append(record)
+    announce_verdict(function, verdict, sentence)
     _LOG.append(json.dumps(record._asdict(), separators=(",", ":")).encode())
 
 
