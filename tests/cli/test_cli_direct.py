@@ -119,7 +119,7 @@ def test_why_names_the_verdict_beside_the_miss(what):
     assert said.lines[0].startswith("jit_step was compiled: no entry is stored under its key")
     (row,) = [line for line in said.lines if line.startswith("direct ")]
     assert row.split("(")[0].split() == ["direct", "my.train.step", "missed", "because", "cfg.K", "changed"]
-    assert row.endswith("s ago; 1 missed, 2 hit in all)")
+    assert row.endswith("s ago; 2 hit, 1 missed in all)")
     (document,) = ejcache("why", what, "--json").json
     assert document["name"] == "jit_step"
     (direct,) = document["direct"]
@@ -225,7 +225,7 @@ def test_verify_direct_prints_a_line_for_each_verdict(tmp_path):
         "wrong    train.step: another program",
         "checked  train.step: right (2 calls)",
         "refused  train.step: a path",
-        "compared 3 of 4 calls of direct functions: 1 record was wrong",
+        "4 calls of direct functions, 3 compared with a record: 1 record was wrong",
     ]
     assert (done.returncode, done.stderr) == (1, f"explain {tmp_path / 'cache'} {calls}\n")
 

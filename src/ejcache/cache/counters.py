@@ -21,12 +21,12 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats"]
+__all__ = ["DIRECT_VERDICTS", "MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats"]
 
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
 _DIRECT_PREFIX: Final = "direct_"
-_DIRECT: Final = ("hit", "checked", "wrong", "unproven", "missed", "refused", "plain")
+DIRECT_VERDICTS: Final = ("hit", "checked", "wrong", "unproven", "missed", "refused", "plain")
 """The verdicts of direct mode, in the order in which they are shown."""
 _COUNTS: Final = ("hits", "misses", "stores", "errors", "corrupt")
 
@@ -173,7 +173,7 @@ class Stats(NamedTuple):
     def direct(self) -> dict[str, int]:
         """Calls of direct functions for each verdict that occurred: `hit`, `refused` and so on."""
         counted = self._by_prefix(_DIRECT_PREFIX)
-        return {verdict: counted[verdict] for verdict in (*_DIRECT, *counted) if verdict in counted}
+        return {verdict: counted[verdict] for verdict in (*DIRECT_VERDICTS, *counted) if verdict in counted}
 
     @property
     def direct_words(self) -> str:
@@ -226,7 +226,7 @@ class Stats(NamedTuple):
                 **{name: count(f"preload_{name}") for name in ("loaded", "hits", "unused", "bytes")},
                 "seconds": seconds("preload_seconds"),
             },
-            "direct": {verdict: count(f"{_DIRECT_PREFIX}{verdict}") for verdict in _DIRECT},
+            "direct": {verdict: count(f"{_DIRECT_PREFIX}{verdict}") for verdict in DIRECT_VERDICTS},
             "checks": self._by_prefix("check_"),
             "misses_by_reason": self.misses_by_reason,
             "skipped": self.skipped,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from ejcache.cache.counters import DIRECT_VERDICTS
 from ejcache.keys.key import listed_name
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ def _histories(verdicts: Iterable[GivenVerdict]) -> list[DirectHistory]:
         last.setdefault(place, verdict)
         counts.setdefault(place, Counter())[str(verdict.verdict)] += 1
     return [
-        DirectHistory(function, str(given.verdict), given.sentence, url, given.time, counts[function, url])
+        DirectHistory(function, str(given.verdict), given.sentence, url, given.time, _in_order(counts[function, url]))
         for (function, url), given in last.items()
     ]
+
+
+def _in_order(counts: Counter[str]) -> dict[str, int]:
+    return {verdict: counts[verdict] for verdict in (*DIRECT_VERDICTS, *counts) if verdict in counts}

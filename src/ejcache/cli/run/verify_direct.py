@@ -91,4 +91,4 @@ class _Comparison:
         calls = output.plural(self.counts.total(), "call")
         wrong = output.plural(self.counts["wrong"], "record") if self.counts["wrong"] else "no record"
         was = "were" if self.counts["wrong"] > 1 else "was"
-        output.say(f"compared {self.compared:,} of {calls} of direct functions: {wrong} {was} wrong")
+        output.say(f"{calls} of direct functions, {self.compared:,} compared with a record: {wrong} {was} wrong")
