@@ -29,6 +29,7 @@ SHOWN = (
     "autotune/<",
     '{\n "ejcache": "autotune record"',
     "$ ejcache ls",
+    "$ ejcache run train.py\nejcache: saved",
     "jit_train_step was compiled",
     "[project.entry-points",
     "- uses: ",
@@ -159,7 +160,8 @@ def test_blocks_run(page, shell):
 def test_every_block_is_run_or_shown():
     """No block is passed over: the beginnings of those that are not programs name one block each."""
     assert {block.language for block in RUN} <= {"sh", "python", "cron", ""}
-    assert [len([block for block in BLOCKS if block.text.startswith(beginning)]) for beginning in SHOWN] == [1] * 6
+    found = [[block for block in BLOCKS if block.text.startswith(beginning)] for beginning in SHOWN]
+    assert [len(each) for each in found] == [1] * len(SHOWN)
 
 
 def test_where_a_record_is_and_what_it_holds(shell, clean_environment):
@@ -256,3 +258,37 @@ def test_why_a_learning_rate_was_compiled_anew(shell, tmp_path):
     *expected, compiled = shown("jit_train_step was compiled").splitlines()
     assert said[: len(expected)] == expected
     assert re.sub(r"\d+\w+ ago in [\d.]+ s", "", said[len(expected)]) == re.sub(r"\d+\w+ ago in [\d.]+ s", "", compiled)
+
+
+DIRECT = """\
+import jax
+import jax.numpy as jnp
+import ejcache
+
+RATE = 0.1
+
+
+@ejcache.ejit(direct=True)
+def step(w, x):
+    return w - RATE * jax.grad(lambda w: jnp.tanh(x @ w).sum() ** 2)(w)
+
+
+step(jnp.ones((64, 64)), jnp.ones((8, 64)))
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="direct mode needs Python 3.12")
+def test_what_is_said_of_direct_mode(shell, tmp_path, clean_environment):
+    """A session prints what docs/direct.md shows, but for times, what other programs did, and keys."""
+
+    def comparable(text):
+        text = text.replace(str(clean_environment), "/home/me").replace(str(tmp_path), "/home/me")
+        text = re.sub(r"\d+\w+ ago|in [\d.]+ s|saved \S+ of \S+ s:.*stored", "N", text)
+        return [line for line in text.splitlines() if not line.startswith(("cache ", "key ", "nearest ", "  (", "$"))]
+
+    (tmp_path / "train.py").write_text(DIRECT)
+    for _ in range(2):
+        shell("ejcache run train.py")
+    block = shown("$ ejcache run train.py\nejcache: saved")
+    said = [shell(line[2:]) for line in block.splitlines() if line.startswith("$ ")]
+    assert [line for each in said for line in comparable(each.stdout + each.stderr) if line] == comparable(block)
