@@ -40,6 +40,41 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
 
 
+class Weights:
+    """A value of a class of the user's."""
+
+    __slots__ = ("__dict__", "first")
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self.first = first
+        self.second = second
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Weights) and (self.first, self.second) == (other.first, other.second)
+
+    def __hash__(self) -> int:
+        return hash(self.second)
+
+    def __repr__(self) -> str:
+        return f"Weights({self.first!r}, {self.second!r})"
+
+
+class Sentinel:
+    """A class of which its module has one object."""
+
+
+SENTINEL = Sentinel()
+
+
+class Registered(NamedTuple):
+    """A named tuple that is registered as a node of its own."""
+
+    value: Any
+
+
+jax.tree_util.register_pytree_node(Registered, lambda it: ((it.value,), ("data", 1)), lambda _, it: Registered(*it))
+
+
 class Colour(enum.Enum):
     RED = 1
     GREEN = 2
@@ -88,6 +123,8 @@ ONE = np.float32(1)
         Box(ONE, [{"a": {1, 2}, (1, 2): frozenset({"x"})}, float("inf")]),
         Box(ONE, (jnp.tanh, jax.nn.relu, np.float32, jnp.bfloat16, np.dtype("int8"), jnp.add, len, Hidden, Colour.RED)),
         Box(ONE, (PartitionSpec("x", None, ("y", "z")), Pair(1, 2))),
+        Box(ONE, (jax.tree.structure({"a": [1, None], "b": Box(1, "x")}), Weights({"a": 1}, None), SENTINEL)),
+        Registered(ONE),
     ],
     ids=lambda value: str(jax.tree.structure(value))[:40],
 )
@@ -157,6 +194,10 @@ def test_names_are_found_among_imported_modules_only():
         ["dict", ["a", "a"], 0, 0],
         ["dict", [["list"]], 0],
         ["node", 5, None],
+        ["node", ["name", "builtins:tuple"], ["tuple", 1], 0],
+        ["node", ["name", "builtins:dict"], ["list", "a"], 0, 0],
+        ["node", ["name", "collections:defaultdict"], 5, 0],
+        ["node", ["name", "direct_cases:Pair"], None, 0],
         ["node", ["name", 5], None],
         ["default", None, "k", 0],
         ["node", ["name", "direct_cases:Box"], ["float", "x"], 0],

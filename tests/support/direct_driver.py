@@ -68,6 +68,8 @@ def record(path: Path, case: direct_cases.Case, targets: dict[int, CompileTarget
         call = parse_call(jitted, args, kwargs)
         signature = call_signature(call, devices)
         outputs, data, rebuild = plain_miss(jitted)(*args, **kwargs)
+        if not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves):
+            assert call_signature(call, devices).text == signature.text  # tracing has not changed it
         if not written:
             target = CompileTarget(None, (), None) if data is None else targets[id(data.xla_executable)]
             fastpath = encode_fastpath(data, target, call, devices)

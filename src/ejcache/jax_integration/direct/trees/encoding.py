@@ -17,6 +17,8 @@ from collections import OrderedDict, defaultdict
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
+from jax.tree_util import PyTreeDef
+
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.refusal import RefusedError
 from ejcache.jax_integration.direct.trees.node_data import DataReader, DataWriter
@@ -30,7 +32,11 @@ __all__ = ["decode_tree", "encode_tree", "write_tree"]
 
 _LEAF: Final = 0
 _MAX_DEPTH: Final = 200
+_DEPTH_OF_DATA: Final = 20
+"""By how much a treedef is deeper for each value around it in the data of a node."""
 _MAX_NODES: Final = 1_000_000
+_BUILT_IN: Final = frozenset({tuple, list, dict, OrderedDict, defaultdict, NoneType})
+"""Classes that have tags of their own."""
 _SEQUENCES: Final[dict[type, str]] = {tuple: "tuple", list: "list"}
 
 
@@ -49,7 +55,11 @@ def encode_tree(tree: Any, devices: Devices, objects: CallObjects, where: str = 
 
     def other(value: Any, place: str) -> Any:
         path = objects.path_of(value)
-        return ["ref", *path] if path is not None else writer.encode_fields(value, place)
+        if path is not None:
+            return ["ref", *path]
+        if isinstance(value, PyTreeDef):
+            return ["tree", write_tree(value, writer, place)]
+        return writer.encode_fields(value, place)
 
     writer = DataWriter(devices, other, by_name=True)
     return write_tree(tree, writer, where)
@@ -62,7 +72,7 @@ def decode_tree(value: Any, devices: Devices, objects: CallObjects) -> Any:
         EntryCorruptError: this is no tree.
         RefusedError: it names what this process or this call does not have.
     """
-    return _TreeReader(DataReader(devices, objects)).read(value, 0)
+    return _TreeReader(devices, objects).read(value, 0)
 
 
 def write_tree(tree: Any, writer: DataWriter, where: str, depth: int = 0) -> Any:
@@ -106,18 +116,25 @@ def _place(where: str, names: Any, number: int) -> str:
 
 
 class _TreeReader:
-    def __init__(self, reader: DataReader) -> None:
-        self._reader = reader
+    """Reads a tree; `of_outputs` tells it from a treedef that a node of another one holds."""
+
+    def __init__(self, devices: Devices, objects: CallObjects, *, of_outputs: bool = True) -> None:
+        self._of_outputs = of_outputs
         self._nodes = 0
+
+        def read_held(value: Any, depth: int) -> Any:
+            return _TreeReader(devices, objects, of_outputs=False).read(value, depth * _DEPTH_OF_DATA)
+
+        self._reader = DataReader(devices, objects, read_held)
 
     def read(self, value: Any, depth: int) -> Any:
         self._nodes += 1
         if depth > _MAX_DEPTH or self._nodes > _MAX_NODES:
             raise EntryCorruptError("a tree is too large")
         if value is None:
-            return _made((NoneType, None), [])
+            return self._made((NoneType, None), [])
         if type(value) is int and value == _LEAF:
-            return _made(None, [])
+            return self._made(None, [])
         if type(value) is not list:
             raise EntryCorruptError("a tree is neither a leaf nor a node")
         match value:
@@ -133,12 +150,14 @@ class _TreeReader:
                 node = (defaultdict, (self._reader.decode(made), tuple(self._keys(keys, children))))
             case ["node", kind, data, *children]:
                 cls = self._reader.decode(kind)
-                if not isinstance(cls, type):
+                if not isinstance(cls, type) or cls in _BUILT_IN:
                     raise EntryCorruptError("a node whose class is none")
+                if data is None and issubclass(cls, tuple) and len(getattr(cls, "_fields", ())) != len(children):
+                    raise EntryCorruptError("a named tuple with other fields than its class")
                 node = (cls, self._reader.decode(data))
             case _:
                 raise EntryCorruptError("a node of an unknown kind")
-        return _made(node, [self.read(child, depth + 1) for child in children])
+        return self._made(node, [self.read(child, depth + 1) for child in children])
 
     def _keys(self, keys: list[Any], children: list[Any]) -> list[Any]:
         if len(keys) != len(children):
@@ -151,10 +170,9 @@ class _TreeReader:
             raise EntryCorruptError("a dictionary with a key that is none") from exc
         return decoded
 
-
-def _made(node: tuple[type, Any] | None, children: list[Any]) -> Any:
-    try:
-        return make_tree(node, children)
-    except (ValueError, TypeError, RuntimeError) as exc:
-        # The class is not registered in this process, or registered otherwise.
-        raise RefusedError(f"no tree can be made of a {node[0].__qualname__ if node else 'leaf'}") from exc
+    def _made(self, node: tuple[type, Any] | None, children: list[Any]) -> Any:
+        try:
+            return make_tree(node, children, of_outputs=self._of_outputs)
+        except (ValueError, TypeError, RuntimeError) as exc:
+            # The class is not registered in this process, or registered otherwise.
+            raise RefusedError(f"no tree can be made of a {node[0].__qualname__ if node else 'leaf'}") from exc

@@ -5,10 +5,12 @@
            | ["tuple", value, …] | ["list", value, …] | ["set", value, …] | ["frozenset", value, …]
            | ["dict", [value, value], …] | ["slice", value, value, value] | ["range", value, value, value]
            | ["name", "module:qualified.name"]         a class, a function or another object of an imported module
+           | ["singleton", "module:NAME"]              an object without content that a module has
            | ["enum", "module:qualified.name", member]
            | ["dtype", name] | ["prng", name] | ["mesh", mesh] | ["spec", spec] | ["sharding", sharding]
            | ["ref", number, …]                        an object of the call's arguments, see `CallObjects`
-           | ["fields", class, [name, value], …]       a dataclass
+           | ["tree", tree]                            a treedef, see `encoding`
+           | ["fields", class, [name, value], …]       an object that consists of these attributes
            | ["tuple of", class, value, …]             a named tuple
 
 Numbers and texts are of exactly these types: a subclass of `int` is none of them. Sets are in the order of their texts.
@@ -16,8 +18,8 @@ Numbers and texts are of exactly these types: a subclass of `int` is none of the
 
 from __future__ import annotations
 
+import abc
 import base64
-import dataclasses
 import enum
 import json
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +30,7 @@ from jax.sharding import PartitionSpec, Sharding
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.refusal import RefusedError
 from ejcache.jax_integration.direct.shardings import Devices, decode_spec, encode_spec, is_mesh
-from ejcache.jax_integration.direct.trees.names import MISSING, name_of, named, type_name
+from ejcache.jax_integration.direct.trees.names import MISSING, name_of, named, singleton, singleton_name, type_name
 from ejcache.jax_integration.seam.direct.fastpath import prng_implementation, prng_name
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ __all__ = ["DataReader", "DataWriter", "canonical_text"]
 
 _MAX_DEPTH: Final = 32
 _EXACT: Final = 1 << 53
+_METACLASSES: Final = frozenset({type, abc.ABCMeta})
+_NOT_DATA: Final = frozenset({"__dict__", "__weakref__"})
 _SEQUENCES: Final[dict[type, str]] = {tuple: "tuple", list: "list"}
 _SETS: Final[dict[type, str]] = {set: "set", frozenset: "frozenset"}
 
@@ -126,25 +130,44 @@ class DataWriter:
         return self._other(value, where)
 
     def encode_fields(self, value: Any, where: str) -> Any:
-        """A named tuple or a dataclass by what it consists of, which is the last resort.
+        """A named tuple or another object by what it consists of, which is the last resort.
 
         Raises:
-            RefusedError: it is neither, or one of its parts cannot be described.
+            RefusedError: nobody could tell whether a copy equals it, or one of its parts cannot be described.
         """
         kind = type(value)
+        name = singleton_name(value)
+        if name is not None:
+            return ["singleton", name]
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return ["tuple of", self.encode(kind, where), *self._each(value, where, 0)]
-        if dataclasses.is_dataclass(kind):
-            fields = {field.name: getattr(value, field.name, MISSING) for field in dataclasses.fields(kind)}
-            if MISSING not in fields.values() and vars_of(value) <= set(fields):
-                pairs = [[name, self.encode(each, f"{where}.{name}")] for name, each in fields.items()]
-                return ["fields", self.encode(kind, where), *pairs]
-        raise RefusedError(f"{where} is a {type_name(value)}, which is in no argument")
+        if name_of(kind) is None or not _consists_of_attributes(kind):
+            raise RefusedError(f"{where} is a {type_name(value)}, which is in no argument")
+        fields = sorted(_attributes(value).items())
+        pairs = [[name, self.encode(each, f"{where}.{name}")] for name, each in fields]
+        return ["fields", self.encode(kind, where), *pairs]
 
 
-def vars_of(value: Any) -> set[str]:
-    """The names in an object's dictionary."""
-    return set(getattr(value, "__dict__", ()))
+def _consists_of_attributes(kind: type) -> bool:
+    """Whether Python's attributes are all that an object of this class has, and two with the same ones can be equal."""
+    if getattr(kind, "__eq__", None) is object.__eq__:
+        return False
+    try:
+        object.__new__(kind)
+    except TypeError:
+        return False  # it extends a class of C, or is abstract
+    return type(kind) in _METACLASSES
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    slots = [name for base in type(value).__mro__ for name in _slots(base) if name not in _NOT_DATA]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return found | dict(getattr(value, "__dict__", {}))
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 class DataReader:
@@ -153,9 +176,11 @@ class DataReader:
     Args:
         devices: of the backend.
         objects: of the call that is to be served.
+        read_tree: reads a treedef among the data, given how deep it is.
     """
 
-    def __init__(self, devices: Devices, objects: CallObjects) -> None:
+    def __init__(self, devices: Devices, objects: CallObjects, read_tree: Callable[[Any, int], Any]) -> None:
+        self._read_tree = read_tree
         self._devices = devices
         self._objects = objects
 
@@ -207,6 +232,10 @@ class DataReader:
         match tag, rest:
             case "name", [str(name)]:
                 return _present(named(name), name)
+            case "tree", [tree]:
+                return self._read_tree(tree, depth)
+            case "singleton", [str(name)]:
+                return _present(singleton(name), name)
             case "enum", [str(name), str(member)]:
                 kind = _present(named(name), name)
                 if not isinstance(kind, enum.EnumMeta) or member not in kind.__members__:
@@ -229,7 +258,7 @@ class DataReader:
                 return self._made_tuple(self.decode(kind, depth), [self.decode(each, depth) for each in values])
             case "fields", [kind, *pairs]:
                 fields = {name: self.decode(each, depth) for name, each in pairs}
-                return self._made_dataclass(self.decode(kind, depth), fields)
+                return self._made_object(self.decode(kind, depth), fields)
         raise EntryCorruptError(f"the data of a node is no {tag:.20}")
 
     @staticmethod
@@ -243,12 +272,10 @@ class DataReader:
         return tuple.__new__(kind, values)
 
     @staticmethod
-    def _made_dataclass(kind: Any, fields: dict[str, Any]) -> Any:
-        if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
-            raise EntryCorruptError("fields of what is not a dataclass")
-        if [field.name for field in dataclasses.fields(kind)] != list(fields):
-            raise EntryCorruptError("a dataclass with other fields than its class")
-        made = object.__new__(kind)
+    def _made_object(kind: Any, fields: dict[str, Any]) -> Any:
+        if not isinstance(kind, type) or not _consists_of_attributes(kind):
+            raise EntryCorruptError("attributes of what does not consist of them")
+        made: Any = object.__new__(kind)
         for name, each in fields.items():
             object.__setattr__(made, name, each)
         return made

@@ -15,6 +15,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
+from jax._src import config as jax_config
 from jax._src import core as jax_core
 from jax._src import tree_util as jax_trees
 from jax._src.interpreters import pxla
@@ -95,8 +96,15 @@ def fastpath_mismatches() -> list[str]:
     found += [f"a jitted function has no {name}" for name in missing]
     names = ("dispatch_registry", "tracing_registry", "none_leaf_registry")
     found += [f"jax._src.tree_util.{name} is gone" for name in names if not hasattr(jax_trees, name)]
-    names = ("node_data", "children", "from_node_data_and_children")
-    return found + [f"a tree has no {name}" for name in names if not hasattr(_jax.pytree.PyTreeDef, name)]
+    context = jax_config.trace_context_names()
+    if len(context) != len(jax_config.trace_context()) or not hasattr(jax_config.config, "_value_holders"):
+        found.append("the settings in the context of a trace have no names")
+    of_trees = ("node_data", "children", "from_node_data_and_children", "__getstate__", "__setstate__")
+    return found + [f"a tree has no {name}" for name in of_trees if not hasattr(_jax.pytree.PyTreeDef, name)]
+
+
+_CUSTOM: Final = 6
+"""The kind of a node of a registered class, in the state of a tree."""
 
 
 def _nothing() -> None:
@@ -289,12 +297,25 @@ def run_loaded(executable: Any, parts: FastpathParts, leaves: Iterable[Any]) -> 
 # -- what the parts are made of ------------------------------------------------------------------------------------
 
 
-def make_tree(node: tuple[type, Any] | None, children: Sequence[Any]) -> Any:
-    """A tree of outputs from its uppermost node, None for a leaf, and its children.
+def make_tree(node: tuple[type, Any] | None, children: Sequence[Any], *, of_outputs: bool = True) -> Any:
+    """A tree from its uppermost node, None for a leaf, and its children.
 
     Raises a `ValueError` for a class that is not registered, and others for data that does not fit.
+
+    Args:
+        node: class and data.
+        children: trees.
+        of_outputs: as C++ needs it for outputs; otherwise as `jax.tree.structure` gives it.
     """
-    return _jax.pytree.PyTreeDef.from_node_data_and_children(jax_trees.dispatch_registry, node, list(children))
+    registry = jax_trees.dispatch_registry if of_outputs else jax_trees.default_registry
+    if node is not None and node[1] is not None and issubclass(node[0], tuple) and node[0] is not tuple:
+        # A named tuple that is registered as a node of its own: JAX would make a mere named tuple of it.
+        below = [each for child in children for each in child.__getstate__()[1]]
+        leaves = sum(child.num_leaves for child in children)
+        made = _jax.pytree.PyTreeDef.__new__(_jax.pytree.PyTreeDef)
+        made.__setstate__((registry, [*below, (_CUSTOM, len(children), node[1], node[0], leaves, len(below) + 1)]))
+        return made
+    return _jax.pytree.PyTreeDef.from_node_data_and_children(registry, node, list(children))
 
 
 def prng_name(value: Any) -> str | None:

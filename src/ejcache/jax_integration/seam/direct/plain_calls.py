@@ -137,7 +137,7 @@ def program_settings() -> dict[str, Any]:
             continue
         # Several contexts that users make have the same name.
         found[name] = value if name not in found else (found[name], value)
-    for name, holder in jax_config.config._value_holders.items():
+    for name, holder in tuple(jax_config.config._value_holders.items()):
         if name not in found and name not in _WITHOUT_EFFECT and not name.startswith(_WITHOUT_EFFECT_PREFIXES):
             found[name] = holder.value
     found["concrete mesh"] = jax_mesh.get_concrete_mesh()
