@@ -54,12 +54,16 @@ class Phases:
         self._spans: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
 
     def listen(self) -> None:
-        """Begin with JAX's events, and with loads."""
+        """Begin with JAX's events."""
         from jax import monitoring
-        from jax._src.lib import xla_client
 
         monitoring.register_event_duration_secs_listener(self._duration)
         monitoring.register_event_listener(self._event)
+
+    def watch_loads(self) -> None:
+        """Begin with loads."""
+        from jax._src.lib import xla_client
+
         self._watch(xla_client.Client, "deserialize_executable", "load")
 
     def watch_compiler(self) -> None:
@@ -71,10 +75,10 @@ class Phases:
 
     def watch_direct(self) -> None:
         """Begin with what direct mode reads before it answers a call without a trace."""
-        from ejcache.jax_integration.direct import answering, question
+        from ejcache.jax_integration.direct.calls import function, question
 
         self._watch(question, "walk", "walk")
-        self._watch(answering, "check_guards", "guards")
+        self._watch(function, "choose", "guards")
 
     def exposed(self, phase: str) -> float:
         """Seconds of a watched function in the main thread during which no other thread was loading."""

@@ -17,6 +17,7 @@ import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -33,7 +34,10 @@ def main() -> None:
 
     phases = Phases()
     records: list[int] = []
-    phases.listen()
+    phases.watch_loads()
+    if not os.environ.get("EJCACHE_DIRECT") or Path(cache).exists():
+        # The first process is recorded, and what runs of ours within the trace would be taken for the program's.
+        phases.listen()
     if program.startswith("real_"):
         # As people write it; some libraries compile when they are imported.
         enabling = _enable(who, cache, phases, records)
@@ -98,7 +102,7 @@ def _enable(who: str, cache: str, phases: Phases, records: list[int]) -> float:
         ejcache.enable(cache)
         if direct:
             # A program that decorates its functions has imported this when it makes its first call.
-            import ejcache.jax_integration.direct.function
+            import ejcache.jax_integration.direct.calls.function
     elif who == "JAX":
         import jax
 
