@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ejcache.fingerprint.code import plain_token
 from ejcache.fingerprint.kinds.containers import write_mapping, write_sequence, write_set
 from ejcache.fingerprint.kinds.graph import ARROW
-from ejcache.fingerprint.kinds.real_types import is_subtype, kind_name, mro_of, type_dict, type_name
+from ejcache.fingerprint.kinds.real_types import (
+    class_text,
+    is_library_class,
+    is_subtype,
+    kind_name,
+    mro_of,
+    type_dict,
+    type_name,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ejcache.fingerprint.kinds.graph import Node
 
 __all__ = ["write_attributes", "write_instance"]
@@ -29,6 +39,11 @@ _max_length: Any = vars(collections.deque)["maxlen"].__get__
 _arguments: Any = vars(BaseException)["args"].__get__
 _NOT_READ: Final = frozenset({"__annotations__", "__type_params__"})
 """Attributes that `functools.wraps` copies from a function, where they are written already."""
+_ADDRESSES: Final = {
+    "absl.flags._flagvalues:FlagValues": frozenset({"__banned_flag_names", "__flags_by_module_id"}),
+    "flax.ids:FlaxId": frozenset({"id"}),
+}
+"""Attributes of libraries' instances that differ between processes and mean nothing: addresses, serial numbers."""
 _WORD: Final = tuple.__itemsize__
 
 
@@ -61,12 +76,12 @@ def _layout_of(kind: type) -> _Layout:
     return _Layout(kind, tuple(slots), attributes, bool(_basic_size(kind) > size))
 
 
-def write_attributes(node: Node, attributes: Any) -> None:
+def write_attributes(node: Node, attributes: Any, unread: Collection[str] = ()) -> None:
     """Write the `__dict__` of a function or an instance: any dictionary, with any keys."""
     for name, attribute in list(dict.items(attributes)):
         if type(name) is not str:
             node.child("[an attribute]", (name, attribute))
-        elif name not in _NOT_READ:
+        elif name not in _NOT_READ and name not in unread:
             node.child(f".{name}", attribute)
 
 
@@ -91,7 +106,8 @@ def write_instance(node: Node, value: Any) -> None:
             continue
         node.child(f".{name}", attribute)
     if layout.attributes is not None:
-        write_attributes(node, layout.attributes.__get__(value))
+        unread = _ADDRESSES.get(class_text(kind), ()) if is_library_class(kind) else ()
+        write_attributes(node, layout.attributes.__get__(value), unread)
 
 
 def _write_content(node: Node, value: Any, kind: type) -> bool:
