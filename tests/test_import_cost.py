@@ -31,7 +31,15 @@ def test_errors_and_base(run_python):
     assert imported(run_python, "import ejcache.stores.base, ejcache.errors, ejcache.util.units") == []
 
 
-@pytest.mark.parametrize("module", ["ejcache.settings.resolve", "ejcache.stores.memory", "ejcache.stores.wrappers"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "ejcache.settings.resolve",
+        "ejcache.stores.memory",
+        "ejcache.stores.wrappers",
+        "ejcache.jax_integration.direct.verdicts",
+    ],
+)
 def test_light_modules(run_python, module):
     """What needs no library imports none."""
     assert imported(run_python, f"import {module}") == []

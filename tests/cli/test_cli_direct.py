@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
 import sys
 import time
 
@@ -290,3 +293,30 @@ def test_wrong_use_of_verify_direct(tmp_path, arguments, complaint):
     said = verify_direct(tmp_path, "verify", *arguments)
     assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
     assert said.stderr.startswith(f"ejcache: {complaint}")
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_verify_direct_fits_a_narrow_terminal(tmp_path, columns):
+    """Sentences are wrapped between words, below themselves."""
+    (tmp_path / "program.py").write_text(SAYS)
+    sentence = "step reads a value that no record can describe, " * 4
+    terminal, theirs = os.openpty()
+    command = [sys.executable, "-m", "ejcache", "verify", "--direct", "program.py", f"refused={sentence}", "missed=b"]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=theirs, stderr=subprocess.PIPE) as process:
+        assert process.wait(timeout=120) == 0
+        os.close(theirs)
+    said = b""
+    while part := read_rest(terminal):
+        said += part
+    os.close(terminal)
+    lines = said.decode().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert " ".join(said.decode().split()).startswith(f"refused train.step: {sentence}missed train.step: b 2 calls of ")
+
+
+def read_rest(terminal):
+    """A part of what was written to a terminal; nothing when its writers are gone."""
+    with contextlib.suppress(OSError):  # Linux says so when nobody has it open any more
+        return os.read(terminal, 10_000)
+    return b""

@@ -12,6 +12,7 @@ from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.app.commands import build
+from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
 from ejcache.stores.local.store import LocalStore
 
 
@@ -29,7 +30,7 @@ SHOWN = {
     "ls": [()],
     "stats": [()],
     "show": [("jit_train",)],
-    "why": [("jit_train",), ("jit_nothing",)],
+    "why": [("jit_train",), ("jit_nothing",), ("step",)],
     "verify": [(), ("--fix",)],
     "prune": [("-n", "--max-size", "0"), ("--name", "jit_init")],
     "clear": [("jit_other",)],
@@ -71,6 +72,8 @@ def places(tmp_path):
         put(store, key_text("jit_" + "x" * 60))
         put(store, key_text("jit_eval", variant="pgle"))
     plain_jax(cache)
+    for function in ("train.train", "my_package.training_loops.TrainingLoop.make_step.<locals>.step"):
+        record_verdict(function, Verdict.REFUSED, "step → " + "config." * 9 + "log is a TextIOWrapper", url=str(cache))
     records = AutotuneStore(str(tuned))
     tried = (candidate(16, 0.001), candidate(8, 0.004), candidate(64, error="RuntimeError: out of memory " * 5))
     records.publish(record(candidates=tried))
