@@ -426,6 +426,38 @@ def test_a_forked_child_preloads_nothing_and_works(program):
     assert counted["preload_hits"] == 1
 
 
+def test_a_child_that_is_forked_while_an_entry_is_loaded_works(program):
+    """The fork waits for the load that is under way; the child reads the cache, and the parent's load is a hit."""
+    forking = """
+        import threading
+        from ejcache.jax_integration.seam import backends
+
+        load, begun, forks, ended = backends.load_ahead, threading.Event(), threading.Event(), []
+
+        def load_ahead(*arguments):
+            begun.set()
+            assert forks.wait(60)
+            loaded = load(*arguments)
+            ended.append(True)
+            return loaded
+
+        backends.load_ahead = load_ahead
+        # What is registered last is called first.
+        os.register_at_fork(before=forks.set)
+        key = next(info.key for info in cache.entries())
+        jax.devices()
+        assert begun.wait(60)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if ended and cache.get(key) else 1)
+        assert ended
+        assert os.waitpid(pid, 0)[1] == 0
+    """
+    program()
+    counted, _ = program(forking)
+    assert counted["preload_hits"] == counted["hits"] == 1
+
+
 def test_a_program_may_end_while_entries_are_being_loaded(program):
     """It ends at once, as it would without them."""
     many = "[jax.jit(lambda x: jax.numpy.sin(x) * each)(1.0) for each in range(20)]"

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_che
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "UNLIMITED",
     "BatchDeletable",
+    "BatchReadable",
     "Checkable",
     "EntryInfo",
     "FailureCounting",
@@ -171,6 +172,14 @@ class UseNoting(Protocol):
 
     def note_used(self, key: str) -> None:
         """Remember that the entry under `key` was used now."""
+
+
+@runtime_checkable
+class BatchReadable(Protocol):
+    """A store that reads many small entries at once."""
+
+    def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """What `get` would give for those of these keys whose entries are small; the others are left out."""
 
 
 @runtime_checkable

@@ -16,8 +16,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache import entry
-from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.preload.keeper import ProfileKeeper
     from ejcache.jax_integration.preload.loader import BackgroundLoader, Preloaded
+    from ejcache.jax_integration.preload.reading import EntryReader
     from ejcache.jax_integration.program import CompileTarget
     from ejcache.settings.resolve import Settings
 
@@ -79,6 +78,7 @@ class Preloader:
         self._runs: list[_Run] = []
         self._policy: CachePolicy | None = None
         self._loader: BackgroundLoader | None = None
+        self._reader: EntryReader | None = None
         self._keeper: ProfileKeeper | None = None
         self._noted_at = 0.0
         self._written_at = 0.0
@@ -254,6 +254,8 @@ class Preloader:
         loader = self._loader
         if not planned or loader is None:
             return
+        if self._reader is not None:
+            self._reader.expect([use.key for use in planned])
         loader.plan(client, planned, ready=shared is None)
         if shared is not None:
             keys = [use.key for use in planned]
@@ -262,10 +264,12 @@ class Preloader:
 
     def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:
         from ejcache.jax_integration.preload.loader import BackgroundLoader
+        from ejcache.jax_integration.preload.reading import EntryReader
         from ejcache.util.threads import cores
 
+        reader = self._reader = EntryReader(policy, settings)
         return BackgroundLoader(
-            read=lambda key: _read(policy, key, settings),
+            read=reader.read,
             load=lambda client, serialized, use: seam.load_ahead(client, serialized, use.options, use.devices),
             count=self._count,
             threads=settings.preload_threads or max(1, cores() // 2),
@@ -323,20 +327,6 @@ def _answers(preloaded: Preloaded, target: CompileTarget) -> bool:
         and bool(preloaded.devices == target.devices)
         and preloaded.use.options == without_cache_paths(seam.raw_options(target.options))
     )
-
-
-def _read(policy: CachePolicy, key: str, settings: Settings) -> entry.Entry | None:
-    """The entry under `key`. A damaged one is left to the request for it, which counts and quarantines it."""
-    store = policy.opened(settings)
-    data = store.get(key) if store is not None else None
-    if data is None:
-        return None
-    try:
-        found = entry.decode(data, key=key, kind="executable")
-    except EntryError:
-        return None
-    policy.tally.add(bytes_read=len(data))
-    return found
 
 
 _alive: weakref.WeakSet[Preloader] = weakref.WeakSet()

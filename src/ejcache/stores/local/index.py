@@ -29,7 +29,7 @@ from ejcache.errors import StoreBusyError, StoreTooSmallError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage
 from ejcache.stores.local.uses import PendingUses
-from ejcache.stores.local.values import INLINE_BYTES, IndexRow, PendingValue, ValueFiles, digest_of
+from ejcache.stores.local.values import INLINE_BYTES, MODE_RAW, IndexRow, PendingValue, ValueFiles, digest_of
 from ejcache.util.locks import pause
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ _FIND_WHOLE: Final = _FIND_LENGTH.replace("length(value)", "value")
 _PAGE: Final = (
     "SELECT key, size, store_time, access_time, access_count FROM Cache"
     " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?"
+)
+_FIND_SMALL: Final = f"SELECT key, {_COLUMNS} FROM Cache WHERE raw = 1 AND mode = {MODE_RAW} AND key IN (?)".replace(  # noqa: S608
+    "length(value)", "value"
 )
 _WHOLE_ROWS: Final = f"SELECT key, raw, {_COLUMNS} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608
 _EVICTABLE: Final = "rowid != ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
@@ -398,6 +401,11 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         """The row of `key`, with its value or only the value's length."""
         rows = self._rows(_FIND_WHOLE if whole else _FIND_LENGTH, (key,))
         return IndexRow(*rows[0]) if rows else None
+
+    def find_small(self, keys: Sequence[str]) -> dict[str, IndexRow]:
+        """The rows of those of these keys, at most a few hundred, whose values are in the rows."""
+        rows = self._rows(_FIND_SMALL.replace("?", ", ".join("?" * len(keys))), tuple(keys))
+        return {key: IndexRow(*row) for key, *row in rows}
 
     def write(self, key: str, pending: PendingValue, *, replace: bool) -> bool:
         """Write the row of `key`, commit its file and evict; False if there is a row and `replace` is not set."""

@@ -31,7 +31,7 @@ from ejcache.util.key_text import check_key
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.stores.local.connection import IndexConnection
     from ejcache.stores.local.values import IndexRow
@@ -44,6 +44,8 @@ DAMAGED_ROWS: Final = "local_damaged_rows"
 """Counter: rows that ejcache did not write, or whose file is not what the row says; deleted when found."""
 
 _PAGE: Final = 1_000
+_BATCH: Final = 500
+"""SQLite takes at least 999 parameters."""
 _TRIES: Final = 5
 _LOOKS: Final = 100
 """How often an entry may be replaced while it is read before that counts as a miss."""
@@ -117,6 +119,23 @@ class LocalStore(Store):
         if connection is not None and data is not None and not connection.read_only:
             self._manager.note_use(connection, key, now)
         return data
+
+    def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """What `get` would give for those of these keys whose entries are in rows of the index, by one look into it."""
+        now, found = time.time(), dict[str, bytes]()
+        for start in range(0, len(keys), _BATCH):
+            batch = [check_key(key) for key in keys[start : start + _BATCH]]
+            looked = self._manager.run(partial(_find_small, keys=batch))
+            if looked is None:
+                break
+            connection, rows = looked
+            for key, row in rows.items():
+                # `get` deletes and counts a damaged row.
+                if row.trustworthy(key):
+                    found[key] = row.value
+                    if not connection.read_only:
+                        self._manager.note_use(connection, key, now)
+        return found
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
         """The bytes under `key`, or their first `length`, or None; recency is left alone."""
@@ -354,3 +373,7 @@ class LocalStore(Store):
         if self.read_only:
             why = "is open for reading only" if self._manager.asked_read_only else "cannot be written by this user"
             raise StoreReadOnlyError(f"{self.url} {why}")
+
+
+def _find_small(connection: IndexConnection, *, keys: Sequence[str]) -> tuple[IndexConnection, dict[str, IndexRow]]:
+    return connection, connection.index.find_small(keys)

@@ -1,0 +1,59 @@
+"""A local store reads many small entries by one look into its index."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from ejcache.stores.base import BatchReadable
+from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
+
+LARGE = bytes(100_000)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with LocalStore(tmp_path / "cache") as store:
+        yield store
+
+
+def test_small_entries_at_once(store):
+    """Those that are there and small, whatever their number; what is large or absent is left out."""
+    small = {f"small-{number}": b"%d" % number for number in range(1_200)}
+    for key, data in small.items():
+        store.put(key, data)
+    store.put("large", LARGE)
+    assert isinstance(store, BatchReadable)
+    assert store.get_small([*small, "large", "absent"]) == small
+    assert store.get_small([]) == {}
+
+
+def test_it_is_a_use(store):
+    """What was read is used last, and counted."""
+    for key in ("first", "second"):
+        store.put(key, key.encode())
+    store.get_small(["first"])
+    used = {info.key: info for info in store.entries()}
+    assert used["first"].last_used > used["second"].last_used
+    assert (used["first"].hits, used["second"].hits) == (1, 0)
+
+
+def test_a_damaged_row_is_left_to_get(store):
+    """It is left out, and `get` deletes and counts it."""
+    store.put("good", b"good")
+    store.put("bad", b"bad")
+    (index,) = (store.path / "v1" / "local").glob("g-*/cache.db")
+    store.close()
+    with sqlite3.connect(index) as damaged:
+        damaged.execute("UPDATE Cache SET tag = 'another' WHERE key = 'bad'")
+    damaged.close()
+    assert store.get_small(["good", "bad"]) == {"good": b"good"}
+    assert store.get("bad") is None
+    assert store.counters()[DAMAGED_ROWS] == 1
+
+
+def test_a_store_that_does_not_exist(tmp_path):
+    """It has no entries."""
+    with LocalStore(tmp_path / "none", read_only=True) as store:
+        assert store.get_small(["key"]) == {}
