@@ -43,8 +43,8 @@ def loaded_ahead(context: Context, outcome: Outcome) -> None:
                 samples.append(_run(context, size, "ahead", host, server))
                 if name == FETCHED:
                     requests.append(server.take_requests())
-    samples = {name: summarize(seconds) for name, seconds in taken.items()}
-    outcome.line(f"from the backend until {size} programs are loaded", samples)
+    found = {name: summarize(seconds) for name, seconds in taken.items()}
+    outcome.line(f"from the backend until {size} programs are loaded", found)
     over = statistics.median(fetched - alone for fetched, alone in zip(taken[FETCHED], taken[ALONE], strict=True))
     outcome.ratio("from the bucket, over loading alone", over, at_most(1.0), unit="s")
     outcome.ratio("that time in answers of the bucket, one after the other", over / LATENCY, unit="")
