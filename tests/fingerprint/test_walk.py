@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ from ejcache.fingerprint.walk import difference, walk
 sys.path.insert(0, str(Path(__file__).parent))
 from programs import CHANGES, REFUSALS, load, versions
 
+CLOSURES = """
+def make():
+    n, seen = 1, []
+    def inner(x):
+        nonlocal n
+        n = 2.5
+        if x: seen.append(x)
+    return inner
+"""
 ONE_PROCESS_FOR_ALL = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -30,6 +40,29 @@ def test_digest_shows(name):
     one, other = (walk({"f": load(each).f}) for each in versions(CHANGES[name]))
     assert one.digest != other.digest
     assert difference(one.tokens, other.tokens) is not None
+
+
+def test_a_library_may_change_what_its_functions_close_over():
+    """That changes the digest, and not the digest of the user's part; what the closure leads to is the user's part."""
+    names: dict[str, object] = {}
+    exec(compile(CLOSURES, textwrap.__file__, "exec"), names)
+    inner = names["make"]()
+
+    def f(x):
+        return inner(x)
+
+    before = walk({"f": f})
+    f(0)
+    changed = walk({"f": f})
+    assert (before.digest == changed.digest, before.user_digest == changed.user_digest) == (False, True)
+    f(1)
+    assert walk({"f": f}).user_digest != changed.user_digest
+    user_names: dict[str, object] = {}
+    exec(compile(CLOSURES, "program.py", "exec"), user_names)
+    inner = user_names["make"]()
+    before = walk({"f": f})
+    f(0)
+    assert walk({"f": f}).user_digest != before.user_digest
 
 
 @pytest.mark.parametrize("name", CHANGES)

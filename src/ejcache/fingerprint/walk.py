@@ -63,6 +63,8 @@ class Walk(NamedTuple):
     """For each path a short digest of what is there, nearest first: it only serves to name a difference."""
     codes: Codes
     """The user's code objects that were reached, with those inside them."""
+    user_digest: str
+    """Equal also if only what the functions of libraries close over differs: a number that a schedule converts."""
 
 
 def nothing(value: object) -> None:
@@ -84,7 +86,7 @@ def walk(roots: Mapping[str, object], *, describe: Describe = nothing) -> Walk:
     if graph.hash_order:
         graph.update([b"hash seed", b"%d" % hash("ejcache")])
         graph.tokens[HASH_SEED] = f"{hash('ejcache') & 0xFFFFFFFF:08x}"
-    return Walk(graph.digest(), graph.tokens, Codes(graph.codes))
+    return Walk(graph.digest(), graph.tokens, Codes(graph.codes), graph.user_digest())
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str | None:

@@ -32,7 +32,7 @@ def _function(node: Node, value: Any) -> None:
         node.refuse(f"is {name}")
     code = function.__code__
     library = _is_library_function(function)
-    node.quiet = library
+    node.quiet = node.of_library = library
     node.write(b"library function" if library else b"function", code_digest(code))
     _write_texts(node, function.__module__, function.__qualname__, function.__name__)
     if not library:
@@ -46,7 +46,10 @@ def _function(node: Node, value: Any) -> None:
         _write_cells(node, cells)
     else:
         reads = reads_of(code)
-        node.graph.note_reads(reads)
+        graph = node.graph
+        graph.note_order(reads)
+        for each in reads.codes:
+            graph.codes[id(each)] = each
         _write_cells(node, cells)
         write_names(node, function, reads, cells)
         write_annotations(node, function)

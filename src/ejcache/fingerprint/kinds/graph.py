@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[["Node", Any], None]
 
-__all__ = ["ARROW", "Description", "Graph", "Node", "is_scalar", "scalar_token"]
+__all__ = ["ARROW", "Description", "Graph", "Node"]
 
 ARROW: Final = path_text(("", ""))
 """Between a function and what it reads."""
@@ -37,16 +37,6 @@ _MAX_VALUES: Final = 1_000_000
 _MAX_BYTES: Final = 64 << 20
 _MAX_NAMED: Final = 4_000
 _MAX_NAMED_DEPTH: Final = 16
-
-
-def is_scalar(value: object) -> bool:
-    """Whether a value is written where it is read, and leads to nothing."""
-    return id(type(value)) in _SCALARS
-
-
-def scalar_token(value: object) -> bytes:
-    """What such a value is."""
-    return b"NotImplemented" if value is NotImplemented else plain_token(value)
 
 
 class Description(NamedTuple):
@@ -77,8 +67,6 @@ class Graph:
         self.describe = describe
         self.codes: dict[int, CodeType] = {}
         """User code that was reached, by identity."""
-        self._attributes: set[str] = set()
-        self._deferred: list[tuple[Node, str, object]] = []
         self._hash_order = False
         self._views = False
         self._view_operators = False
@@ -91,6 +79,7 @@ class Graph:
         self._values = 0
         self._bytes = 0
         self._hasher = hashlib.sha256()
+        self._user_hasher = hashlib.sha256()
 
     def walk(self, roots: list[tuple[str, object]]) -> None:
         """Read everything that the roots lead to.
@@ -100,51 +89,38 @@ class Graph:
         """
         root = Node(self, None, None, "", 0)
         for name, value in roots:
-            self._read(root, _write_child, (name, value))
+            root.child(name, value)
         root.finish()
         nodes = self._nodes
         index = 0
-        while index < len(nodes) or self._defer_no_longer():
+        while index < len(nodes):
             node = nodes[index]
             index += 1
-            self._read(node, self._handler_for(type(node.value)), node.value)
+            try:
+                self._handler_for(type(node.value))(node, node.value)
+            except RecursionError:
+                node.refuse("is nested too deeply")
+            except RefusedError:
+                raise
+            except Exception as error:
+                # Objects that are not what their type says, or that another thread changes at this moment.
+                node.refuse(f"cannot be read: {type(error).__name__}: {error}")
             node.finish()
-
-    def _read(self, node: Node, handler: Handler, value: object) -> None:
-        try:
-            handler(node, value)
-        except RecursionError:
-            node.refuse("is nested too deeply")
-        except RefusedError:
-            raise
-        except Exception as error:
-            # Objects that are not what their type says, or that another thread changes at this moment.
-            node.refuse(f"cannot be read: {type(error).__name__}: {error}")
-
-    def defer(self, node: Node, name: str, value: object) -> None:
-        """Read a table of a library's object only if the user's code says its name."""
-        self._deferred.append((node, name, value))
-
-    def _defer_no_longer(self) -> bool:
-        """Read the tables whose names have been said by now. False: there are none, and the walk is complete."""
-        said = [each for each in self._deferred if each[1] in self._attributes]
-        self._deferred = [each for each in self._deferred if each[1] not in self._attributes]
-        before = len(self._nodes)
-        for node, name, value in said:
-            late = Node(self, node, None, f".{name}", node.depth + 1)
-            self._read(late, _write_child, ("", value))
-            late.finish()
-        return len(self._nodes) > before
 
     def digest(self) -> str:
         return self._hasher.hexdigest()
 
-    def update(self, parts: list[bytes]) -> None:
+    def user_digest(self) -> str:
+        """The digest of everything but the functions of libraries and what their closures hold by themselves."""
+        return self._user_hasher.hexdigest()
+
+    def update(self, parts: list[bytes], *, of_library: bool = False) -> None:
         """Hash texts so that no other list of texts gives the same bytes."""
         lengths = array.array("Q", map(len, parts))
-        self._hasher.update(len(lengths).to_bytes(8, "little"))
-        self._hasher.update(lengths)
-        self._hasher.update(b"".join(parts))
+        text = b"".join((len(lengths).to_bytes(8, "little"), lengths.tobytes(), *parts))
+        self._hasher.update(text)
+        if not of_library:
+            self._user_hasher.update(text)
 
     def reference(self, node: Node, label: str, value: object, *, member: bool) -> bytes:
         """What stands for a value where it is read."""
@@ -153,7 +129,7 @@ class Graph:
         if kind is str:
             return b"str" + str.encode(value, "utf-8", "surrogatepass")  # type: ignore[arg-type]
         if id(kind) in _SCALARS:
-            return scalar_token(value)
+            return plain_token(value) if kind is not types.NotImplementedType else b"NotImplemented"
         if self._values > _MAX_VALUES:
             node.refuse(f"leads to more than {_MAX_VALUES:,} values")
         if kind is tuple:
@@ -169,11 +145,8 @@ class Graph:
             self._nodes.append(Node(self, node, value, label, node.depth + 1, member=member))
         return b"@%d" % number
 
-    def note_reads(self, reads: Reads) -> None:
-        """Note what a function's bytecode names and does, wherever it is used."""
-        for code in reads.codes:
-            self.codes[id(code)] = code
-        self._attributes |= reads.attributes
+    def note_order(self, reads: Reads) -> None:
+        """Note what in a function's bytecode makes sets, whose order depends on the hash seed."""
         self._hash_order |= reads.hash_order
         self._views |= reads.views
         self._view_operators |= reads.view_operators
@@ -193,7 +166,19 @@ class Graph:
 class Node:
     """One object of a walk: its value, how it was reached, and what is written about it."""
 
-    __slots__ = ("_own", "_parts", "_path", "depth", "graph", "label", "member", "parent", "quiet", "value")
+    __slots__ = (
+        "_own",
+        "_parts",
+        "_path",
+        "depth",
+        "graph",
+        "label",
+        "member",
+        "of_library",
+        "parent",
+        "quiet",
+        "value",
+    )
 
     def __init__(
         self,
@@ -215,6 +200,8 @@ class Node:
         """It is asked only what it contains."""
         self.quiet = False
         """What it leads to is not named one by one in the tokens: it belongs to a library."""
+        self.of_library = False
+        """It is a function of a library."""
         self._parts: list[bytes] = []
         self._own: list[bytes] = []
         self._path: str | None = None
@@ -270,7 +257,7 @@ class Node:
 
     def finish(self) -> None:
         """Hand over what was written."""
-        self.graph.update(self._parts)
+        self.graph.update(self._parts, of_library=self.of_library)
         if self.parent is not None:
             self._name("", b"".join(self._own))
 
@@ -278,7 +265,3 @@ class Node:
         tokens = self.graph.tokens
         if self.depth <= _MAX_NAMED_DEPTH and len(tokens) < _MAX_NAMED:
             tokens[self.path + label] = f"{zlib.crc32(token):08x}"
-
-
-def _write_child(node: Node, named: tuple[str, object]) -> None:
-    node.child(*named)
