@@ -49,9 +49,12 @@ MISSING: Final = object()
 """There is nothing at a place."""
 
 _OPAQUE: Final = frozenset(
-    {"_contextvars", "_thread", "_weakref", "jax._src.config", "logging", "threading", "weakref"}
+    {"_contextvars", "_thread", "_weakref", "flax.ids", "jax._src.config", "logging", "threading", "weakref"}
 )
-"""Modules whose objects hold what differs between processes, or what other parts of a record describe."""
+"""Modules whose objects hold what differs between processes, or what other parts of a record describe.
+
+Flax counts the modules that it makes, to tell them apart: the count depends on how many functions were traced before.
+"""
 
 
 _LEFT_OUT: Final = frozenset(
