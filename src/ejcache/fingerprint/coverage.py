@@ -12,7 +12,16 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.fingerprint.watching.audit import report_to
-from ejcache.fingerprint.watching.author import Author, author_of_file, author_of_frame, nearest, owner_of, short_name
+from ejcache.fingerprint.watching.author import (
+    CO_OPTIMIZED,
+    Author,
+    author_of_file,
+    author_of_frame,
+    imports,
+    nearest,
+    owner_of,
+    short_name,
+)
 from ejcache.fingerprint.watching.denied import CallEffect, denied_function, examine_call
 
 if TYPE_CHECKING:
@@ -30,9 +39,6 @@ _one_at_a_time = threading.Lock()
 """Callbacks belong to a tool, not to a thread."""
 
 _NOBODY: Final = -1
-
-_OPTIMIZED: Final = 0x1
-"""The flag of code objects that are functions."""
 
 
 class LibraryCode(NamedTuple):
@@ -161,7 +167,7 @@ class Coverage:
             self.user[id(code)] = code
             self._report_calls(code)
             return False
-        if not code.co_flags & _OPTIMIZED:
+        if not code.co_flags & CO_OPTIMIZED:
             return False  # the body of a module or a class, because a part of a library is imported only now
         if id(code) not in self.library:
             generated = code.co_filename.startswith("<") and not code.co_filename.startswith("<frozen ")
@@ -181,7 +187,7 @@ class Coverage:
             finding = examine_call(called, first, of_user=id(code) in self.user)
         except Exception as error:  # an exception here would be the program's
             finding = CallEffect(f"calls what cannot be examined ({error!r})")
-        if finding is None:
+        if finding is None or imports(sys._getframe(1)):  # noqa: SLF001  # the documented way to a caller
             return
         sentence = f"{code.co_qualname} {finding.text}"
         if finding.lost_output:
@@ -212,7 +218,7 @@ class Coverage:
         if denied is None:
             return module == "random"
         caller = nearest(frame)
-        if caller is not None and author_of_frame(caller) in denied and not _shows(frame):
+        if caller is not None and author_of_frame(caller) in denied and not _shows(frame) and not imports(frame):
             self._refuse(f"{short_name(caller)} uses {name} of {module}")
         return True
 

@@ -126,7 +126,8 @@ def make_guards(library: Iterable[LibraryCode]) -> Guards:
                     paths[where].add(name)
     for module, names in list(paths.items()):
         for name in list(names):
-            kind = type(_value(module, name))
+            value = _value(module, name)
+            kind = value if isinstance(value, type) else type(value)
             # What an object of a library does is in its class, which code may never name.
             if is_table(kind) and kind.__module__ in sys.modules and find(kind.__module__, kind.__qualname__) is kind:
                 paths[kind.__module__].add(kind.__qualname__)
@@ -185,8 +186,8 @@ def _guard_module(
     tables: dict[str, Table] = {}
     for name in sorted(names):
         value = _value(module, name)
-        values[name] = ABSENT if value is MISSING else _digest(value)
-        if value is not MISSING and is_table(value):
+        values[name] = ABSENT if value is MISSING else _digest(module, name, value)
+        if value is not MISSING and is_table(value) and _is_at_home(module, name, value):
             table = record_table(value, ran, attributes)
             if table is not None:
                 tables[name] = table
@@ -204,13 +205,21 @@ def _value(module: str, name: str) -> object:
     return find(module, name)
 
 
+def _is_at_home(module: str, name: str, value: object) -> bool:
+    """Whether a value is described here. A class is described in its own module, if it is found there."""
+    if not isinstance(value, type) or (value.__module__, value.__qualname__) == (module, name):
+        return True
+    return find(str(value.__module__), value.__qualname__) is not value
+
+
 _OF_EVERY_MODULE: Final = frozenset({"__build_class__", "__doc__", "__loader__", "__name__", "__package__", "__spec__"})
 
 
-def _digest(value: object) -> bytes:
+def _digest(module: str, name: str, value: object) -> bytes:
     # Of a table, only its type: its entries are compared one by one.
     if isinstance(value, type):
-        return short((token(value), class_shape(value))) if is_table(value) else short(token(value))
+        whole = is_table(value) and _is_at_home(module, name, value)
+        return short((token(value), class_shape(value))) if whole else short(token(value))
     return short(token(value, 0) if is_table(value) else token(value))
 
 
@@ -247,7 +256,7 @@ def _current_values(guards: Guards) -> Vector:
 def _compare(module: str, guarded: ModuleGuards, known: Mapping[str, object], found: Vector) -> None:
     for name, was in guarded.values.items():
         value = _value(module, name)
-        now = ABSENT if value is MISSING else _digest(value)
+        now = ABSENT if value is MISSING else _digest(module, name, value)
         if now != was:
             if not _is_submodule(name, was, value, known):
                 found[module, name] = now

@@ -6,6 +6,7 @@ entries that mattered are compared, and of new ones those that the user may have
 
 from __future__ import annotations
 
+import re
 import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
 __all__ = ["Table", "record_table", "table_difference"]
+
+_COUNTER: Final = re.compile(r"_(id|ids|uid|count|counter|next|next_id|num_calls)$")
 
 _PRESENT: Final = b"\1" * DIGEST_SIZE
 """In place of a digest: there is an entry of this name, and what it holds was not used."""
@@ -66,7 +69,9 @@ def record_table(value: object, ran: Container[int], attributes: Container[str])
             continue
         was = entries.get(leaf.name)
         entries[leaf.name] = digest if was is None else short(sorted((was, digest)))
-        if module is None:
+        if module is None and is_plain(leaf.value) and isinstance(value, dict) and not leaf.plain:
+            modules[leaf.name] = _BY_TRACING
+        elif module is None:
             order.append(leaf.name)
         elif not attributed or leaf.nested:
             named = (
@@ -122,8 +127,12 @@ def _is_own(kind: type[Any], leaf: Leaf) -> bool:
 
 
 def _is_memo(holder: object, leaf: Leaf) -> bool:
-    """Whether an object of JAX only remembers something there, or has not yet: `_stripped_weak_type`."""
-    if not leaf.attribute.startswith("_") or leaf.nested or (leaf.value is not None and is_plain(leaf.value)):
+    """Whether an object counts there, or an object of JAX remembers something there, or will: `_stripped_weak_type`."""
+    if not leaf.attribute.startswith("_") or leaf.nested:
+        return False
+    if type(leaf.value) is int and _COUNTER.search(leaf.attribute):
+        return True
+    if leaf.value is not None and is_plain(leaf.value):
         return False
     return str(type(holder).__module__).startswith("jax.")
 

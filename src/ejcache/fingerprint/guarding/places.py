@@ -253,7 +253,9 @@ def _entries(table: dict[Any, Any], before: tuple[object, ...], attribute: str) 
             for inner, deeper in list(dict.items(value)):
                 second = _key(inner)
                 if second is not None:
-                    yield Leaf(_short((*path, "/", second)), deeper, is_plain(inner), attribute, bool(before))
+                    yield Leaf(
+                        _short((*path, "/", second)), deeper, is_plain(key) and is_plain(inner), attribute, bool(before)
+                    )
 
 
 def _key(key: object) -> object | None:

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.watching.author import Author, author_of_frame, nearest, short_name
+from ejcache.fingerprint.watching.author import Author, author_of_frame, imports, nearest, short_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,6 @@ _ALWAYS: Final[dict[str, str]] = {
 
 _WATCHED: Final = frozenset({*_READS, *_ALWAYS, "import"})
 
-_IMPORTING: Final = ("<frozen importlib", "<frozen zipimport")
 _SHOWING: Final = frozenset({"warnings", "_py_warnings", "traceback", "logging"})
 """Modules that read source files in order to show them."""
 
@@ -110,6 +109,8 @@ def _sentence(event: str, arguments: tuple[Any, ...], frame: FrameType) -> str |
     if event == "import":
         # Libraries import parts of themselves when they first need them.
         return f"{name} imports {arguments[0]}" if author_of_frame(caller) is Author.USER else None
+    if imports(frame):
+        return None
     if event in _ALWAYS:
         return f"{name} {_ALWAYS[event]}"
     if _is_harmless(event, frame, caller):
@@ -128,14 +129,12 @@ def _subject(frame: FrameType) -> str:
 
 
 def _is_harmless(event: str, frame: FrameType, caller: FrameType) -> bool:
-    """Whether files are read only to find or import a library's module, or to show a line of source."""
+    """Whether files are read only to find a library's module, or to show a line of source."""
     of_jax = author_of_frame(caller) is Author.JAX
     if of_jax and event != "open":
         return True
     each: FrameType | None = frame
     while each is not None and each is not caller:
-        if each.f_code.co_filename.startswith(_IMPORTING):
-            return author_of_frame(caller) is not Author.USER
         module = str(each.f_globals.get("__name__")).partition(".")[0]
         if module in _SHOWING or (of_jax and module in _FINDING):
             return True

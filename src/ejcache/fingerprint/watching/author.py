@@ -13,7 +13,16 @@ from ejcache.fingerprint.library import is_library_file, is_library_module
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["Author", "author_of_file", "author_of_frame", "nearest", "owner_of", "short_name"]
+__all__ = [
+    "CO_OPTIMIZED",
+    "Author",
+    "author_of_file",
+    "author_of_frame",
+    "imports",
+    "nearest",
+    "owner_of",
+    "short_name",
+]
 
 
 class Author(Enum):
@@ -36,6 +45,12 @@ _OURS: Final = (
 _JAX_PACKAGES: Final = frozenset({"jax", "jaxlib", "jax_plugins", "ml_dtypes", "numpy", "opt_einsum"})
 _JAX_PREFIXES: Final = ("jax_cuda", "jax_rocm")
 _PACKAGE_DIRECTORIES: Final = ("site-packages", "dist-packages")
+
+CO_OPTIMIZED: Final = 0x1
+"""The flag of code objects that are functions, and no bodies of modules or classes and no texts that are evaluated."""
+
+_GENERATED: Final = "<generated_"
+"""How Equinox names the code that it generates for a class to flatten its instances."""
 
 _authors: Final[dict[str, Author]] = {}
 
@@ -76,8 +91,12 @@ def author_of_frame(frame: FrameType) -> Author:
     if isinstance(name, str) and is_library_module(name):
         return author_of_module(name)
     owner = owner_of(frame)
-    if owner is not None and is_library_module(owner[0].__module__):
-        return author_of_module(owner[0].__module__)
+    if owner is not None and is_library_module(str(owner[0].__module__)):
+        return author_of_module(str(owner[0].__module__))
+    caller = frame.f_back
+    if not frame.f_code.co_flags & CO_OPTIMIZED and caller is not None:
+        caller = nearest(caller)  # a text that is evaluated belongs to who evaluates it
+        return Author.USER if caller is None else author_of_frame(caller)
     return Author.USER
 
 
@@ -88,12 +107,18 @@ def author_of_module(name: str) -> Author:
 
 
 def owner_of(frame: FrameType) -> tuple[type[Any], str] | None:
-    """The class that holds the code of a frame, found through the first argument, and the name of the attribute."""
+    """The class that holds the code of a frame, found through the first argument, and the name of the attribute.
+
+    The name is empty for code that is registered for a class, and not held by it.
+    """
     code = frame.f_code
     if not code.co_argcount:
         return None
     first = frame.f_locals.get(code.co_varnames[0])
-    for owner in (first if isinstance(first, type) else type(first)).__mro__:
+    kind = first if isinstance(first, type) else type(first)
+    if code.co_filename.startswith(_GENERATED) and "__name__" not in frame.f_globals:
+        return kind, ""
+    for owner in kind.__mro__:
         for name, value in vars(owner).items():
             if getattr(getattr(value, "__func__", value), "__code__", None) is code:
                 return owner, name
@@ -105,6 +130,21 @@ def nearest(frame: FrameType | None) -> FrameType | None:
     while frame is not None and author_of_frame(frame) is Author.STDLIB:
         frame = frame.f_back
     return frame
+
+
+def imports(frame: FrameType | None) -> bool:
+    """Whether a frame runs because a library imports a part of itself, or of another library."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_IMPORTING):
+            caller = nearest(frame)
+            return caller is not None and author_of_frame(caller) is not Author.USER
+        if author_of_frame(frame) is Author.USER:
+            return False
+        frame = frame.f_back
+    return False
+
+
+_IMPORTING: Final = "<frozen importlib._bootstrap"
 
 
 def short_name(frame: FrameType) -> str:
