@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.jax_integration.direct.fastpath_format import decode_fastpath, encode_fastpath
+from ejcache.jax_integration.direct.fastpath_format import decode_fastpath, difference_to_record, encode_fastpath
 from ejcache.jax_integration.direct.shardings import Devices
 from ejcache.jax_integration.direct.signature import call_signature
 from ejcache.jax_integration.direct.trees.call_objects import CallObjects
@@ -567,6 +567,24 @@ def test_every_changed_record_is_read_consistently_or_not_at_all(recorded):
         assert len(parts.kept) == len(call.leaves), what
         assert sum(parts.kept) == len(parts.in_shardings) == len(parts.in_layouts), what
     assert refused > len(changes) * 0.8
+
+
+def test_results_of_another_structure_differ_from_the_record():
+    """Two functions may have one program, and results that differ in what only their structure holds."""
+    targets = compiled_targets()
+    x = np.ones(7, np.float32)
+
+    def run(held: str) -> Any:
+        jitted = jax.jit(lambda x: Box(x + 1, held))
+        call = parse_call(jitted, (x,), {})
+        _, data, _ = plain_miss(jitted)(x)
+        return data, targets[id(data.xla_executable)], call, devices()
+
+    first, same, other = run("a"), run("a"), run("b")
+    record = json.loads(json.dumps(encode_fastpath(*first)))
+
+    assert difference_to_record(record, *same) is None
+    assert difference_to_record(record, *other) == "its tree is not what was recorded"
 
 
 def test_a_record_for_other_arguments_is_not_read(recorded):

@@ -41,11 +41,13 @@ from ejcache.jax_integration.seam.direct.kernels import is_known_kernel
 from ejcache.keys.options import without_cache_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ejcache.jax_integration.direct.shardings import Devices
     from ejcache.jax_integration.program import CompileTarget
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
 
-__all__ = ["FastpathRecord", "decode_fastpath", "encode_fastpath", "objects_of"]
+__all__ = ["FastpathRecord", "decode_fastpath", "difference_to_record", "encode_fastpath", "objects_of"]
 
 _VERSION: Final = 1
 _MAX_LEAVES: Final = 1_000_000
@@ -106,6 +108,29 @@ def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices:
     if different or _encode(again, target, call, devices) != record:
         raise RefusedError(f"its record gives another {', '.join(different) or 'record'}")
     return record
+
+
+def difference_to_record(
+    record: Mapping[str, Any], data: Any, target: CompileTarget, call: ParsedCall, devices: Devices
+) -> str | None:
+    """In words, how what JAX has just given for a call differs from its record; None if it does not.
+
+    The key of a program says nothing about the structure of its results, which is in no executable.
+
+    Args:
+        record: from a store.
+        data: as for `encode_fastpath`, and so are the others.
+        target: the target of the executable.
+        call: the call.
+        devices: of the backend.
+
+    Raises:
+        RefusedError: the program cannot be run by a record alone.
+    """
+    fresh = encode_fastpath(data, target, call, devices)
+    # Options that name directories differ between processes; the key has those that count.
+    names = sorted(name for name in _FIELDS - {"options"} if fresh[name] != record.get(name))
+    return f"its {', '.join(names)} is not what was recorded" if names else None
 
 
 def _is_equal(one: Any, other: Any) -> bool:

@@ -16,7 +16,7 @@ from ejcache.fingerprint.guards_format import encode_guards
 from ejcache.fingerprint.refusal import RefusedError
 from ejcache.fingerprint.walk import difference
 from ejcache.jax_integration.direct.calls.question import walk_function
-from ejcache.jax_integration.direct.fastpath_format import encode_fastpath
+from ejcache.jax_integration.direct.fastpath_format import difference_to_record, encode_fastpath
 from ejcache.jax_integration.direct.made import Made, watch_made
 from ejcache.jax_integration.direct.record_store import is_independent, witness
 from ejcache.jax_integration.direct.records import DirectRecord, with_record, without_record
@@ -148,17 +148,24 @@ def learn(question: Question, chosen: Chosen, seen: Observed, result: Any, *, st
         changed = difference(question.walked.tokens, after.tokens)
         raise RefusedError(f"tracing changed what it reads: {changed or 'a value that has no name'}")
     if chosen.record is not None:
-        return _compare(question, chosen.record, made, gone=chosen.missed)
+        return _compare(question, chosen.record, made, fastpath, gone=chosen.missed)
     return _record(question, chosen, seen, made, fastpath, after, strict=strict)
 
 
-def _compare(question: Question, record: DirectRecord, made: Made, *, gone: str) -> Learnt:
-    """A record of this state exists: the key must be the one that it names."""
+def _compare(question: Question, record: DirectRecord, made: Made, fastpath: Any, *, gone: str) -> Learnt:
+    """A record of this state exists: the key and the structure of the results must be those that it names."""
     document = question.document
     if made.key != record.entry:
         why = (
             f"tracing gave {made.key}, and the record of the same state {record.entry}; the record is deleted, and "
             "direct mode is off for this function with these arguments"
+        )
+        return Learnt(Verdict.WRONG, why, without_record(document, record, why=why))
+    different = difference_to_record(record.fastpath, fastpath, made.target, question.call, question.devices)
+    if different is not None:
+        why = (
+            f"tracing gave the program of its record, but {different}; the record is deleted, and direct mode is off "
+            "for this function with these arguments"
         )
         return Learnt(Verdict.WRONG, why, without_record(document, record, why=why))
     if gone:
@@ -190,7 +197,7 @@ def _record(
     if unreached is not None:
         where = f"{unreached.co_qualname} ({unreached.co_filename.rpartition('/')[2]}:{unreached.co_firstlineno})"
         raise RefusedError(f"{where} ran, and nothing that was read leads to it")
-    extended = _extended(question, chosen, made)
+    extended = _extended(question, chosen, made, fastpath)
     if extended is not None:
         return extended
     record = DirectRecord(
@@ -205,7 +212,7 @@ def _record(
     return Learnt(Verdict.MISSED, chosen.missed, with_record(question.document, record))
 
 
-def _extended(question: Question, chosen: Chosen, made: Made) -> Learnt | None:
+def _extended(question: Question, chosen: Chosen, made: Made, fastpath: Any) -> Learnt | None:
     """A library had set something up for itself: the state before this trace led to the same program.
 
     What a library makes when it is first used (tables, memos) was there when the record was written, after a trace,
@@ -216,6 +223,8 @@ def _extended(question: Question, chosen: Chosen, made: Made) -> Learnt | None:
         return None
     record, guards, before = chosen.nearly
     if record.entry != made.key or isinstance(guards.match(current_values(guards)), str):
+        return None
+    if difference_to_record(record.fastpath, fastpath, made.target, question.call, question.devices) is not None:
         return None
     extended = guards.with_variant(before)
     if extended is guards or not is_independent(record.recorded):
