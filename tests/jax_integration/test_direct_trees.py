@@ -477,6 +477,12 @@ def test_a_direct_function_is_jaxs_own_type():
     assert isinstance(Model().method, type(watched._miss))
 
 
+def test_a_copy_without_the_options_of_jit_is_refused():
+    """JAX leaves them out when it copies or pickles a function, so nobody can tell which arguments are static."""
+    with pytest.raises(RefusedError, match="a copy from a pickle"):
+        parse_call(copy.deepcopy(jax.jit(square)), (F32,), {})
+
+
 def test_a_second_call_stays_in_cpp_until_the_cache_is_cleared():
     """The miss is asked once for each signature of C++, and again after `clear_cache`."""
     watched = Watched(lambda x: x + 1)  # JAX shares what it compiled for one function among all that compile it

@@ -23,6 +23,7 @@ from jax._src.lib import _jax, jax_jit, xla_client
 from jax._src.random import prng as jax_prng
 from jax._src.sharding_impls import GSPMDSharding
 
+from ejcache.fingerprint.refusal import RefusedError
 from ejcache.jax_integration.seam.direct.kernels import called_kernels, prepare_kernels
 
 if TYPE_CHECKING:
@@ -174,8 +175,13 @@ def parse_call(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pa
     """Take the arguments of a call apart.
 
     Raises whatever JAX raises, such as a `ValueError` for a static argument that cannot be hashed.
+
+    Raises:
+        RefusedError: the function was pickled, and JAX has left out what was given to `jax.jit`.
     """
-    info = jitted._jit_info
+    info = getattr(jitted, "_jit_info", None)
+    if info is None:
+        raise RefusedError("the function is a copy from a pickle, which lacks what was given to jax.jit")
     found, leaves = jax_jit.parse_arguments(
         args,
         tuple(kwargs.values()),
