@@ -34,6 +34,12 @@ def custom(rule):
     return function
 
 
+def with_attribute(k):
+    function = jax.jit(scaled)
+    function.k = k
+    return function
+
+
 def with_rules(forward, backward):
     function = jax.custom_vjp(scaled)
     function.defvjp(forward, backward)
@@ -69,6 +75,7 @@ DIFFERENT = {
     ),
     "random state": lambda: (np.random.RandomState(0), np.random.RandomState(1)),
     "jitted function": lambda: (jax.jit(lambda x: x * 2), jax.jit(lambda x: x * 3)),
+    "attribute of a jitted function": lambda: (with_attribute(2), with_attribute(3)),
     "static arguments of jit": lambda: (jax.jit(scaled), jax.jit(scaled, static_argnums=1)),
     "donation": lambda: (jax.jit(scaled), jax.jit(scaled, donate_argnums=0)),
     "shardings of jit": lambda: (

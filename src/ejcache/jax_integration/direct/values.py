@@ -24,6 +24,10 @@ __all__ = ["describe_value"]
 
 _UNREAD_OPTIONS: Final = frozenset({"fun_sourceinfo", "fun_signature"})
 """Options of a jitted function that say where it is written, or what the function inside says."""
+_COPIED: Final = frozenset(
+    {"__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__type_params__", "_fun", "_jit_info"}
+)
+"""Attributes of a jitted function that repeat those of the function inside."""
 _UNREAD_FLAGS: Final = (
     *("jax_compilation_cache", "jax_debug_log", "jax_dump", "jax_enable_compilation_cache", "jax_explain"),
     *("jax_hlo_source", "jax_log", "jax_persistent", "jax_pgle", "jax_pprint", "jax_raise_persistent"),
@@ -188,7 +192,8 @@ def _random_state(value: Any) -> Description:
 
 
 def _jitted(value: Any) -> Description:
-    return Description(b"jitted", children=(("", value._fun), ("", value._jit_info)))  # noqa: SLF001
+    own = [(f".{name}", each) for name, each in vars(value).items() if name not in _COPIED]
+    return Description(b"jitted", children=(("", value._fun), ("", value._jit_info), *own))  # noqa: SLF001
 
 
 def _jit_options(value: Any) -> Description:
