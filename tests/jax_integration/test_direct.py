@@ -190,3 +190,35 @@ def test_the_environment_switches_it_on(start):
     """
     assert len(start(more=more)["verdicts"]) == 1
     assert len(start(more=more, env={"EASYDEL_CACHE_COMPILES": "true"})["verdicts"]) == 2
+
+
+def test_a_librarys_function_that_ran_before_is_guarded(run_python, tmp_path):
+    """What a library's jitted function reads counts, also if JAX had its trace in memory before the record was made."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "scaling.py").write_text("import jax\nK = 3.0\n@jax.jit\ndef scaled(x):\n    return x * K\n")
+    program = """
+        import json, os, sys
+        import jax, jax.numpy as jnp
+        import ejcache, scaling
+        from ejcache.jax_integration.direct.verdicts import last_verdicts
+
+        ejcache.enable(os.environ["PLACE"], min_compile_seconds=0)
+        if len(sys.argv) > 1:
+            scaling.K = float(sys.argv[1])
+        scaling.scaled(jnp.arange(4.0))
+
+        @ejcache.ejit(direct=True)
+        def f(x):
+            return scaling.scaled(x) + 1
+
+        print(json.dumps([f(jnp.arange(4.0)).tolist(), [[v.verdict, v.sentence] for v in last_verdicts()]]))
+    """
+    env = {"PLACE": str(tmp_path / "cache"), "PYTHONPATH": str(packages), "EJCACHE_DIRECT_CHECK_ONE_IN": "0"}
+
+    def run(*arguments):
+        values, said = json.loads(run_python(program, *arguments, env=env).stdout)
+        return values, [verdict for verdict, _ in said]
+
+    assert [run()[1] for _ in range(3)] == [["missed"], ["unproven"], ["hit"]]
+    assert run("5") == ([1.0, 6.0, 11.0, 16.0], ["missed"])

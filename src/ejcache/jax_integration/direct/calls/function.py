@@ -27,6 +27,7 @@ from ejcache.jax_integration.direct.record_store import write_document
 from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
 from ejcache.jax_integration.seam.direct import fastpath as seam
 from ejcache.jax_integration.seam.direct.plain_calls import why_plain
+from ejcache.jax_integration.seam.direct.retracing import retracing_mismatches
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -183,6 +184,13 @@ def _is_deleted(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
+def _problems() -> list[str]:
+    """Why there is no direct mode in this process; empty if there is."""
+    if not available():
+        return ["Python is older than 3.12"]
+    return [*seam.fastpath_mismatches(), *retracing_mismatches()]
+
+
 def direct_jit(fun: Any, options: dict[str, Any], *, reads: Sequence[object], always: bool) -> Any:
     """`jax.jit(fun, **options)`, whose calls direct mode answers where it can; plain `jax.jit` where it cannot at all.
 
@@ -193,7 +201,7 @@ def direct_jit(fun: Any, options: dict[str, Any], *, reads: Sequence[object], al
         always: on whatever the settings say.
     """
     jitted = jax.jit(fun, **options)
-    problems = seam.fastpath_mismatches() if available() else ["Python is older than 3.12"]
+    problems = _problems()
     if problems:
         warn_once("direct mode", "ejcache: direct mode is off: %s", "; ".join(problems))
         return jitted

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ejcache.fingerprint.coverage import Coverage
 from ejcache.fingerprint.guards import current_values, make_guards
 from ejcache.fingerprint.guards_format import encode_guards
+from ejcache.fingerprint.library import is_library_code
 from ejcache.fingerprint.refusal import RefusedError
 from ejcache.fingerprint.walk import difference
 from ejcache.jax_integration.direct.calls.question import walk_function
@@ -22,6 +23,7 @@ from ejcache.jax_integration.direct.record_store import is_independent, witness
 from ejcache.jax_integration.direct.records import DirectRecord, with_record, without_record
 from ejcache.jax_integration.direct.verdicts import Verdict
 from ejcache.jax_integration.seam.compilations import around_each_compilation
+from ejcache.jax_integration.seam.direct.retracing import forget_traces
 from ejcache.settings.environment import variable_digests
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ def observed(*, recording: bool) -> Iterator[Observed]:
         if recording:
             if _recording.acquire(blocking=False):
                 stack.callback(_recording.release)
+                # A library's function that was called before would not run, and what it reads would not be seen.
+                forget_traces(is_library_code)
                 found.coverage = stack.enter_context(_recorded(Coverage()))
             else:
                 found.busy = True
