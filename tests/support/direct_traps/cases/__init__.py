@@ -1,0 +1,1 @@
+"""The cases, by what changes between the two versions."""

@@ -1,0 +1,1 @@
+"""Cases about what is outside the function: the process, the host, installed code."""
