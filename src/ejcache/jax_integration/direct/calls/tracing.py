@@ -16,6 +16,7 @@ from ejcache.fingerprint.guards_format import encode_guards
 from ejcache.fingerprint.library import is_library_code
 from ejcache.fingerprint.refusal import RefusedError
 from ejcache.fingerprint.walk import difference
+from ejcache.jax_integration.direct.calls.generated import generator_of
 from ejcache.jax_integration.direct.calls.question import walk_function
 from ejcache.jax_integration.direct.fastpath_format import difference_to_record, encode_fastpath
 from ejcache.jax_integration.direct.made import Made, watch_made
@@ -197,17 +198,21 @@ def _record(
         raise RefusedError(coverage.refusal)
     if strict and coverage.lost_output:
         raise RefusedError(coverage.lost_output[0])
-    unreached = next((code for code in coverage.user.values() if code not in after.codes), None)
-    if unreached is not None:
-        where = f"{unreached.co_qualname} ({unreached.co_filename.rpartition('/')[2]}:{unreached.co_firstlineno})"
-        raise RefusedError(f"{where} ran, and nothing that was read leads to it")
+    library = list(coverage.library.values())
+    for code in coverage.user.values():
+        if code not in after.codes:
+            generator = generator_of(code, after.codes)
+            if generator is None:
+                where = f"{code.co_qualname} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
+                raise RefusedError(f"{where} ran, and nothing that was read leads to it")
+            library.append(generator)
     extended = _extended(question, chosen, made, fastpath)
     if extended is not None:
         return extended
     record = DirectRecord(
         walk=question.walked.digest,
         tokens=question.walked.tokens,
-        guards=encode_guards(make_guards(coverage.library.values())),
+        guards=encode_guards(make_guards(library)),
         variables=variable_digests(coverage.variables),
         entry=made.key,
         fastpath=encode_fastpath(fastpath, made.target, question.call, question.devices),
