@@ -153,6 +153,22 @@ CHANGES = {
     "a patched method of a library's class": "import string\ndef g(self): return «2|3»\nstring.Formatter.g = g\n"
     "w = string.Formatter()\ndef f(x): return w.g()",
     "an instance of a library's class": "import textwrap\nw = textwrap.TextWrapper(width=«20|30»)\ndef f(x): return w",
+    "the default of a context variable": "import contextvars\nV = contextvars.ContextVar('V', default=«2|3»)\n"
+    "def f(x): return V.get()",
+    "a flag on a library's class": "import textwrap\ntextwrap.TextWrapper.flag = «2|3»\n"
+    "def f(x): return textwrap.TextWrapper.flag",
+    "a table on a library's class": "import textwrap\ntextwrap.TextWrapper.table = {'k': «2|3»}\n"
+    "w = textwrap.TextWrapper()\ndef f(x): return w.table['k']",
+    "a table that is read by getattr": "import textwrap\ntextwrap.TextWrapper.table = {'k': «2|3»}\n"
+    "w = textwrap.TextWrapper()\ndef f(x): return getattr(w, 'table')",
+    "a number in a library's module": "import textwrap\ntextwrap.ejcache_k = «2|3»\n"
+    "def f(x): return getattr(textwrap, x)",
+    "a function in a library's module": "import textwrap\ntextwrap.ejcache_k = textwrap.«indent|dedent»\n"
+    "def f(x): return getattr(textwrap, x)",
+    "the user's function in a library's module": "import textwrap\ntextwrap.ejcache_k = lambda: «2|3»\n"
+    "class C: pass\nc = C()\nc.m = textwrap\ndef f(x): return getattr(c.m, x)()",
+    "a protocol": "import typing\n@typing.runtime_checkable\nclass P(typing.Protocol):\n a: int\n «b|c»: int\n"
+    "def f(x): return isinstance(x, P)",
     "a flag of the interpreter": "import sys\nsys.ejcache_flag = «2|3»\ndef f(x): return sys.ejcache_flag",
 }
 """Changes that another digest must show."""
@@ -167,7 +183,7 @@ REFUSALS = {
     "import socket\ns = socket.socket()\ns.close()\ndef f(x): return s": "f → s is a socket.socket",
     "import lib\ndef f(x): return getattr(lib, x)": "f uses the module lib as a value",
     "import lib\ndef f(x): return lib.__dict__": "f uses the module lib.__dict__ as a value",
-    "import math\nclass C: pass\nc = C()\nc.m = math\ndef f(x): return c.m": "f → c.m is the module math",
+    "import lib\nclass C: pass\nc = C()\nc.m = lib\ndef f(x): return c.m": "f → c.m is the module lib",
     "def f(x): return globals()": "f uses globals()",
     "def f(x): return eval(x)": "f uses eval()",
     "def f(x): exec(x)": "f uses exec()",

@@ -41,7 +41,7 @@ class Reads(NamedTuple):
     writes: tuple[str, ...]
     """Globals that are set or deleted."""
     attributes: frozenset[str]
-    """Every attribute that is read by name, and every string constant that looks like a special one."""
+    """Every attribute that is read by name, and every string constant that could be the name of one."""
     hash_order: bool
     """Its result may depend on the order of a set, and so on the hash seed."""
     views: bool
@@ -267,7 +267,7 @@ class _Reader:
 
     def _read_constants(self) -> None:
         for constant in self._code.co_consts:
-            if isinstance(constant, str) and constant.startswith("__") and constant.endswith("__"):
+            if isinstance(constant, str) and constant.isidentifier():
                 self._attributes.add(constant)
             elif isinstance(constant, CodeType):
                 self._read_inside(constant)

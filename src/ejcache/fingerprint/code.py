@@ -77,8 +77,8 @@ def plain_token(value: object) -> bytes:
     kind = type(value)
     if value is None or value is Ellipsis or kind is bool:
         return repr(value).encode()
-    if kind is int:
-        return b"int" + str(value).encode()
+    if isinstance(value, int) and kind is int:
+        return b"int" + hex(value).encode()  # the number of decimal digits is limited
     if isinstance(value, float) and kind is float:
         return b"float" + struct.pack("<d", value)
     if isinstance(value, complex) and kind is complex:

@@ -35,6 +35,7 @@ def write_annotations(node: Node, owner: Any) -> None:
 
 def _write_all(node: Node, annotations: Mapping[Any, object]) -> None:
     for name, annotation in annotations.items():
+        node.write(str.encode(name, "utf-8", "surrogatepass") if type(name) is str else b"")
         write_annotation(node, f".__annotations__[{name!r}]" if type(name) is str else "", annotation)
 
 

@@ -1,21 +1,17 @@
 """Classes: their bases, metaclass and members, and for abstract classes what is registered with them.
 
-Of a library's class only the functions count here, and what the user has put there. What else it keeps, caches among
-it, is left to the guards of the libraries.
+Of a library's class only some members count here, see `libraries`.
 """
 
 from __future__ import annotations
 
 import abc
-import functools
 import sys
-import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.code import code_digest
 from ejcache.fingerprint.kinds.annotations import write_annotations
+from ejcache.fingerprint.kinds.libraries import write_library_names
 from ejcache.fingerprint.kinds.real_types import class_text, is_library_class, type_dict, type_name
-from ejcache.fingerprint.library import is_library_code
 
 if TYPE_CHECKING:
     from ejcache.fingerprint.kinds.graph import Node
@@ -38,6 +34,8 @@ _NOT_READ: Final = frozenset(
         "__conditional_annotations__",
         "__dict__",
         "__firstlineno__",
+        "__non_callable_proto_members__",
+        "__protocol_attrs__",
         "__module__",
         "__orig_bases__",
         "__parameters__",
@@ -69,10 +67,12 @@ def write_class(node: Node, value: Any) -> None:
             node.child(f".__bases__[{index}]", base)
     members = type_dict(kind)
     if library:
-        _write_library_members(node, members)
+        write_library_names(node, members, _NOT_READ)
     else:
         for name, member in list(members.items()):
-            if name not in _NOT_READ and not (name == "__doc__" and _is_generated(member, kind, members)):
+            if type(name) is not str:
+                node.child("[a member]", (name, member))
+            elif name not in _NOT_READ and not (name == "__doc__" and _is_generated(member, kind, members)):
                 node.child(f".{name}", member)
         write_annotations(node, kind)
     abstract = members.get("__abstractmethods__")
@@ -86,31 +86,6 @@ def _is_generated(text: Any, kind: type, members: Any) -> bool:
     """Whether a docstring is the one that a dataclass makes of its fields, which may show addresses."""
     name = type_name(kind).rpartition(".")[2]
     return "__dataclass_fields__" in members and type(text) is str and text.startswith(f"{name}(")
-
-
-def _write_library_members(node: Node, members: Any) -> None:
-    for name, member in list(members.items()):
-        if name in _NOT_READ:
-            continue
-        function = _function_of(member)
-        if type(function) is types.FunctionType:
-            if is_library_code(function.__code__) and function.__closure__ is None:
-                node.write(name.encode("utf-8", "surrogatepass"), code_digest(function.__code__))
-            else:
-                node.child(f".{name}", member)
-        elif not is_library_class(type(member)):
-            node.child(f".{name}", member)
-
-
-def _function_of(member: Any) -> object:
-    kind = type(member)
-    if kind is staticmethod or kind is classmethod:
-        return member.__func__
-    if kind is property and member.fset is None and member.fdel is None:
-        return member.fget
-    if kind is functools.cached_property:
-        return member.func
-    return member
 
 
 def _write_registrations(node: Node, kind: type, *, library: bool) -> None:

@@ -46,10 +46,7 @@ def _function(node: Node, value: Any) -> None:
         _write_cells(node, cells)
     else:
         reads = reads_of(code)
-        graph = node.graph
-        graph.note_order(reads)
-        for each in reads.codes:
-            graph.codes[id(each)] = each
+        node.graph.note_reads(reads)
         _write_cells(node, cells)
         write_names(node, function, reads, cells)
         write_annotations(node, function)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[["Node", Any], None]
 
-__all__ = ["ARROW", "Description", "Graph", "Node"]
+__all__ = ["ARROW", "Description", "Graph", "Node", "is_scalar", "scalar_token"]
 
 ARROW: Final = path_text(("", ""))
 """Between a function and what it reads."""
@@ -37,6 +37,16 @@ _MAX_VALUES: Final = 1_000_000
 _MAX_BYTES: Final = 64 << 20
 _MAX_NAMED: Final = 4_000
 _MAX_NAMED_DEPTH: Final = 16
+
+
+def is_scalar(value: object) -> bool:
+    """Whether a value is written where it is read, and leads to nothing."""
+    return id(type(value)) in _SCALARS
+
+
+def scalar_token(value: object) -> bytes:
+    """What such a value is."""
+    return b"NotImplemented" if value is NotImplemented else plain_token(value)
 
 
 class Description(NamedTuple):
@@ -67,6 +77,8 @@ class Graph:
         self.describe = describe
         self.codes: dict[int, CodeType] = {}
         """User code that was reached, by identity."""
+        self._attributes: set[str] = set()
+        self._deferred: list[tuple[Node, str, object]] = []
         self._hash_order = False
         self._views = False
         self._view_operators = False
@@ -89,23 +101,41 @@ class Graph:
         """
         root = Node(self, None, None, "", 0)
         for name, value in roots:
-            root.child(name, value)
+            self._read(root, _write_child, (name, value))
         root.finish()
         nodes = self._nodes
         index = 0
-        while index < len(nodes):
+        while index < len(nodes) or self._defer_no_longer():
             node = nodes[index]
             index += 1
-            try:
-                self._handler_for(type(node.value))(node, node.value)
-            except RecursionError:
-                node.refuse("is nested too deeply")
-            except RefusedError:
-                raise
-            except Exception as error:
-                # Objects that are not what their type says, or that another thread changes at this moment.
-                node.refuse(f"cannot be read: {type(error).__name__}: {error}")
+            self._read(node, self._handler_for(type(node.value)), node.value)
             node.finish()
+
+    def _read(self, node: Node, handler: Handler, value: object) -> None:
+        try:
+            handler(node, value)
+        except RecursionError:
+            node.refuse("is nested too deeply")
+        except RefusedError:
+            raise
+        except Exception as error:
+            # Objects that are not what their type says, or that another thread changes at this moment.
+            node.refuse(f"cannot be read: {type(error).__name__}: {error}")
+
+    def defer(self, node: Node, name: str, value: object) -> None:
+        """Read a table of a library's object only if the user's code says its name."""
+        self._deferred.append((node, name, value))
+
+    def _defer_no_longer(self) -> bool:
+        """Read the tables whose names have been said by now. False: there are none, and the walk is complete."""
+        said = [each for each in self._deferred if each[1] in self._attributes]
+        self._deferred = [each for each in self._deferred if each[1] not in self._attributes]
+        before = len(self._nodes)
+        for node, name, value in said:
+            late = Node(self, node, None, f".{name}", node.depth + 1)
+            self._read(late, _write_child, ("", value))
+            late.finish()
+        return len(self._nodes) > before
 
     def digest(self) -> str:
         return self._hasher.hexdigest()
@@ -129,7 +159,7 @@ class Graph:
         if kind is str:
             return b"str" + str.encode(value, "utf-8", "surrogatepass")  # type: ignore[arg-type]
         if id(kind) in _SCALARS:
-            return plain_token(value) if kind is not types.NotImplementedType else b"NotImplemented"
+            return scalar_token(value)
         if self._values > _MAX_VALUES:
             node.refuse(f"leads to more than {_MAX_VALUES:,} values")
         if kind is tuple:
@@ -145,8 +175,11 @@ class Graph:
             self._nodes.append(Node(self, node, value, label, node.depth + 1, member=member))
         return b"@%d" % number
 
-    def note_order(self, reads: Reads) -> None:
-        """Note what in a function's bytecode makes sets, whose order depends on the hash seed."""
+    def note_reads(self, reads: Reads) -> None:
+        """Note what a function's bytecode names and does, wherever it is used."""
+        for code in reads.codes:
+            self.codes[id(code)] = code
+        self._attributes |= reads.attributes
         self._hash_order |= reads.hash_order
         self._views |= reads.views
         self._view_operators |= reads.view_operators
@@ -265,3 +298,7 @@ class Node:
         tokens = self.graph.tokens
         if self.depth <= _MAX_NAMED_DEPTH and len(tokens) < _MAX_NAMED:
             tokens[self.path + label] = f"{zlib.crc32(token):08x}"
+
+
+def _write_child(node: Node, named: tuple[str, object]) -> None:
+    node.child(*named)

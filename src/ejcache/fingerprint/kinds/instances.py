@@ -41,7 +41,6 @@ _NOT_READ: Final = frozenset({"__annotations__", "__type_params__"})
 """Attributes that `functools.wraps` copies from a function, where they are written already."""
 _ADDRESSES: Final = {
     "absl.flags._flagvalues:FlagValues": frozenset({"__banned_flag_names", "__flags_by_module_id"}),
-    "flax.ids:FlaxId": frozenset({"id"}),
 }
 """Attributes of libraries' instances that differ between processes and mean nothing: addresses, serial numbers."""
 _WORD: Final = tuple.__itemsize__

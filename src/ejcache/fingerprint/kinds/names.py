@@ -94,7 +94,7 @@ def _write_chain(node: Node, chain: Chain, function: FunctionType, cells: Mappin
     if value is _MISSING:
         node.write(b"absent", text.encode())
         return
-    if is_module(value):
+    if is_module(value) and not is_library_module(str(module_dict(value).get("__name__"))):
         node.refuse(f"uses the module {text} as a value")
     name = forbidden_value(value) or (forbidden_member(value, attributes[0]) if attributes else None)
     if name is not None:

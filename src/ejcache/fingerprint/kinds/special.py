@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.fingerprint.kinds.annotations import write_annotation
 from ejcache.fingerprint.kinds.forbidden import is_environment
+from ejcache.fingerprint.kinds.libraries import write_library_module
 from ejcache.fingerprint.kinds.real_types import (
     class_text,
     is_library_class,
@@ -33,6 +34,7 @@ from ejcache.fingerprint.kinds.real_types import (
     type_dict,
     type_name,
 )
+from ejcache.fingerprint.library import is_library_module
 
 if TYPE_CHECKING:
     from ejcache.fingerprint.kinds.graph import Handler, Node
@@ -42,7 +44,11 @@ __all__ = ["HANDLERS", "write_logger", "write_module", "write_thread_local"]
 
 def write_module(node: Node, value: Any) -> None:
     """A module that is kept as a value: any of its names may be read from it."""
-    node.refuse(f"is the module {module_dict(value).get('__name__')}")
+    names = module_dict(value)
+    name = names.get("__name__")
+    if type(name) is not str or not is_library_module(name):
+        node.refuse(f"is the module {name}")
+    write_library_module(node, names)
 
 
 def write_logger(node: Node, value: Any) -> None:
@@ -99,11 +105,12 @@ def _random(node: Node, value: Any) -> None:
 
 def _context_variable(node: Node, value: Any) -> None:
     node.write(b"ContextVar", value.name.encode())
-    content = value.get(_UNSET)
-    node.write(b"unset") if content is _UNSET else node.child("", content)
-
-
-_UNSET: Final = object()
+    try:
+        content = value.get()
+    except LookupError:
+        node.write(b"unset")
+    else:
+        node.child("", content)
 
 
 def _weak_reference(node: Node, value: Any) -> None:
