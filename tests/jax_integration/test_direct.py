@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import ejcache
+
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="direct mode needs Python 3.12")
 
 PROGRAM = """
@@ -222,3 +224,12 @@ def test_a_librarys_function_that_ran_before_is_guarded(run_python, tmp_path):
 
     assert [run()[1] for _ in range(3)] == [["missed"], ["unproven"], ["hit"]]
     assert run("5") == ([1.0, 6.0, 11.0, 16.0], ["missed"])
+
+
+def test_a_jax_of_another_build_has_no_direct_mode(monkeypatch, tmp_path, caplog):
+    """Where a part of JAX that direct mode needs is gone, that is said once, and `@ejit` is plain `jax.jit`."""
+    ejcache.enable(str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "ejcache.jax_integration.direct.calls.function", None)
+    twice, thrice = (ejcache.ejit(lambda x, by=by: x * by, direct=True) for by in (2, 3))
+    assert (int(twice(2)), int(thrice(2))) == (4, 6)
+    assert sum("direct mode is off" in record.getMessage() for record in caplog.records) == 1

@@ -12,6 +12,7 @@ import jax
 from ejcache.jax_integration.activate import active, current_settings, enable
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.settings.source import resolve_if_changed
+from ejcache.util.log import warn_once
 
 __all__ = ["EjitOptions", "JitOptions", "Jitted", "ejit"]
 
@@ -104,9 +105,15 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             enable()
     direct, reads = options.pop("direct", None), options.pop("reads", ())
     if direct or (direct is None and current_settings().direct != "off"):
-        from ejcache.jax_integration.direct.calls.function import direct_jit
-
-        return direct_jit(fun, options, reads=reads, always=bool(direct))
+        try:
+            from ejcache.jax_integration.direct.calls.function import direct_jit
+        except (ImportError, AttributeError) as exc:
+            # JAX no longer has a module or a name that direct mode uses.
+            warn_once(
+                "direct mode", "ejcache: direct mode is off: JAX %s is not built as expected: %s", jax.__version__, exc
+            )
+        else:
+            return direct_jit(fun, options, reads=reads, always=bool(direct))
     return jax.jit(fun, **options)
 
 

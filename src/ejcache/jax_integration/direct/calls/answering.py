@@ -10,6 +10,7 @@ from ejcache.fingerprint.guards_format import decode_guards
 from ejcache.fingerprint.refusal import RefusedError
 from ejcache.jax_integration.direct.fastpath_format import decode_fastpath
 from ejcache.jax_integration.seam.backends import target_of
+from ejcache.jax_integration.seam.direct.kernels import prepare_kernels
 from ejcache.util.log import log
 from ejcache.util.threads import submit
 
@@ -84,6 +85,8 @@ def start_loading(
         if executable is None:
             loaded = compiler.load(record.entry, target, policy, settings)
             executable = known[record.entry] = loaded.executable if loaded is not None else None
+            # Some libraries of kernels are imported for that, as JAX does when it lowers a call of one.
+            prepare_kernels(found.parts.kernels)
         return executable
 
     return Loading(record, found.parts, submit(load))
