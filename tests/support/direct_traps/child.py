@@ -43,14 +43,14 @@ def run_child(request: dict[str, Any], answers: int) -> None:
     said = io.StringIO()
     try:
         decorate = _decorator(request["mode"], home)
-        with _heard(said), contextlib.redirect_stdout(said):
+        with _heard(said):
             answer["results"] = _run(source, request["call"], runs.watching(decorate))
     except BaseException as exc:  # the answer says it
         import traceback
 
         answer["failed"] = f"{type(exc).__name__}: {exc}"
         answer["traceback"] = traceback.format_exc()
-    answer |= {"traced": runs.count, "said": said.getvalue(), "verdicts": _verdicts()}
+    answer |= {"traced": runs.count, "said": _of_program(said.getvalue()), "verdicts": _verdicts()}
     if request["mode"] == "plain":
         answer["module"] = _module_digest(home, runs.names)
     with contextlib.suppress(BaseException):
@@ -180,17 +180,24 @@ def _run(source: Path, call: str, ejit: Callable[..., Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _heard(said: io.StringIO) -> Any:
-    """Warnings and log records of the program go to `said`."""
+    """What the program prints, logs and warns of goes to `said`, by code of the standard library alone.
+
+    A function of ours that runs while the program traces would be taken for the program's.
+    """
     handler = logging.StreamHandler(said)
-    handler.addFilter(lambda record: not record.name.startswith(("jax", "ejcache")))
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *rest, **more: print(f"warning: {message}", file=said)
         try:
             yield
         finally:
             logging.getLogger().removeHandler(handler)
+
+
+def _of_program(said: str) -> str:
+    """Without what JAX and ejcache log."""
+    return "\n".join(line for line in said.splitlines() if not line.startswith(("jax", "ejcache")))
 
 
 def _described(result: Any) -> list[str]:

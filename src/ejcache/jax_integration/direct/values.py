@@ -28,12 +28,6 @@ _COPIED: Final = frozenset(
     {"__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__type_params__", "_fun", "_jit_info"}
 )
 """Attributes of a jitted function that repeat those of the function inside."""
-_UNREAD_FLAGS: Final = (
-    *("jax_compilation_cache", "jax_debug_log", "jax_dump", "jax_enable_compilation_cache", "jax_explain"),
-    *("jax_hlo_source", "jax_log", "jax_persistent", "jax_pgle", "jax_pprint", "jax_raise_persistent"),
-    *("jax_share_binary", "jax_source_url", "jax_traceback_filtering", "jax_tracer_error", "jax_enable_pgle"),
-)
-"""Beginnings of flags about caches, logs and messages."""
 
 
 def describe_value(value: object) -> Description | None:
@@ -293,8 +287,14 @@ def _sharding_text(sharding: Any) -> str | None:
 
 
 def _config(value: Any) -> Description:
-    flags = {name: flag for name, flag in value.values.items() if not name.startswith(_UNREAD_FLAGS)}
+    # All flags, also those that decide no program: the function asks for one of them.
+    flags = value.values
     return Description(b"configuration of JAX", children=tuple((f".{name}", flags[name]) for name in sorted(flags)))
+
+
+def _flag(value: Any) -> Description:
+    """A flag that a function sets for a block, or that a program has made."""
+    return Description(b"flag of JAX" + repr(value.name).encode(), children=((".value", value.value),))
 
 
 _BASES: Final[tuple[tuple[type, Handler], ...]] = (
@@ -308,6 +308,7 @@ _BASES: Final[tuple[tuple[type, Handler], ...]] = (
 )
 _BY_NAME: Final[dict[str, Handler]] = {
     "KeyTy": _extended_dtype,
+    "State": _flag,
     "PjitInfo": _jit_options,
     "WeakrefLRUCache": _memoised,
     "Jaxpr": _program,

@@ -105,9 +105,6 @@ def f(x):
         def f(x):
             return x * (3 if state.value else 2)
         """,
-        changed="either",
-        unchanged="refused",
-        why="a flag object is not described",
     ),
     trap(
         "compiler options of the backend",
