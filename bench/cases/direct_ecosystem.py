@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bench.context import Context
     from bench.outcome import Outcome
 
+    Start = dict[str, dict[str, str]]
+    """By the example's name, what direct mode said of it and the digest of its results."""
+
 LIBRARIES = {
     "flax_linen": "flax",
     "flax_nnx": "flax",
@@ -56,14 +59,21 @@ def direct_examples(context: Context, outcome: Outcome) -> None:
     here = [module for module, library in LIBRARIES.items() if find_spec(library) is not None]
     if not here:
         raise SkipCase("none of the libraries is installed")
-    counted: collections.Counter[str] = collections.Counter()
-    wrong, lost = 0, []
+    taken: dict[str, list[Start]] = {}
     for module in here[: context.pick(len(here), 1)]:
         with context.directory() as home:
-            starts = []
+            taken[module] = []
             for number in range(STARTS):
                 context.say(f"{module}, start {number + 1}")
-                starts.append(_call_examples(context, module, home))
+                taken[module].append(_call_examples(context, module, home))
+    tell_examples(outcome, taken)
+
+
+def tell_examples(outcome: Outcome, taken: dict[str, list[Start]]) -> None:
+    """Enter what each start of each library's functions printed."""
+    counted: collections.Counter[str] = collections.Counter()
+    wrong, lost = 0, []
+    for module, starts in taken.items():
         hits = 0
         for name, last in starts[-1].items():
             counted[last["verdict"]] += 1
@@ -123,7 +133,7 @@ def tell_soak(outcome: Outcome, reports: list[dict[str, Any]]) -> None:
     outcome.ratio("records that would have given another program, all starts", wrong, at_most(0), unit="")
 
 
-def _call_examples(context: Context, module: str, home: Path) -> dict[str, dict[str, str]]:
+def _call_examples(context: Context, module: str, home: Path) -> Start:
     return context.run("bench.programs.direct_examples", module, home / "cache", home=home, env=SETTINGS, timeout=600)
 
 

@@ -71,19 +71,11 @@ def _handler_of_bases(kind: type) -> Handler | None:
     module, name = _module_of(kind), _name_of(kind)
     if name == "cython_function_or_method":
         return _cython_function
-    if name == "FlaxId" and module == "flax.ids":
-        return _identity
     return _BY_NAME.get(name) if isinstance(module, str) and module.startswith("jax") else None
 
 
 _module_of: Final = dict[str, Any](vars(type))["__module__"].__get__
 _name_of: Final = dict[str, Any](vars(type))["__name__"].__get__
-
-
-def _identity(value: Any) -> Description:
-    """The number that Flax gives a module to tell it from others; it counts all that a process has made."""
-    del value
-    return Description(b"identity")
 
 
 def _tracer(value: Any) -> Description:
