@@ -67,12 +67,18 @@ _LEFT_OUT: Final = frozenset(
 _OF_SYS: Final = frozenset({"argv", "byteorder", "flags", "maxsize", "platform"})
 
 
+_LOOP_VARIABLES: Final = frozenset({("jax._src.lax.lax", "t")})
+"""Names that a loop over a set has left in a module: no function reads them, and attributes have such names."""
+
+
 def is_guarded(module: str, name: str) -> bool:
     """Whether the value of a name tells anything about a library."""
     if name.startswith("__") and name.endswith("__"):
         return False
     if module == "sys":
         return name in _OF_SYS
+    if (module, name) in _LOOP_VARIABLES:
+        return False
     return not _is_left_out(module) or isinstance(find(module, name), type | FunctionType | BuiltinFunctionType)
 
 

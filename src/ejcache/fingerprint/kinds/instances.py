@@ -37,8 +37,9 @@ _weak_list_offset: Final = _type_members["__weakrefoffset__"].__get__
 _default_factory: Any = vars(collections.defaultdict)["default_factory"].__get__
 _max_length: Any = vars(collections.deque)["maxlen"].__get__
 _arguments: Any = vars(BaseException)["args"].__get__
-_NOT_READ: Final = frozenset({"__annotations__", "__type_params__"})
-"""Attributes that `functools.wraps` copies from a function, where they are written already."""
+_NOT_READ: Final = frozenset({"__annotations__", "__type_params__", "_api_export_symbol_id"})
+"""Attributes that `functools.wraps` copies from a function, where they are written already; addresses that Keras notes.
+"""
 _ADDRESSES: Final = {
     "absl.flags._flagvalues:FlagValues": frozenset({"__banned_flag_names", "__flags_by_module_id"}),
 }
