@@ -72,20 +72,23 @@ def direct_examples(context: Context, outcome: Outcome) -> None:
 def tell_examples(outcome: Outcome, taken: dict[str, list[Start]]) -> None:
     """Enter what each start of each library's functions printed."""
     counted: collections.Counter[str] = collections.Counter()
-    wrong, lost = 0, []
+    wrong, caught, lost = 0, 0, []
     for module, starts in taken.items():
         hits = 0
         for name, last in starts[-1].items():
             counted[last["verdict"]] += 1
             hits += last["verdict"] == "hit"
-            wrong += len({start[name]["digest"] for start in starts}) > 1
+            # What misses may differ: some libraries trace in the order of sets.
+            wrong += last["verdict"] == "hit" and len({start[name]["digest"] for start in starts}) > 1
+            caught += any(start[name]["verdict"] == "wrong" for start in starts)
             if last["verdict"] != "hit":
                 lost.append(f"{name}: {last['verdict']}: {last['sentence']}")
         outcome.ratio(f"{module}: {hits} of {len(starts[-1])} hit", 100 * hits / len(starts[-1]), unit="%")
     total = sum(counted.values())
     share = 100 * counted["hit"] / total
     outcome.ratio(f"all: {counted['hit']} of {total} hit at the third start", share, at_least(80), unit="%")
-    outcome.ratio("functions whose result differs between the starts", wrong, at_most(0), unit="")
+    outcome.ratio("hits whose results differ from those of the traces", wrong, at_most(0), unit="")
+    outcome.ratio("records that a later trace found wrong, before or after their proof", caught, unit="")
     for text in lost:
         outcome.note(_without_paths(text))
 
