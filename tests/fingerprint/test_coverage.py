@@ -251,6 +251,25 @@ def test_nothing_is_noted_in_a_pause():
     assert found.refusal is None
 
 
+def test_listeners_to_events_of_jax_are_no_part_of_a_trace():
+    """What the program's listeners to JAX's events do while a function is traced is not noted, and refuses nothing."""
+    import jax
+
+    def listener(event, **_):
+        heard.append((event, time.monotonic(), id(event)))
+
+    heard = []
+    jax.monitoring.register_event_listener(listener)
+    try:
+        with Coverage() as coverage:
+            jax.monitoring.record_event("/mine")
+    finally:
+        jax.monitoring.unregister_event_listener(listener)
+    assert [event for event, *_ in heard] == ["/mine"]
+    assert coverage.refusal is None
+    assert listener.__code__ not in coverage.user.values()
+
+
 def test_other_threads_are_not_counted():
     """Code of other threads is not attributed to the function, also if this thread runs it afterwards."""
     asked, answered = threading.Event(), threading.Event()

@@ -21,6 +21,7 @@ from ejcache.fingerprint.watching.author import (
     nearest,
     owner_of,
     short_name,
+    tells_listeners,
 )
 from ejcache.fingerprint.watching.denied import CallEffect, denied_function, examine_call
 
@@ -141,7 +142,7 @@ class Coverage:
                 self._thread = self._owner
 
     def _refuse(self, sentence: str) -> None:
-        if self.refusal is None:
+        if self.refusal is None and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as below
             self.refusal = sentence
 
     def _refuse_in_thread(self, sentence: str) -> None:
@@ -164,6 +165,8 @@ class Coverage:
         if author is Author.OURS:
             return False
         if author is Author.USER:
+            if tells_listeners(frame):
+                return True  # the traced function may call it, too
             self.user[id(code)] = code
             self._report_calls(code)
             return False
@@ -196,7 +199,7 @@ class Coverage:
             self._refuse(sentence)
 
     def _note_output(self, sentence: str) -> None:
-        if sentence not in self.lost_output:
+        if sentence not in self.lost_output and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as above
             self.lost_output.append(sentence)
 
     def _examine_stdlib(self, code: CodeType, frame: FrameType) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "nearest",
     "owner_of",
     "short_name",
+    "tells_listeners",
 ]
 
 
@@ -53,6 +54,19 @@ _GENERATED: Final = "<generated_"
 """How Equinox names the code that it generates for a class to flatten its instances."""
 
 _authors: Final[dict[str, Author]] = {}
+
+
+_LISTENED: Final = "jax._src.monitoring"
+"""The module that calls the program's listeners to JAX's events (`jax.monitoring`)."""
+
+
+def tells_listeners(frame: FrameType | None) -> bool:
+    """Whether a frame is below a call of a listener to JAX's events, which is no part of what is traced."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _LISTENED:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def author_of_file(path: str) -> Author:
