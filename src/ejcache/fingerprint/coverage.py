@@ -7,8 +7,10 @@ computes. An audit hook finds the files that C code opens. Code of other threads
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.fingerprint.watching.audit import report_to
@@ -40,6 +42,8 @@ _one_at_a_time = threading.Lock()
 """Callbacks belong to a tool, not to a thread."""
 
 _NOBODY: Final = -1
+
+_Memoised: Final = type(functools.lru_cache(len))
 
 
 class LibraryCode(NamedTuple):
@@ -187,6 +191,8 @@ class Coverage:
         if threading.get_ident() != self._thread:
             return
         try:
+            if type(called) is _Memoised:
+                self._note_memo(called)
             finding = examine_call(called, first, of_user=id(code) in self.user)
         except Exception as error:  # an exception here would be the program's
             finding = CallEffect(f"calls what cannot be examined ({error!r})")
@@ -197,6 +203,13 @@ class Coverage:
             self._note_output(sentence)
         else:
             self._refuse(sentence)
+
+    def _note_memo(self, called: Any) -> None:
+        """Note the function that a memo of a library stands for: it does not run if it was called before."""
+        function = called.__wrapped__
+        if isinstance(function, FunctionType) and author_of_file(function.__code__.co_filename) is Author.PACKAGE:
+            code = function.__code__
+            self.library.setdefault(id(code), LibraryCode(code, function.__globals__, None))
 
     def _note_output(self, sentence: str) -> None:
         if sentence not in self.lost_output and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as above

@@ -12,9 +12,11 @@ adds what it saw as a *variant*: a whole vector of values. Values of different v
 from __future__ import annotations
 
 import builtins
+import itertools
 import sys
 from collections import defaultdict
-from types import ModuleType
+from random import Random
+from types import GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference
@@ -32,6 +34,7 @@ from ejcache.fingerprint.guarding.places import (
 )
 from ejcache.fingerprint.guarding.tokens import ABSENT, functions_of, nested_codes, short, token, token_of_module
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.watching.author import Author, author_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,7 +42,16 @@ if TYPE_CHECKING:
 
     from ejcache.fingerprint.coverage import LibraryCode
 
-__all__ = ["MOST_VARIANTS", "Guards", "ModuleGuards", "Vector", "check_guards", "current_values", "make_guards"]
+__all__ = [
+    "MOST_VARIANTS",
+    "Guards",
+    "ModuleGuards",
+    "Vector",
+    "check_guards",
+    "current_values",
+    "make_guards",
+    "stepped",
+]
 
 MOST_VARIANTS: Final = 4
 
@@ -69,6 +81,8 @@ class Guards(NamedTuple):
 
     modules: Mapping[str, ModuleGuards]
     variants: tuple[Vector, ...] = ()
+    base_seen: bool = False
+    """Whether a trace began in the state of `modules`, which is the state after the trace that made the record."""
 
     def match(self, current: Vector) -> int | str:
         """0 if nothing differs, the number of the variant that differs so, or the first difference as a sentence."""
@@ -212,10 +226,42 @@ def _is_at_home(module: str, name: str, value: object) -> bool:
     return find(str(value.__module__), value.__qualname__) is not value
 
 
+_STEPPED: Final = frozenset({itertools.count, GeneratorType})
+"""What goes on at each use. JAX numbers its objects with such values, which says nothing about a program."""
+
+
+def _is_of_package(module: str) -> bool:
+    return author_of_file(source_file(module) or "") is Author.PACKAGE
+
+
+def stepped(before: Vector) -> str | None:
+    """What a trace has changed in a library that is not set up once, but goes on: a counter, a generator of numbers.
+
+    A start that does not trace would leave it as it was, and what the program does next would come out differently.
+
+    Args:
+        before: what differed before the trace from the state after it.
+    """
+    for module, path in sorted(before):
+        digest = before[module, path]
+        value = find(module, path) if path and "|" not in path else None
+        goes_on = type(value) in (int, float, str) or type(value) in _STEPPED or isinstance(value, Random)
+        if goes_on and digest not in (ABSENT, short(None)):
+            return f"tracing changes {module}.{path}"
+    return None
+
+
 _OF_EVERY_MODULE: Final = frozenset({"__build_class__", "__doc__", "__loader__", "__name__", "__package__", "__spec__"})
 
 
 def _digest(module: str, name: str, value: object) -> bytes:
+    kind = type(value)
+    if isinstance(value, Random) and _is_of_package(module):
+        return short(("random", value.getstate()))
+    if kind in _STEPPED and _is_of_package(module):
+        if kind is GeneratorType:
+            raise RefusedError(f"{module}.{name} is a generator")
+        return short((kind.__name__, repr(value)))
     # Of a table, only its type: its entries are compared one by one.
     if isinstance(value, type):
         whole = is_table(value) and _is_at_home(module, name, value)

@@ -1,6 +1,7 @@
 """Guards as JSON: grouped by module, digests packed together.
 
-    guards   := {"format": 1, "modules": {MODULE: module}, "variants": [{MODULE: {PATH: DIGEST}}]}
+    guards   := {"format": 1, "modules": {MODULE: module}, "variants": [{MODULE: {PATH: DIGEST}}],
+                 "base_seen": true or false}
     module   := {"source": DIGEST or "", "by_source": true or false, "names": "K T lax.add", "values": DIGESTS,
                  "tables": {NAME: {"entries": PAIRS, "of": {MODULE: ENTRIES}}}}
 
@@ -35,6 +36,7 @@ def encode_guards(guards: Guards) -> dict[str, Any]:
         "format": FORMAT,
         "modules": {name: _encode_module(each) for name, each in guards.modules.items()},
         "variants": [_encode_variant(each) for each in guards.variants],
+        "base_seen": guards.base_seen,
     }
 
 
@@ -69,12 +71,13 @@ def decode_guards(document: object) -> Guards:
     Raises:
         EntryCorruptError: the document is none that it writes.
     """
-    found = _fields(document, {"format": int, "modules": dict, "variants": list})
+    found = _fields(document, {"format": int, "modules": dict, "variants": list, "base_seen": bool})
     if found["format"] != FORMAT or len(found["variants"]) > MOST_VARIANTS:
         raise EntryCorruptError("the guards have another format")
     return Guards(
         {_name(module): _decode_module(each) for module, each in found["modules"].items()},
         tuple(_decode_variant(each) for each in found["variants"]),
+        found["base_seen"],
     )
 
 

@@ -30,6 +30,9 @@ __all__ = ["Table", "record_table", "table_difference"]
 
 _COUNTER: Final = re.compile(r"_(id|ids|uid|count|counter|next|next_id|num_calls)$")
 
+_COUNTING: Final = frozenset({"brax", "diffrax", "equinox", "flax", "haiku", "jax", "keras", "numpyro", "optax"})
+"""Packages of which it is known that such attributes only tell objects apart."""
+
 _PRESENT: Final = b"\1" * DIGEST_SIZE
 """In place of a digest: there is an entry of this name, and what it holds was not used."""
 
@@ -130,7 +133,8 @@ def _is_memo(holder: object, leaf: Leaf) -> bool:
     """Whether an object counts there, or an object of JAX remembers something there, or will: `_stripped_weak_type`."""
     if not leaf.attribute.startswith("_") or leaf.nested:
         return False
-    if type(leaf.value) is int and _COUNTER.search(leaf.attribute):
+    package = str((holder if isinstance(holder, type) else type(holder)).__module__).partition(".")[0]
+    if type(leaf.value) is int and package in _COUNTING and _COUNTER.search(leaf.attribute):
         return True
     if leaf.value is not None and is_plain(leaf.value):
         return False

@@ -43,6 +43,10 @@ def names_read(code: CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str,
         value = namespace[name]
         if isinstance(value, ModuleType):
             yield from _of_module(value, mentioned, computed, 0)
+    if not own:
+        # `from package.part import name` in a function mentions both.
+        for name in (mentioned - namespace.keys()) & sys.modules.keys():
+            yield from _of_module(sys.modules[name], mentioned, computed, 3)
     for name in (mentioned & built_in.keys()) - namespace.keys():
         yield "builtins", name
     if "globals" in mentioned:

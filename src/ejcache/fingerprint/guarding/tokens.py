@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
+import threading
+from contextvars import ContextVar
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.fingerprint.code import code_digest
+from ejcache.fingerprint.watching.author import Author, author_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +134,22 @@ def _object(value: Any, kind: type[Any], depth: int) -> object:
         parts += [token(each, depth - 1) for each in _inner(value, kind)]
         if _kind_of(kind).has_fields:
             parts += [(name, token(each, depth - 1)) for name, each in sorted(instance_items(value), key=_first)]
+        elif kind is ContextVar:
+            parts.append(_plain_or_type(value.get(None)))
+        elif _kind_of(kind).of_package or kind is threading.local:
+            # What a thread has of its own is not found in the way of other objects.
+            own = sorted((vars(value) if kind is threading.local else _own_dict(value)).items())
+            parts += [(name, _plain_or_type(each)) for name, each in own if name[:1] != "_"]
     return tuple(parts)
+
+
+def _plain_or_type(value: object) -> object:
+    """A plain value, or a sequence of such values; of anything else the type."""
+    if type(value) in _PLAIN:
+        return value
+    if (type(value) is list or type(value) is tuple) and len(value) <= _MOST_ELEMENTS:
+        return tuple(each if type(each) in _PLAIN else _kind_of(type(each)).name for each in value)
+    return _kind_of(type(value)).name
 
 
 def _first(pair: tuple[str, object]) -> str:
@@ -142,6 +161,8 @@ class _Kind(NamedTuple):
 
     name: str
     of_numpy: bool
+    of_package: bool
+    """Whether it is written in a package other than JAX and its like."""
     has_fields: bool
     """Whether what an instance holds is named by its class."""
     slots: tuple[tuple[str, Any], ...]
@@ -158,10 +179,17 @@ def _kind_of(kind: type[Any]) -> _Kind:
             # Classes that C extensions create may have a module that is no text.
             f"{kind.__module__}:{kind.__qualname__}",
             str(kind.__module__).partition(".")[0] == "numpy",
+            _is_of_package(kind),
             "__dataclass_fields__" in own or "__slots__" in own,
             _slots(kind),
         )
     return found
+
+
+def _is_of_package(kind: type[Any]) -> bool:
+    loaded = sys.modules.get(str(kind.__module__))
+    path = getattr(loaded, "__file__", None)
+    return isinstance(path, str) and author_of_file(path) is Author.PACKAGE
 
 
 def _numpy(value: Any, kind: type[Any]) -> object:

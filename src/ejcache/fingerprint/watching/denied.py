@@ -56,12 +56,22 @@ _SOME_OF_USERS: Final[dict[str, frozenset[str]]] = {
     "gc": frozenset({"collect", "isenabled", "is_tracked", "freeze", "unfreeze", "get_freeze_count"}),
     "sys": frozenset(
         {
-            *("_current_exceptions", "_current_frames", "_getframe", "_getframemodulename", "exit"),
+            *(
+                "_current_exceptions",
+                "_current_frames",
+                "_getframe",
+                "_getframemodulename",
+                "exit",
+                "getrecursionlimit",
+            ),
             *("getallocatedblocks", "getprofile", "getrefcount", "getsizeof", "gettrace", "setprofile", "settrace"),
         }
     ),
 }
 """Functions that only the user's code may not call. A library's use of them is guarded, or means nothing."""
+
+_OF_THREAD: Final = frozenset({"active_count", "current_thread", "enumerate", "main_thread"})
+"""Functions of `threading`, in Python, that only the user's code may not call: their results differ between threads."""
 
 _NOW: Final = frozenset({"now", "today", "utcnow", "fromtimestamp", "astimezone"})
 _READS: Final = frozenset({"read", "readline", "readlines", "readinto", "read1", "readall", "__next__"})
@@ -169,7 +179,8 @@ def examine_call(called: Any, first: object, *, of_user: bool) -> CallEffect | N
         first, called = called.__self__, called.__func__
     kind = type(called)
     if kind is FunctionType:
-        return None
+        of_thread = of_user and called.__module__ == "threading" and called.__name__ in _OF_THREAD
+        return CallEffect(f"calls threading.{called.__name__}()") if of_thread else None
     if kind is BuiltinFunctionType:
         owner = called.__self__
         if owner is None or isinstance(owner, ModuleType):

@@ -104,6 +104,9 @@ def choose(question: Question) -> Chosen:
             continue
         current = current_values(guards)
         outcome = guards.match(current)
+        if outcome == 0 and record.proven is not None and not guards.base_seen:
+            # It was proven from the state before a trace, in which a library had not set itself up yet.
+            outcome = "no trace has begun in this state of its libraries yet"
         if not isinstance(outcome, str):
             return Chosen(record)
         missed = missed or outcome

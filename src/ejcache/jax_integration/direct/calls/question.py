@@ -110,6 +110,7 @@ def ask(
         *program_independent_parts(devices.backend, settings),
         jax.__version__,
         _PYTHON,
+        _decimal_context(),
         fixed_hash_seed(),
     )
     key = direct_record_key(name, *identity)
@@ -118,6 +119,18 @@ def ask(
     document = read_document(key, policy, settings) or DirectDocument(name)
     fitting, missed = _fitting(document, walked)
     return Question(call, devices, begin, walked, key, document, fitting, missed)
+
+
+def _decimal_context() -> str:
+    """How decimal numbers are computed now; empty if that is as Python begins."""
+    decimal = sys.modules.get("decimal")
+    if decimal is None:
+        return ""
+    texts = [
+        repr((each.prec, each.rounding, each.Emin, each.Emax, each.clamp, sorted(map(str, each.traps.items()))))
+        for each in (decimal.getcontext(), decimal.DefaultContext)
+    ]
+    return "" if texts[0] == texts[1] else texts[0]
 
 
 def walk_function(roots: Callable[[], Mapping[str, object]]) -> Walk:

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.fingerprint.coverage import Coverage
-from ejcache.fingerprint.guards import current_values, make_guards
+from ejcache.fingerprint.guards import current_values, make_guards, stepped
 from ejcache.fingerprint.guards_format import encode_guards
 from ejcache.fingerprint.library import is_library_code
 from ejcache.fingerprint.refusal import RefusedError
@@ -182,7 +182,7 @@ def _compare(question: Question, record: DirectRecord, made: Made, fastpath: Any
             Verdict.UNPROVEN,
             "a process with another hash seed must trace it before its record is used, as this one has",
         )
-    proven = record._replace(proven=witness())
+    proven = record._replace(proven=witness(), guards={**record.guards, "base_seen": True})
     sentence = "this process has traced it again and found the same program; the next one will not trace"
     return Learnt(Verdict.UNPROVEN, sentence, with_record(document, proven))
 
@@ -235,7 +235,10 @@ def _extended(question: Question, chosen: Chosen, made: Made, fastpath: Any) -> 
         return None
     if difference_to_record(record.fastpath, fastpath, made.target, question.call, question.devices) is not None:
         return None
-    extended = guards.with_variant(before)
+    goes_on = stepped(before)
+    if goes_on:
+        raise RefusedError(goes_on)
+    extended = guards.with_variant(before) if before else guards._replace(base_seen=True)
     if extended is guards or not is_independent(record.recorded):
         return None
     proven = record._replace(guards=encode_guards(extended), proven=witness())
