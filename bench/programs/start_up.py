@@ -117,11 +117,10 @@ def _enable(who: str, cache: str, phases: Phases, records: list[int]) -> float:
 
 def _note_sizes(records: list[int]) -> None:
     from ejcache.jax_integration.direct import record_store
-
-    encode = record_store.encode_document
+    from ejcache.jax_integration.direct.records import encode_document
 
     def noted(document: Any) -> bytes | None:
-        payload = encode(document)
+        payload = encode_document(document)
         records.append(len(payload or b""))
         return payload
 

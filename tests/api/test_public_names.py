@@ -12,7 +12,7 @@ from helpers import ROOT, run_program
 
 import ejcache
 import ejcache.errors
-from ejcache.jax_integration.decorator import JitOptions
+from ejcache.jax_integration.decorator import EjitOptions, JitOptions
 from ejcache.settings.table import SETTINGS
 
 
@@ -75,7 +75,13 @@ def test_ejit_has_the_options_of_jit():
     """The typed keywords are those of the installed `jax.jit`, and `help` shows them."""
     parameters = set(inspect.signature(jax.jit).parameters) - {"fun"}
     assert set(JitOptions.__annotations__) == parameters
-    assert inspect.signature(ejcache.ejit) == inspect.signature(jax.jit)
+    own = [name for name in EjitOptions.__annotations__ if name not in JitOptions.__annotations__]
+    shown = inspect.signature(ejcache.ejit)
+    assert own == ["direct", "reads"]
+    assert shown.replace(parameters=[p for p in shown.parameters.values() if p.name not in own]) == inspect.signature(
+        jax.jit
+    )
+    assert set(own) <= set(shown.parameters)
 
 
 def test_a_variable_that_jax_refuses(run_python):

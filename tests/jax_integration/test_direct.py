@@ -233,3 +233,12 @@ def test_a_jax_of_another_build_has_no_direct_mode(monkeypatch, tmp_path, caplog
     twice, thrice = (ejcache.ejit(lambda x, by=by: x * by, direct=True) for by in (2, 3))
     assert (int(twice(2)), int(thrice(2))) == (4, 6)
     assert sum("direct mode is off" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_the_cache_can_be_enabled_again_after_a_direct_function(tmp_path):
+    """What direct mode puts around JAX's function does not make JAX look like another version."""
+    ejcache.enable(str(tmp_path / "one"))
+    assert int(ejcache.ejit(lambda x: x + 1, direct=True)(1)) == 2
+    ejcache.disable()
+    cache = ejcache.enable(str(tmp_path / "two"))
+    assert ejcache.active() is cache

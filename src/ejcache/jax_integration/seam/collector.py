@@ -47,8 +47,7 @@ class OldObjects:
     """Leaves the objects that exist now out of the next full collection that Python begins by itself.
 
     They are collected as ever after that one; at `gc.collect()`, before which they are put back; and when the program
-    exits, unless that would change nothing (`exiting`). So what is garbage among them waits for one more full
-    collection at most. Twice in a process at most.
+    exits. So what is garbage among them waits for one more full collection at most. Twice in a process at most.
 
     A program that freezes objects itself is left alone until it exits, and so is one that has switched the collector
     off. Python 3.14 has no full collections of its own, so nothing happens there.
@@ -57,7 +56,6 @@ class OldObjects:
     def __init__(self) -> None:
         self._times = 0
         self._is_watching = False
-        self._is_wanted = False
         self._later: list[object] | None = None
 
     def leave_out(self) -> None:
@@ -67,7 +65,6 @@ class OldObjects:
         if gc.get_freeze_count() > _FROZEN_BY_PYTHON if self._later is None else not _is_collected(self._later):
             return
         self._times += 1
-        self._is_wanted = True
         gc.freeze()
         self._later = []
         if not self._is_watching:
@@ -81,21 +78,11 @@ class OldObjects:
         if later is not None and _is_collected(later):
             gc.unfreeze()
 
-    def stop(self) -> None:
-        """Have all of them collected again, now and when the program exits."""
-        self._is_wanted = False
-        self.put_back()
-
     def end(self) -> None:
-        """The program exits: have all objects collected, even those that the program froze; or none."""
+        """The program exits: have all objects collected, even those that the program froze: looking takes longer."""
         if self._later is not None:
             gc.unfreeze()
         self._later = None
-        if self._is_wanted:
-            from ejcache.jax_integration.seam.exiting import collections_change_nothing
-
-            if collections_change_nothing():
-                gc.freeze()
 
     def _collecting(self, phase: str, about: dict[str, int]) -> None:
         if self._later is not None and about["generation"] == _OLDEST and (phase == "stop" or _is_asked_for()):
@@ -169,7 +156,7 @@ class CollectorPatch:
         while self._originals:
             module, name, original = self._originals.pop()
             setattr(module, name, original)
-        old_objects.stop()
+        old_objects.put_back()
 
     def after_fork_in_child(self) -> None:
         """The thread that raised the threshold may not exist here."""
