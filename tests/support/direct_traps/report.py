@@ -93,6 +93,9 @@ def _judge_direct(trap: Trap, answers: dict[str, dict[str, Any]], problems: list
     proven, why_unproven = _verdict(answers["prove"])
     if unchanged == "hit" and answers["hit"]["traced"] and not trap.traced_before:
         problems.append("hit: the body of the function ran")
+    if changed == "hit" and "plain 2" not in answers:
+        problems.append("changed: it hit, and was traced all the same, so that there is nothing to compare it with")
+        changed = "FAILED"
     if changed == "hit":
         right = _same(trap, answers["changed"], answers["plain 2"]) and _same_program(answers)
         changed = "right" if right else STALE
