@@ -278,7 +278,7 @@ step(jnp.ones((64, 64)), jnp.ones((8, 64)))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="direct mode needs Python 3.12")
-def test_what_is_said_of_direct_mode(shell, tmp_path, clean_environment):
+def test_what_is_said_of_direct_mode(shell, tmp_path, clean_environment, monkeypatch):
     """A session prints what docs/direct.md shows, but for times, what other programs did, and keys."""
 
     def comparable(text):
@@ -286,6 +286,7 @@ def test_what_is_said_of_direct_mode(shell, tmp_path, clean_environment):
         text = re.sub(r"\d+\w+ ago|in [\d.]+ s|saved \S+ of \S+ s:.*stored", "N", text)
         return [line for line in text.splitlines() if not line.startswith(("cache ", "key ", "nearest ", "  (", "$"))]
 
+    monkeypatch.setenv("EJCACHE_DIRECT_CHECK_ONE_IN", "0")  # one start in twenty would trace
     (tmp_path / "train.py").write_text(DIRECT)
     for _ in range(2):
         shell("ejcache run train.py")
