@@ -136,6 +136,32 @@ def test_what_no_content_describes_refuses(name, monkeypatch, restored_random):
     assert said in refusal
 
 
+class Temporary:
+    """Its finalizer removes a file; it refers to itself, so only a garbage collection ends it."""
+
+    def __init__(self, path, ended):
+        self.itself, self.path, self.ended = self, path, ended
+
+    def __del__(self):
+        self.path.unlink()
+        self.ended.append(self.path)
+
+
+def test_a_finalizer_is_not_counted(tmp_path):
+    """A garbage collection during a trace may end any object of the program, and the trace did not cause that."""
+    path, ended = tmp_path / "kept", []
+    path.touch()
+    Temporary(path, ended)
+
+    def until_collected():
+        kept = []
+        while not ended:
+            kept.append([kept])
+
+    assert recorded(until_collected).refusal is None
+    assert ended
+
+
 @pytest.fixture
 def restored_random():
     python, numpy = random.getstate(), np.random.get_state()

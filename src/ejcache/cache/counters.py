@@ -21,13 +21,11 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DIRECT_VERDICTS", "MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats"]
+__all__ = ["MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats", "Verdict"]
 
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
 _DIRECT_PREFIX: Final = "direct_"
-DIRECT_VERDICTS: Final = ("hit", "checked", "wrong", "unproven", "missed", "refused", "plain")
-"""The verdicts of direct mode, in the order in which they are shown."""
 _COUNTS: Final = ("hits", "misses", "stores", "errors", "corrupt")
 
 
@@ -89,6 +87,25 @@ class Skip(StrEnum):
     """The storage failed."""
     FORBIDDEN = "forbidden"
     """It was not compiled, because the program forbids compilations."""
+
+
+class Verdict(StrEnum):
+    """What direct mode did with a call; in the order in which verdicts are shown."""
+
+    HIT = "hit"
+    """The executable was found without tracing."""
+    CHECKED = "checked"
+    """It would have hit; it traced instead, and found the same program."""
+    WRONG = "wrong"
+    """It would have hit; it traced instead, and found another program: an error of direct mode."""
+    UNPROVEN = "unproven"
+    """Nothing has changed since the record was written, and now a second process has traced, to prove it."""
+    MISSED = "missed"
+    """There was no record of this state; there is one now, or the sentence says why not."""
+    REFUSED = "refused"
+    """The function reads or does something that a record cannot describe."""
+    PLAIN = "plain"
+    """The call is one that plain `jax.jit` serves."""
 
 
 class Stats(NamedTuple):
@@ -173,7 +190,7 @@ class Stats(NamedTuple):
     def direct(self) -> dict[str, int]:
         """Calls of direct functions for each verdict that occurred: `hit`, `refused` and so on."""
         counted = self._by_prefix(_DIRECT_PREFIX)
-        return {verdict: counted[verdict] for verdict in (*DIRECT_VERDICTS, *counted) if verdict in counted}
+        return {verdict: counted[verdict] for verdict in (*Verdict, *counted) if verdict in counted}
 
     @property
     def direct_words(self) -> str:
@@ -226,7 +243,7 @@ class Stats(NamedTuple):
                 **{name: count(f"preload_{name}") for name in ("loaded", "hits", "unused", "bytes")},
                 "seconds": seconds("preload_seconds"),
             },
-            "direct": {verdict: count(f"{_DIRECT_PREFIX}{verdict}") for verdict in DIRECT_VERDICTS},
+            "direct": {verdict: count(f"{_DIRECT_PREFIX}{verdict}") for verdict in Verdict},
             "checks": self._by_prefix("check_"),
             "misses_by_reason": self.misses_by_reason,
             "skipped": self.skipped,

@@ -2,12 +2,14 @@
 
 Python 3.12 and later report the start of each code object (`sys.monitoring`), and each one is reported once. In code of
 the user and of packages other than JAX, calls are reported, too: they find clocks and random numbers, which C code
-computes. An audit hook finds the files that C code opens. Code of other threads is not counted.
+computes. An audit hook finds the files that C code opens. Code of other threads is not counted, and neither are the
+finalizers that a garbage collection runs: they belong to what happened before.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import threading
 from types import FunctionType
@@ -109,6 +111,7 @@ class Coverage:
         # What ran in an earlier recording is not reported again otherwise.
         _monitoring.restart_events()
         report_to(self._refuse_in_thread, thread=self._owner)
+        gc.callbacks.append(self._on_collection)
         _monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME)
         return self
 
@@ -118,6 +121,7 @@ class Coverage:
         tool, self._tool = self._tool, None
         if tool is None:
             return
+        gc.callbacks.remove(self._on_collection)
         self._thread = _NOBODY
         report_to(None)
         events = _monitoring.events
@@ -144,6 +148,12 @@ class Coverage:
             self._pauses -= 1
             if not self._pauses and self._tool is not None:
                 self._thread = self._owner
+
+    def _on_collection(self, phase: str, _about: dict[str, int]) -> None:
+        if phase == "start":
+            self.pause()
+        else:
+            self.resume()
 
     def _refuse(self, sentence: str) -> None:
         if self.refusal is None and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as below

@@ -34,7 +34,7 @@ from ejcache.fingerprint.guarding.places import (
 )
 from ejcache.fingerprint.guarding.tokens import ABSENT, functions_of, nested_codes, short, token, token_of_module
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.watching.author import Author, author_of_file
+from ejcache.fingerprint.watching.author import Author, author_of_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -230,10 +230,6 @@ _STEPPED: Final = frozenset({itertools.count, GeneratorType})
 """What goes on at each use. JAX numbers its objects with such values, which says nothing about a program."""
 
 
-def _is_of_package(module: str) -> bool:
-    return author_of_file(source_file(module) or "") is Author.PACKAGE
-
-
 def stepped(before: Vector) -> str | None:
     """What a trace has changed in a library that is not set up once, but goes on: a counter, a generator of numbers.
 
@@ -256,9 +252,9 @@ _OF_EVERY_MODULE: Final = frozenset({"__build_class__", "__doc__", "__loader__",
 
 def _digest(module: str, name: str, value: object) -> bytes:
     kind = type(value)
-    if isinstance(value, Random) and _is_of_package(module):
+    if isinstance(value, Random) and author_of_module(module) is Author.PACKAGE:
         return short(("random", value.getstate()))
-    if kind in _STEPPED and _is_of_package(module):
+    if kind in _STEPPED and author_of_module(module) is Author.PACKAGE:
         if kind is GeneratorType:
             raise RefusedError(f"{module}.{name} is a generator")
         return short((kind.__name__, repr(value)))

@@ -27,7 +27,7 @@ def _roots() -> tuple[str, ...]:
     named = {sysconfig.get_paths()[name] for name in _SCHEMES}
     # A virtual environment may show the packages of another directory, which a `.pth` file adds to the search path.
     named |= {path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}}
-    # ejcache runs while a function is traced, and is no part of the function, also where it is installed as editable.
+    # ejcache runs while a function is traced, and does not belong to it, also where it is installed as editable.
     named.add(str(Path(__file__).parent.parent))
     return tuple(sorted({each + os.sep for path in named for each in (path, os.path.realpath(path))}, key=len))[::-1]
 

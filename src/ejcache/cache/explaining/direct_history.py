@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ejcache.cache.counters import DIRECT_VERDICTS
+from ejcache.cache.counters import Verdict
 from ejcache.keys.key import listed_name
 
 if TYPE_CHECKING:
@@ -127,4 +127,4 @@ def _histories(verdicts: Iterable[GivenVerdict]) -> list[DirectHistory]:
 
 
 def _in_order(counts: Counter[str]) -> dict[str, int]:
-    return {verdict: counts[verdict] for verdict in (*DIRECT_VERDICTS, *counts) if verdict in counts}
+    return {verdict: counts[verdict] for verdict in (*Verdict, *counts) if verdict in counts}

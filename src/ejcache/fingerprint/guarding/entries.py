@@ -133,12 +133,16 @@ def _is_memo(holder: object, leaf: Leaf) -> bool:
     """Whether an object counts there, or an object of JAX remembers something there, or will: `_stripped_weak_type`."""
     if not leaf.attribute.startswith("_") or leaf.nested:
         return False
-    package = str((holder if isinstance(holder, type) else type(holder)).__module__).partition(".")[0]
-    if type(leaf.value) is int and package in _COUNTING and _COUNTER.search(leaf.attribute):
-        return True
+    if type(leaf.value) is int and _COUNTER.search(leaf.attribute):
+        return _package_of(holder) in _COUNTING
     if leaf.value is not None and is_plain(leaf.value):
         return False
     return str(type(holder).__module__).startswith("jax.")
+
+
+def _package_of(holder: object) -> str:
+    kind = holder if isinstance(holder, type) else type(holder)
+    return str(kind.__module__).partition(".")[0]
 
 
 def _is_users(function: FunctionType) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import sys
 import threading
 from contextvars import ContextVar
 from enum import Enum
@@ -17,7 +16,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.fingerprint.code import code_digest
-from ejcache.fingerprint.watching.author import Author, author_of_file
+from ejcache.fingerprint.watching.author import Author, author_of_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,20 +175,14 @@ def _kind_of(kind: type[Any]) -> _Kind:
     if found is None:
         own = class_dict(kind)
         found = _kinds[kind] = _Kind(
-            # Classes that C extensions create may have a module that is no text.
+            # Classes that C extensions create may have a module whose name is not a text.
             f"{kind.__module__}:{kind.__qualname__}",
             str(kind.__module__).partition(".")[0] == "numpy",
-            _is_of_package(kind),
+            author_of_module(str(kind.__module__)) is Author.PACKAGE,
             "__dataclass_fields__" in own or "__slots__" in own,
             _slots(kind),
         )
     return found
-
-
-def _is_of_package(kind: type[Any]) -> bool:
-    loaded = sys.modules.get(str(kind.__module__))
-    path = getattr(loaded, "__file__", None)
-    return isinstance(path, str) and author_of_file(path) is Author.PACKAGE
 
 
 def _numpy(value: Any, kind: type[Any]) -> object:

@@ -61,7 +61,7 @@ _LISTENED: Final = "jax._src.monitoring"
 
 
 def tells_listeners(frame: FrameType | None) -> bool:
-    """Whether a frame is below a call of a listener to JAX's events, which is no part of what is traced."""
+    """Whether a frame is below a call of a listener to JAX's events, which does not belong to what is traced."""
     while frame is not None:
         if frame.f_globals.get("__name__") == _LISTENED:
             return True

@@ -1,7 +1,7 @@
-"""What traced code may not do, because its result is no function of what a fingerprint describes.
+"""What traced code may not do, because its result depends on more than a fingerprint describes.
 
 Two tables: functions written in C, which are recognised where user or package code calls them; and functions of the
-standard library written in Python, which are recognised when they start, with whoever called them.
+standard library written in Python, which are recognised when they start, and refused for the code that causes the call.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.jax_integration.direct.checked import checked_list, checked_text
 from ejcache.jax_integration.direct.shardings import decode_spec, encode_spec
 from ejcache.jax_integration.direct.signature import encode_layout
 from ejcache.jax_integration.direct.trees.call_objects import CallObjects
@@ -192,7 +193,7 @@ def decode_fastpath(record: Any, call: ParsedCall, devices: Devices) -> Fastpath
     """What a record says, for a call with the signature under which it was stored.
 
     Raises:
-        EntryCorruptError: it is no record, or one of another version.
+        EntryCorruptError: it is damaged, or of another version.
         RefusedError: it names what this process or this call does not have.
     """
     if type(record) is not dict or set(record) != _FIELDS:
@@ -216,7 +217,7 @@ def _decode(record: dict[str, Any], call: ParsedCall, devices: Devices) -> Fastp
         raise EntryCorruptError(f"a tree of {tree.num_leaves} leaves for {len(outputs)} outputs")
     if len(kept) != len(call.leaves) or sum(kept) != len(inputs):
         raise EntryCorruptError(f"{sum(kept)} of {len(kept)} leaves for {len(inputs)} inputs and {len(call.leaves)}")
-    options = base64.b64decode(_text(record["options"]), validate=True)
+    options = base64.b64decode(checked_text(record["options"]), validate=True)
     if len(options) > _MAX_OPTIONS:
         raise EntryCorruptError("compile options that are too large")
     assigned = devices.decode_devices(record["devices"])
@@ -224,7 +225,7 @@ def _decode(record: dict[str, Any], call: ParsedCall, devices: Devices) -> Fastp
     if used and not used <= set(assigned):
         raise EntryCorruptError("shardings on devices that the executable does not have")
     parts = FastpathParts(
-        name=_text(record["name"]),
+        name=checked_text(record["name"]),
         out_tree=tree,
         in_shardings=tuple(sharding for sharding, _ in inputs),
         in_layouts=tuple(layout for _, layout in inputs),
@@ -259,7 +260,7 @@ class _OutputReader:
             if not isinstance(sharding, NamedSharding):
                 raise EntryCorruptError("the type of an array has a spec, and its sharding no mesh")
             in_type = NamedSharding(sharding.mesh.abstract_mesh, decode_spec(spec))
-        aval = ShapedArray(sizes, np.dtype(_text(dtype)), bool(_number(weak, 2)), sharding=in_type)
+        aval = ShapedArray(sizes, np.dtype(checked_text(dtype)), bool(_number(weak, 2)), sharding=in_type)
         return aval, sharding, bool(_number(committed, 2))
 
 
@@ -269,7 +270,7 @@ def _input(value: Any, shardings: list[Any]) -> tuple[Any, Any]:
 
 
 def _kernels(value: Any) -> tuple[str, ...]:
-    names = tuple(_text(name) for name in _list(value))
+    names = tuple(checked_text(name) for name in _list(value))
     if not all(map(is_known_kernel, names)):
         raise EntryCorruptError("kernels that no record may have")
     return names
@@ -285,15 +286,7 @@ def _layout(value: Any) -> Layout:
 
 
 def _list(value: Any) -> list[Any]:
-    if type(value) is not list or len(value) > _MAX_LEAVES:
-        raise EntryCorruptError("a list is missing, or too long")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise EntryCorruptError("a text is missing")
-    return value
+    return checked_list(value, most=_MAX_LEAVES)
 
 
 def _number(value: Any, below: int) -> int:
@@ -303,7 +296,7 @@ def _number(value: Any, below: int) -> int:
 
 
 def _bits(value: Any) -> tuple[bool, ...]:
-    text = _text(value)
+    text = checked_text(value)
     if len(text) > _MAX_LEAVES or text.strip("01"):
         raise EntryCorruptError("the bits of a record are no bits")
     return tuple(bit == "1" for bit in text)

@@ -28,6 +28,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.errors import EntryCorruptError, InvalidKeyError
+from ejcache.jax_integration.direct.checked import checked_text
 from ejcache.util.key_text import check_key
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def decode_document(payload: bytes) -> DirectDocument:
         if about["version"] != _VERSION:
             raise EntryCorruptError("a direct record of a later version")
         records = tuple(_record(fields) for fields in about["records"][:_MAX_RECORDS])
-        return DirectDocument(_text(about["function"]), records, _text(about["off"]))
+        return DirectDocument(checked_text(about["function"]), records, checked_text(about["off"]))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidKeyError) as exc:
         raise EntryCorruptError("the payload is not a direct record") from exc
 
@@ -144,11 +145,12 @@ def decode_document(payload: bytes) -> DirectDocument:
 def _record(fields: dict[str, Any]) -> DirectRecord:
     proven = fields["proven"]
     return DirectRecord(
-        walk=_text(fields["walk"]),
-        tokens={_text(path): _text(token) for path, token in _object(fields["tokens"]).items()},
+        walk=checked_text(fields["walk"]),
+        tokens={checked_text(path): checked_text(token) for path, token in _object(fields["tokens"]).items()},
         guards=_object(fields["guards"]),
         variables={
-            _text(name): None if value is None else _text(value) for name, value in _object(fields["variables"]).items()
+            checked_text(name): None if value is None else checked_text(value)
+            for name, value in _object(fields["variables"]).items()
         },
         entry=check_key(fields["entry"]),
         fastpath=_object(fields["fastpath"]),
@@ -161,16 +163,10 @@ def _witness(fields: dict[str, Any]) -> Witness:
     time = fields["time"]
     if type(time) not in {int, float} or not 0.0 <= time < 1e15:
         raise ValueError(time)
-    return Witness(_text(fields["process"]), _text(fields["seed"]), float(time))
+    return Witness(checked_text(fields["process"]), checked_text(fields["seed"]), float(time))
 
 
 def _object(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
-        raise ValueError(value)
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
         raise ValueError(value)
     return value

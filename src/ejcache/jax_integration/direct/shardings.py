@@ -22,6 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.jax_integration.direct.checked import checked_list, checked_text
 from ejcache.jax_integration.seam.direct.fastpath import (
     gspmd_devices,
     gspmd_proto,
@@ -81,7 +82,7 @@ class Devices:
 
     def decode_devices(self, value: Any) -> tuple[Any, ...]:
         """The devices at these positions, of which none is there twice."""
-        positions = _list(value, _MAX_DEVICES)
+        positions = checked_list(value, most=_MAX_DEVICES)
         devices = tuple(self.decode_device(position) for position in positions)
         if not devices or len(set(devices)) != len(devices):
             raise EntryCorruptError("a list of devices is empty, or names a device twice")
@@ -114,13 +115,13 @@ class Devices:
         """
         about = _fields(value, "devices", "shape", "names", "types")
         devices = self.decode_devices(about["devices"])
-        shape, names, types = (_list(about[name], _MAX_DIMENSIONS) for name in ("shape", "names", "types"))
+        shape, names, types = (checked_list(about[name], most=_MAX_DIMENSIONS) for name in ("shape", "names", "types"))
         try:
             array = np.empty(len(devices), dtype=object)
             array[:] = devices
-            kinds = tuple(AxisType[_text(name)] for name in types)
+            kinds = tuple(AxisType[checked_text(name)] for name in types)
             sizes = [_size(size) for size in shape]
-            return Mesh(array.reshape(sizes), tuple(map(_text, names)), axis_types=kinds)
+            return Mesh(array.reshape(sizes), tuple(map(checked_text, names)), axis_types=kinds)
         except (ValueError, KeyError, TypeError) as exc:
             raise EntryCorruptError("a mesh that cannot be") from exc
 
@@ -149,10 +150,10 @@ class Devices:
         Raises:
             EntryCorruptError: it is none.
         """
-        written = _list(value, 4)
+        written = checked_list(value, most=4)
         memory = written[-1] if written else None
         if memory is not None:
-            _text(memory)
+            checked_text(memory)
         try:
             match written:
                 case ["single", device, _]:
@@ -183,7 +184,7 @@ def decode_spec(value: Any) -> PartitionSpec:
     Raises:
         EntryCorruptError: it is none.
     """
-    return PartitionSpec(*[_axes(each) for each in _list(value, _MAX_DIMENSIONS)])
+    return PartitionSpec(*[_axes(each) for each in checked_list(value, most=_MAX_DIMENSIONS)])
 
 
 def _partition(axes: Any) -> Any:
@@ -199,7 +200,11 @@ def _axes(value: Any) -> Any:
         return None
     if value == _UNCONSTRAINED:
         return PartitionSpec.UNCONSTRAINED
-    return tuple(_text(name) for name in _list(value, _MAX_DIMENSIONS)) if isinstance(value, list) else _text(value)
+    return (
+        tuple(checked_text(name) for name in checked_list(value, most=_MAX_DIMENSIONS))
+        if isinstance(value, list)
+        else checked_text(value)
+    )
 
 
 def _name(name: Any) -> str:
@@ -214,18 +219,6 @@ def is_mesh(value: Any) -> bool:
 
 
 # -- checked reading -----------------------------------------------------------------------------------------------
-
-
-def _list(value: Any, most: int) -> list[Any]:
-    if type(value) is not list or len(value) > most:
-        raise EntryCorruptError("a list is missing, or too long")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise EntryCorruptError("a text is missing")
-    return value
 
 
 def _size(value: Any) -> int:

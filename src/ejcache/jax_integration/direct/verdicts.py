@@ -9,35 +9,16 @@ import collections
 import json
 import time
 from contextlib import suppress
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.appended_log import AppendedLog
+from ejcache.cache.counters import Verdict
 from ejcache.cache.run_counts import announce_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Verdict", "VerdictRecord", "last_verdicts", "read_verdicts", "record_verdict"]
-
-
-class Verdict(StrEnum):
-    """What direct mode did with a call."""
-
-    HIT = "hit"
-    """The executable was found without tracing."""
-    CHECKED = "checked"
-    """It would have hit; it traced instead, and found the same program."""
-    WRONG = "wrong"
-    """It would have hit; it traced instead, and found another program: an error of direct mode."""
-    UNPROVEN = "unproven"
-    """Nothing has changed since the record was written, and now a second process has traced, to prove it."""
-    MISSED = "missed"
-    """There was no record of this state; there is one now, or the sentence says why not."""
-    REFUSED = "refused"
-    """The function reads or does something that a record cannot describe."""
-    PLAIN = "plain"
-    """The call is one that plain `jax.jit` serves."""
 
 
 class VerdictRecord(NamedTuple):

@@ -44,15 +44,13 @@ class Observed:
     """What was seen while a call was traced.
 
     Attributes:
-        coverage: what ran; None if nothing was recorded.
+        coverage: what ran; None if nothing was recorded, because nobody asked or another thread was being recorded.
         made: the executables that JAX got.
-        busy: another thread was being recorded.
     """
 
     def __init__(self) -> None:
         self.coverage: Coverage | None = None
         self.made: list[Made] = []
-        self.busy = False
 
 
 class Learnt(NamedTuple):
@@ -79,14 +77,11 @@ def observed(*, recording: bool) -> Iterator[Observed]:
     found = Observed()
     with contextlib.ExitStack() as stack:
         found.made = stack.enter_context(watch_made())
-        if recording:
-            if _recording.acquire(blocking=False):
-                stack.callback(_recording.release)
-                # A library's function that was called before would not run, and what it reads would not be seen.
-                forget_traces(is_library_code)
-                found.coverage = stack.enter_context(_recorded(Coverage()))
-            else:
-                found.busy = True
+        if recording and _recording.acquire(blocking=False):
+            stack.callback(_recording.release)
+            # A library's function that was called before would not run, and what it reads would not be seen.
+            forget_traces(is_library_code)
+            found.coverage = stack.enter_context(_recorded(Coverage()))
         yield found
 
 
@@ -159,20 +154,16 @@ def learn(question: Question, chosen: Chosen, seen: Observed, result: Any, *, st
 
 def _compare(question: Question, record: DirectRecord, made: Made, fastpath: Any, *, gone: str) -> Learnt:
     """A record of this state exists: the key and the structure of the results must be those that it names."""
-    document = question.document
+    wrong = ""
     if made.key != record.entry:
-        why = (
-            f"tracing gave {made.key}, and the record of the same state {record.entry}; the record is deleted, and "
-            "direct mode is off for this function with these arguments"
-        )
-        return Learnt(Verdict.WRONG, why, without_record(document, record, why=why))
-    different = difference_to_record(record.fastpath, fastpath, made.target, question.call, question.devices)
-    if different is not None:
-        why = (
-            f"tracing gave the program of its record, but {different}; the record is deleted, and direct mode is off "
-            "for this function with these arguments"
-        )
-        return Learnt(Verdict.WRONG, why, without_record(document, record, why=why))
+        wrong = f"tracing gave {made.key}, and the record of the same state {record.entry}"
+    else:
+        different = difference_to_record(record.fastpath, fastpath, made.target, question.call, question.devices)
+        if different is not None:
+            wrong = f"tracing gave the program of its record, but {different}"
+    if wrong:
+        why = f"{wrong}; the record is deleted, and direct mode is off for this function with these arguments"
+        return Learnt(Verdict.WRONG, why, without_record(question.document, record, why=why))
     if gone:
         return Learnt(Verdict.MISSED, gone)
     if record.proven is not None:
@@ -184,7 +175,7 @@ def _compare(question: Question, record: DirectRecord, made: Made, fastpath: Any
         )
     proven = record._replace(proven=witness(), guards={**record.guards, "base_seen": True})
     sentence = "this process has traced it again and found the same program; the next one will not trace"
-    return Learnt(Verdict.UNPROVEN, sentence, with_record(document, proven))
+    return Learnt(Verdict.UNPROVEN, sentence, with_record(question.document, proven))
 
 
 def _record(
@@ -242,6 +233,5 @@ def _extended(question: Question, chosen: Chosen, made: Made, fastpath: Any) -> 
     if extended is guards or not is_independent(record.recorded):
         return None
     proven = record._replace(guards=encode_guards(extended), proven=witness())
-    document = question.document._replace(records=tuple(r for r in question.document.records if r is not record))
     sentence = f"{chosen.missed}; tracing from there gave the recorded program, so the next process will not trace"
-    return Learnt(Verdict.UNPROVEN, sentence, with_record(document, proven))
+    return Learnt(Verdict.UNPROVEN, sentence, with_record(question.document, proven))

@@ -69,7 +69,7 @@ def decode_tree(value: Any, devices: Devices, objects: CallObjects) -> Any:
     """The treedef that `encode_tree` wrote, for a call with the same structure.
 
     Raises:
-        EntryCorruptError: this is no tree.
+        EntryCorruptError: the value does not describe a tree.
         RefusedError: it names what this process or this call does not have.
     """
     return _TreeReader(devices, objects).read(value, 0)
