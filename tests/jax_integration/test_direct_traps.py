@@ -39,6 +39,20 @@ SHORT = (
     "library: table",
     "library: config object set at run time",
     "list of switch branches",
+    "NumPy for JAX argument",
+    "primitive's rule by a partial",
+    "pytree registration",
+    "string by identity",
+    "globals by a computed name",
+    "value kept by a library object",
+    "os.environb",
+    "integer digits limit",
+    "warnings turned into errors",
+    "library: getattr with a computed name",
+    "library: getattr on its module",
+    "library: getattr with a name made at run time",
+    "library: getattr on its module with a name made at run time",
+    "library: attrgetter",
 )
 
 

@@ -48,6 +48,8 @@ class Reads(NamedTuple):
     """It keeps or passes on the keys or items of a dictionary, which operators make a set of."""
     view_operators: bool
     """It uses an operator that makes a set of the keys of a dictionary."""
+    identity: bool
+    """It asks whether two values are the same object, and neither of them is a constant."""
     codes: tuple[CodeType, ...]
     """It and the code objects inside it."""
 
@@ -107,6 +109,7 @@ class _Reader:
         self._hash_order = False
         self._views = False
         self._view_operators = False
+        self._identity = False
         self._codes: list[CodeType] = [code]
         self._bound: dict[str, list[tuple[str, int, tuple[str, ...]]]] = {}
         """Variables that hold an imported module or something imported from one."""
@@ -124,6 +127,7 @@ class _Reader:
             self._hash_order,
             self._views,
             self._view_operators,
+            self._identity,
             tuple(self._codes),
         )
 
@@ -192,6 +196,8 @@ class _Reader:
                 self._hash_order = True
             elif operation == "BINARY_OP":
                 self._view_operators |= _operator(argument) in _VIEW_OPERATORS
+            elif operation == "IS_OP":
+                self._identity |= not index or steps[index - 1].operation != "LOAD_CONST"
             elif operation == "LOAD_CONST" and isinstance(argument, frozenset):
                 self._hash_order |= following != "CONTAINS_OP"
 
@@ -288,6 +294,7 @@ class _Reader:
         self._hash_order |= inside.hash_order
         self._views |= inside.views
         self._view_operators |= inside.view_operators
+        self._identity |= inside.identity
         self._codes += inside.codes
 
 

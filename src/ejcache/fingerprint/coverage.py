@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
 import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ejcache.fingerprint.guarding.names import WARNING_FILTERS
+from ejcache.fingerprint.watching.asked import Asked, asks_for_attributes, hides_attribute
 from ejcache.fingerprint.watching.audit import report_to
 from ejcache.fingerprint.watching.author import (
     CO_OPTIMIZED,
@@ -69,6 +72,7 @@ class Coverage:
     Attributes:
         user: the user's code objects that ran, by identity.
         library: the libraries' code objects that ran, by identity.
+        asked: what packages asked objects for by computed names, and settings of the process that the trace went by.
         variables: the names of the environment variables that were read.
         refusal: why what ran cannot be described by its content: "f calls time.time()". None if it can.
         lost_output: sentences about output that a start without tracing does not repeat: "f prints".
@@ -77,6 +81,7 @@ class Coverage:
     def __init__(self) -> None:
         self.user: dict[int, CodeType] = {}
         self.library: dict[int, LibraryCode] = {}
+        self.asked = Asked()
         self.variables: set[str] = set()
         self.refusal: str | None = None
         self.lost_output: list[str] = []
@@ -197,20 +202,26 @@ class Coverage:
         self._with_calls.append(code)
         _monitoring.set_local_events(self._tool, code, _monitoring.events.CALL)
 
-    def _on_call(self, code: CodeType, _offset: int, called: object, first: object) -> None:
+    def _on_call(self, code: CodeType, offset: int, called: object, first: object) -> None:
         if threading.get_ident() != self._thread:
             return
         try:
+            of_user = id(code) in self.user
             if type(called) is _Memoised:
                 self._note_memo(called)
-            finding = examine_call(called, first, of_user=id(code) in self.user)
+            finding = examine_call(called, first, of_user=of_user)
+            if asks_for_attributes(called):
+                if not of_user:
+                    self.asked.note(code, offset, called, first)
+                elif hides_attribute(code, offset, called, first):
+                    finding = CallEffect("asks a function for an attribute whose name it computes")
         except Exception as error:  # an exception here would be the program's
             finding = CallEffect(f"calls what cannot be examined ({error!r})")
         if finding is None or imports(sys._getframe(1)):  # noqa: SLF001  # the documented way to a caller
             return
         sentence = f"{code.co_qualname} {finding.text}"
         if finding.lost_output:
-            self._note_output(sentence)
+            (self._note_warning if finding.warns else self._note_output)(sentence)
         else:
             self._refuse(sentence)
 
@@ -220,6 +231,11 @@ class Coverage:
         if isinstance(function, FunctionType) and author_of_file(function.__code__.co_filename) is Author.PACKAGE:
             code = function.__code__
             self.library.setdefault(id(code), LibraryCode(code, function.__globals__, None))
+
+    def _note_warning(self, sentence: str) -> None:
+        """Note a warning. The filters decide whether it is shown, or becomes an error."""
+        self.asked.places.add(WARNING_FILTERS)
+        self._note_output(sentence)
 
     def _note_output(self, sentence: str) -> None:
         if sentence not in self.lost_output and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as above
@@ -233,7 +249,7 @@ class Coverage:
             self._note_environment(name, frame)
             return True
         if module in ("warnings", "_py_warnings") and name in ("_showwarnmsg", "showwarning"):
-            self._note_output("a warning was shown")
+            self._note_warning("a warning was shown")
             return True
         if module == "logging" and name == "Logger._log":
             caller = nearest(frame)
@@ -254,8 +270,11 @@ class Coverage:
         if caller is None or author_of_frame(caller) is Author.OURS:
             return
         if method == "__getitem__":
-            self.variables.add(str(frame.f_locals.get("key")))
+            key = frame.f_locals.get("key")
+            self.variables.add(os.fsdecode(key) if isinstance(key, bytes) else str(key))
         elif method in ("__setitem__", "__delitem__"):
+            if imports(caller):
+                return  # what a part of a library sets for itself when it is imported
             self._refuse(f"{short_name(caller)} changes the environment variable {frame.f_locals.get('key')}")
         elif method in ("__iter__", "__len__", "__repr__", "copy", "__or__", "__ror__"):
             self._refuse(f"{short_name(caller)} reads all environment variables")

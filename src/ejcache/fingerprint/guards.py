@@ -14,13 +14,14 @@ from __future__ import annotations
 import builtins
 import itertools
 import sys
+import warnings
 from collections import defaultdict
 from random import Random
 from types import GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference
-from ejcache.fingerprint.guarding.names import ALL_NAMES, HIDDEN, names_read
+from ejcache.fingerprint.guarding.names import ALL_NAMES, HIDDEN, WARNING_FILTERS, names_read
 from ejcache.fingerprint.guarding.places import (
     MISSING,
     class_shape,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from ejcache.fingerprint.coverage import LibraryCode
+    from ejcache.fingerprint.watching.asked import Asked
 
 __all__ = [
     "MOST_VARIANTS",
@@ -109,11 +111,12 @@ def _sentence(module: str, path: str) -> str:
     return f"{shown.get(name, f'{module}.{name}')} is not what it was"
 
 
-def make_guards(library: Iterable[LibraryCode]) -> Guards:
+def make_guards(library: Iterable[LibraryCode], asked: Asked | None = None) -> Guards:
     """The guards of the library functions that ran, from the values that they read now.
 
     Args:
         library: the code objects that ran, with their globals.
+        asked: what they asked for by names that are not in their code.
 
     Raises:
         RefusedError: a function has neither a name nor a source.
@@ -122,6 +125,10 @@ def make_guards(library: Iterable[LibraryCode]) -> Guards:
     paths: dict[str, set[str]] = defaultdict(set)
     nameless: dict[str, list[CodeType]] = defaultdict(list)
     attributes: set[str] = set()
+    if asked is not None:
+        attributes |= asked.attributes
+        for where, name in asked.places:
+            paths[where].add(name)
     for each in ran:
         for code in nested_codes(each.code):
             attributes.update(code.co_names)
@@ -209,6 +216,8 @@ def _guard_module(
 
 
 def _value(module: str, name: str) -> object:
+    if (module, name) == WARNING_FILTERS:
+        return _error_filters()
     if name == ALL_NAMES:
         own = sys.modules[module].__dict__
         return sorted(
@@ -217,6 +226,19 @@ def _value(module: str, name: str) -> object:
     if name == HIDDEN:
         return sorted(sys.modules[module].__dict__.keys() & vars(builtins).keys() - _OF_EVERY_MODULE)
     return find(module, name)
+
+
+def _error_filters() -> list[str]:
+    """The filters up to the last one that makes errors of warnings. What others show or hide is lost at a hit."""
+    filters = list(warnings.filters)
+    last = max((index for index, each in enumerate(filters, 1) if each[0] == "error"), default=0)
+    return [_filter_text(each) for each in filters[:last]]
+
+
+def _filter_text(each: tuple[object, ...]) -> str:
+    action, message, category, module, line = each
+    texts = [getattr(pattern, "pattern", pattern) for pattern in (message, module)]
+    return repr((action, texts, token(category), line))
 
 
 def _is_at_home(module: str, name: str, value: object) -> bool:

@@ -19,7 +19,7 @@ from ejcache.fingerprint.kinds import containers, functions, special
 from ejcache.fingerprint.kinds.classes import write_class
 from ejcache.fingerprint.kinds.graph import Description, Graph
 from ejcache.fingerprint.kinds.instances import write_instance
-from ejcache.fingerprint.kinds.real_types import is_subtype
+from ejcache.fingerprint.kinds.real_types import is_library_class, is_subtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -86,6 +86,8 @@ def walk(roots: Mapping[str, object], *, describe: Describe = nothing) -> Walk:
     if graph.hash_order:
         graph.update([b"hash seed", b"%d" % hash("ejcache")])
         graph.tokens[HASH_SEED] = f"{hash('ejcache') & 0xFFFFFFFF:08x}"
+    if graph.shared is not None:
+        graph.update([b"shared", repr(graph.shared).encode()])
     return Walk(graph.digest(), graph.tokens, Codes(graph.codes), graph.user_digest())
 
 
@@ -133,10 +135,13 @@ def _other(node: Node, value: Any) -> None:
     kind = type(value)
     if is_subtype(kind, type):
         write_class(node, value)
-        return
+        if is_library_class(value):
+            return
     description = node.graph.describe(value)
     if description is not None:
         _write_description(node, description)
+        return
+    if is_subtype(kind, type):
         return
     for base, handler in _BASES:
         if is_subtype(kind, base):

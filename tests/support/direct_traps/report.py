@@ -59,7 +59,7 @@ def _program_problems(trap: Trap, answers: dict[str, dict[str, Any]]) -> list[st
     problems = []
     if trap.repeats and same and trap.changed not in {"right", "either"} and one["said"] == two["said"]:
         problems.append("the two versions do not differ")
-    if trap.changed == "right" and one["module"] != two["module"]:
+    if trap.changed == "right" and not _is_right(trap, answers):
         problems.append("the two versions are different programs")
     if trap.repeats and not trap.by_seed and trap.unchanged != "miss" and record["results"] != one["results"]:
         problems.append(f"the first version does not repeat itself: {record['results']} {one['results']}")
@@ -97,7 +97,7 @@ def _judge_direct(trap: Trap, answers: dict[str, dict[str, Any]], problems: list
         problems.append("changed: it hit, and was traced all the same, so that there is nothing to compare it with")
         changed = "FAILED"
     if changed == "hit":
-        right = _same(trap, answers["changed"], answers["plain 2"]) and _same_program(answers)
+        right = _same(trap, answers["changed"], answers["plain 2"]) and _is_right(trap, answers)
         changed = "right" if right else STALE
     if unchanged == "hit" and not _same(trap, answers["hit"], answers["record"]):
         unchanged = WRONG
@@ -133,6 +133,12 @@ def _same(trap: Trap, answer: dict[str, Any], plain: dict[str, Any]) -> bool:
 
 def _same_program(answers: dict[str, dict[str, Any]]) -> bool:
     return answers["plain 1"]["module"] == answers["plain 2"]["module"]
+
+
+def _is_right(trap: Trap, answers: dict[str, dict[str, Any]]) -> bool:
+    """Whether both versions are one program: the text of it may differ only where the case says that they are one."""
+    same = answers["plain 1"]["results"] == answers["plain 2"]["results"]
+    return _same_program(answers) or (trap.changed == "right" and same)
 
 
 def summary(results: Sequence[Result]) -> list[str]:

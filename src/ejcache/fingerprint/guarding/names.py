@@ -13,13 +13,16 @@ from ejcache.fingerprint.watching.author import Author, author_of_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ALL_NAMES", "HIDDEN", "computed_names", "names_read"]
+__all__ = ["ALL_NAMES", "HIDDEN", "WARNING_FILTERS", "computed_names", "names_read"]
 
 ALL_NAMES: Final = "*"
 """In place of a name: which names a module has."""
 
 HIDDEN: Final = "-"
 """In place of a name: which built-in names a module hides."""
+
+WARNING_FILTERS: Final = ("warnings", "filters")
+"""The module and the name of what decides which warnings are shown, and which are errors."""
 
 _COMPUTING: Final = frozenset({"getattr", "hasattr", "setattr"})
 _WHOLE: Final = frozenset({"vars", "__dict__", "dir"})

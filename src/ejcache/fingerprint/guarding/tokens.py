@@ -12,7 +12,7 @@ import hashlib
 import threading
 from contextvars import ContextVar
 from enum import Enum
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.fingerprint.code import code_digest
@@ -29,6 +29,7 @@ __all__ = [
     "instance_items",
     "is_plain",
     "nested_codes",
+    "own_dict",
     "short",
     "token",
     "token_of_module",
@@ -115,7 +116,13 @@ def _cells(closure: tuple[Any, ...], depth: int) -> Iterator[object]:
             content = cell.cell_contents
         except ValueError:
             continue
-        yield token(content, depth - 1 if type(content) is FunctionType else depth - 2)
+        yield token(content, depth - _step(content))
+
+
+def _step(content: object) -> int:
+    """How much deeper what a closure holds is: functions, and those that JAX has transformed, are read further."""
+    kind = type(content)
+    return 1 if kind is FunctionType or kind.__name__ == "PjitFunction" else 2
 
 
 def _object(value: Any, kind: type[Any], depth: int) -> object:
@@ -131,13 +138,13 @@ def _object(value: Any, kind: type[Any], depth: int) -> object:
         parts.append(_numpy(value, kind))
     else:
         parts += [token(each, depth - 1) for each in _inner(value, kind)]
-        if _kind_of(kind).has_fields:
+        if _kind_of(kind).has_fields or kind is SimpleNamespace:
             parts += [(name, token(each, depth - 1)) for name, each in sorted(instance_items(value), key=_first)]
         elif kind is ContextVar:
             parts.append(_plain_or_type(value.get(None)))
         elif _kind_of(kind).of_package or kind is threading.local:
             # What a thread has of its own is not found in the way of other objects.
-            own = sorted((vars(value) if kind is threading.local else _own_dict(value)).items())
+            own = sorted((vars(value) if kind is threading.local else own_dict(value)).items())
             parts += [(name, _plain_or_type(each)) for name, each in own if name[:1] != "_"]
     return tuple(parts)
 
@@ -197,7 +204,7 @@ def _numpy(value: Any, kind: type[Any]) -> object:
 
 def _inner(value: object, kind: type[Any]) -> Iterator[object]:
     """What a wrapper wraps. Asks no `__getattr__` that a program may have written."""
-    own = _own_dict(value)
+    own = own_dict(value)
     of_python = kind.__module__ in ("builtins", "functools")
     if own or of_python:
         for name in _INNER:
@@ -209,7 +216,8 @@ def _inner(value: object, kind: type[Any]) -> Iterator[object]:
                     yield inner
 
 
-def _own_dict(value: object) -> dict[str, Any]:
+def own_dict(value: object) -> dict[str, Any]:
+    """The attributes of an object itself; empty if it has no dictionary."""
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -219,7 +227,7 @@ def _own_dict(value: object) -> dict[str, Any]:
 
 def instance_items(value: object) -> Iterator[tuple[str, Any]]:
     """The attributes that an object itself holds, in its dictionary and its slots."""
-    yield from list(_own_dict(value).items())
+    yield from list(own_dict(value).items())
     for name, member in _kind_of(type(value)).slots:
         try:
             yield name, member.__get__(value)
@@ -251,7 +259,7 @@ def functions_of(value: Any, depth: int = _DEPTH) -> Iterator[FunctionType]:
                 except ValueError:
                     continue
                 if type(content) not in _PLAIN:
-                    yield from functions_of(content, depth - (1 if type(content) is FunctionType else 2))
+                    yield from functions_of(content, depth - _step(content))
         return
     if depth <= 0 or kind in _PLAIN or kind is BuiltinFunctionType or isinstance(value, type | ModuleType | Enum):
         return
@@ -271,7 +279,7 @@ def _parts(value: Any, kind: type[Any]) -> Iterator[object]:
         yield from [each for key, each in list(value.items())[:_MOST_ELEMENTS] if is_plain(key)]
     elif not _kind_of(kind).of_numpy:
         yield from _inner(value, kind)
-        if _kind_of(kind).has_fields:
+        if _kind_of(kind).has_fields or kind is SimpleNamespace:
             yield from (each for _, each in instance_items(value))
 
 

@@ -82,6 +82,8 @@ class Graph:
         self._hash_order = False
         self._views = False
         self._view_operators = False
+        self._identity = False
+        self._named: list[int] = []
         self.tokens: dict[str, str] = {}
         self.layouts: dict[int, Any] = {}
         """What is known of the instances of a class, by its identity."""
@@ -183,6 +185,20 @@ class Graph:
         self._hash_order |= reads.hash_order
         self._views |= reads.views
         self._view_operators |= reads.view_operators
+        self._identity |= reads.identity
+
+    def note_named(self, value: object) -> None:
+        """Note a value that a variable stands for: another one may stand for the same object."""
+        if id(type(value)) in _SCALARS or type(value) is tuple:
+            self._named.append(id(value))
+
+    @property
+    def shared(self) -> list[int] | None:
+        """Which variables stand for the same number, text or tuple, by the first of them. None: nothing asks that."""
+        if not self._identity:
+            return None
+        first: dict[int, int] = {}
+        return [first.setdefault(each, index) for index, each in enumerate(self._named)]
 
     @property
     def hash_order(self) -> bool:

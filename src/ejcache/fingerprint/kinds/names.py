@@ -70,6 +70,7 @@ def _write_chain(node: Node, chain: Chain, function: FunctionType, cells: Mappin
     elif chain.root == "free":
         value = cells.get(chain.name, _MISSING)
         if value is not _MISSING and not is_module(value):
+            node.graph.note_named(value)
             return  # The closure is written as a whole.
     else:
         value = scope.get(chain.name, _MISSING)
@@ -99,6 +100,8 @@ def _write_chain(node: Node, chain: Chain, function: FunctionType, cells: Mappin
     name = forbidden_value(value) or (forbidden_member(value, attributes[0]) if attributes else None)
     if name is not None:
         node.refuse(f"uses {name}" if name == "sys.modules" else f"uses {name}()")
+    if not attributes:
+        node.graph.note_named(value)
     node.child(ARROW + text, value, member=chain.member and not attributes)
 
 

@@ -23,7 +23,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.fingerprint.kinds.annotations import write_annotation
-from ejcache.fingerprint.kinds.forbidden import is_environment
+from ejcache.fingerprint.kinds.forbidden import FORBIDDEN_ATTRIBUTES, is_environment
+from ejcache.fingerprint.kinds.instances import write_attributes
 from ejcache.fingerprint.kinds.libraries import write_library_module
 from ejcache.fingerprint.kinds.real_types import (
     class_text,
@@ -56,6 +57,11 @@ def write_logger(node: Node, value: Any) -> None:
     node.write(b"logger", str(value.__dict__.get("name")).encode())
     node.write(b"%d" % logging.Logger.getEffectiveLevel(value), b"%d" % logging.root.manager.disable)
     node.write(b"disabled" if value.__dict__.get("disabled") else b"enabled")
+    # What the program keeps in a logger.
+    write_attributes(node, value.__dict__, _OF_LOGGERS)
+
+
+_OF_LOGGERS: Final = frozenset(vars(logging.root)) | {"manager"}
 
 
 def write_thread_local(node: Node, value: Any) -> None:
@@ -81,6 +87,13 @@ def _by_reduce(node: Node, value: Any) -> None:
     for index, part in enumerate(value.__reduce__()):
         if index or not isinstance(part, type):
             node.child(f".__reduce__()[{index}]", part)
+
+
+def _attribute_getter(node: Node, value: Any) -> None:
+    for name in value.__reduce__()[1]:
+        for each in FORBIDDEN_ATTRIBUTES.intersection(name.split(".")):
+            node.refuse(f"reads {each}")
+    _by_reduce(node, value)
 
 
 def _decimal(node: Node, value: Any) -> None:
@@ -210,7 +223,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     dt.time: _by_reduce,
     dt.timedelta: _by_repr,
     dt.timezone: _by_reduce,
-    operator.attrgetter: _by_reduce,
+    operator.attrgetter: _attribute_getter,
     operator.itemgetter: _by_reduce,
     operator.methodcaller: _by_reduce,
     pathlib.PurePosixPath: _path,

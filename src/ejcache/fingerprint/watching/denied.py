@@ -24,6 +24,7 @@ class CallEffect(NamedTuple):
 
     text: str
     lost_output: bool = False
+    warns: bool = False
 
 
 _ALL_BUT: Final[dict[str, frozenset[str]]] = {
@@ -206,7 +207,7 @@ def _examine_function(module: object, name: str, first: object, *, of_user: bool
         if name in _WHOLE and of_user and (isinstance(first, ModuleType) or _is_missing(first)):
             return CallEffect(f"calls {name}()" if _is_missing(first) else f"calls {name}() of a module")
     if module == "_warnings" and name in ("warn", "warn_explicit"):
-        return CallEffect("warns", lost_output=True)
+        return CallEffect("warns", lost_output=True, warns=True)
     kept = _ALL_BUT.get(module)
     refused = (
         (kept is not None and name not in kept)

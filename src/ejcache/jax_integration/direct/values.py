@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from ejcache.fingerprint.walk import Description
+from ejcache.jax_integration.seam.direct.registrations import registered_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,21 @@ _COPIED: Final = frozenset(
 
 
 def describe_value(value: object) -> Description | None:
-    """What a value of JAX or NumPy is, or None: it is neither's."""
+    """What a value of JAX or NumPy is, or None: it is neither's. Of a class of the user's, what JAX knows of it."""
     kind = type(value)
+    if type.__subclasscheck__(type, kind):
+        return _registered(value)
     handler = _handlers().get(id(kind))
     if handler is None:
         handler = _handler_of_bases(kind)
     return None if handler is None else handler(value)
+
+
+def _registered(kind: Any) -> Description | None:
+    functions = registered_functions(kind)
+    if not functions:
+        return None
+    return Description(b"registered", tuple((f" as a pytree[{place}]", each) for place, each in enumerate(functions)))
 
 
 @functools.cache

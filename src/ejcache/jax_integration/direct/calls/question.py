@@ -110,7 +110,7 @@ def ask(
         *program_independent_parts(devices.backend, settings),
         jax.__version__,
         _PYTHON,
-        _decimal_context(),
+        _number_context(),
         fixed_hash_seed(),
     )
     key = direct_record_key(name, *identity)
@@ -121,16 +121,18 @@ def ask(
     return Question(call, devices, begin, walked, key, document, fitting, missed)
 
 
-def _decimal_context() -> str:
-    """How decimal numbers are computed now; empty if that is as Python begins."""
+def _number_context() -> str:
+    """How decimal numbers are computed and long numbers are shown now; empty if that is as Python begins."""
+    digits = sys.get_int_max_str_digits()
+    limit = "" if digits == sys.int_info.default_max_str_digits else str(digits)
     decimal = sys.modules.get("decimal")
     if decimal is None:
-        return ""
+        return limit
     texts = [
         repr((each.prec, each.rounding, each.Emin, each.Emax, each.clamp, sorted(map(str, each.traps.items()))))
         for each in (decimal.getcontext(), decimal.DefaultContext)
     ]
-    return "" if texts[0] == texts[1] else texts[0]
+    return limit if texts[0] == texts[1] else f"{limit} {texts[0]}"
 
 
 def walk_function(roots: Callable[[], Mapping[str, object]]) -> Walk:

@@ -203,7 +203,7 @@ def _record(
     record = DirectRecord(
         walk=question.walked.digest,
         tokens=question.walked.tokens,
-        guards=encode_guards(make_guards(library)),
+        guards=encode_guards(make_guards(library, coverage.asked)),
         variables=variable_digests(coverage.variables),
         entry=made.key,
         fastpath=encode_fastpath(fastpath, made.target, question.call, question.devices),

@@ -17,6 +17,8 @@ _FIELDS: Final = ("to_iter", "from_iter")
 
 def registered_functions(kind: type) -> tuple[object, ...]:
     """What JAX calls to take apart and put together an object of this class, as far as Python can see it."""
+    if type(kind).__hash__ is not type.__hash__:
+        return ()  # a metaclass of the user's would be asked
     entry = getattr(jax_trees, _REGISTRY, {}).get(kind)
     fields = entry if isinstance(entry, tuple) else [getattr(entry, name, None) for name in _FIELDS]
     return tuple(field for field in fields if callable(field))

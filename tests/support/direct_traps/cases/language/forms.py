@@ -236,9 +236,6 @@ TRAPS = [
         def f(x):
             return x * len(inspect.signature(outer).parameters)
         """,
-        changed="either",
-        unchanged="refused",
-        why="it reads a signature, which is made of what the fingerprint does not follow",
     ),
     trap(
         "decorator with state",

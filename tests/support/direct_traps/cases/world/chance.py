@@ -173,9 +173,6 @@ TRAPS = [
         def f(x):
             return x * np.random.default_rng(«2|3»).random()
         """,
-        changed="either",
-        unchanged="refused",
-        why=_RANDOM,
     ),
     trap(
         "os.urandom",

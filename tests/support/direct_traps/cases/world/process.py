@@ -174,10 +174,10 @@ TRAPS = [
         def f(x):
             return x * (int(repr(conf)[-5:-1], 16) % 1000)
         """,
-        changed="refused",
-        unchanged="refused",
-        why="an address is another one at each start",
         repeats=False,
+        changed="either",
+        unchanged="either",
+        why="an address is another one at each start",
     ),
     trap(
         "hash of a string",
@@ -305,9 +305,6 @@ TRAPS = [
         def f(x):
             return x * float(decimal.Decimal(1) / decimal.Decimal(3))
         """,
-        changed="either",
-        unchanged="refused",
-        why="the context of decimal numbers is kept out of sight",
     ),
     trap(
         "locale",
@@ -386,8 +383,5 @@ TRAPS = [
             except ValueError:
                 return x
         """,
-        changed="either",
-        unchanged="refused",
-        why="it depends on a limit of the interpreter",
     ),
 ]

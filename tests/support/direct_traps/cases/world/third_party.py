@@ -75,8 +75,8 @@ TRAPS = [
         """,
         needs="flax",
         changed="either",
-        unchanged="refused",
-        why="the trace changes what it reads",
+        unchanged="plain",
+        why="flax forbids it, and a trace that fails leaves nothing to record",
     ),
     trap(
         "nnx dropout, other rate",
