@@ -53,6 +53,16 @@ SHORT = (
     "library: getattr with a name made at run time",
     "library: getattr on its module with a name made at run time",
     "library: attrgetter",
+    "library: memo filled before",
+    "library: memo filled before in one version",
+    "library: memo of limited size filled before",
+    "library: used by a jitted function that two share",
+    "library: traced for another kind of argument",
+    "inner jit traced before, value changed",
+    "inner jit traced with another value",
+    "vmapped function traced with another value",
+    "scan body traced with another value",
+    "lowered first, with another value",
 )
 
 

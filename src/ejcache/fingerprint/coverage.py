@@ -8,7 +8,6 @@ finalizers that a garbage collection runs: they belong to what happened before.
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import sys
@@ -16,6 +15,7 @@ import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ejcache.fingerprint.guarding.memos import MEMO, Memo, memo_name, shows_values
 from ejcache.fingerprint.guarding.names import WARNING_FILTERS
 from ejcache.fingerprint.watching.asked import Asked, asks_for_attributes, hides_attribute
 from ejcache.fingerprint.watching.audit import report_to
@@ -47,8 +47,6 @@ _one_at_a_time = threading.Lock()
 """Callbacks belong to a tool, not to a thread."""
 
 _NOBODY: Final = -1
-
-_Memoised: Final = type(functools.lru_cache(len))
 
 
 class LibraryCode(NamedTuple):
@@ -91,6 +89,8 @@ class Coverage:
         self._tool: int | None = None
         self._with_calls: list[CodeType] = []
         self._random: dict[str, object] = {}
+        self._memos: dict[int, tuple[Any, int]] = {}
+        """By identity, memos that had entries which cannot be read, and how often one of these had been used."""
 
     def __enter__(self) -> Self:
         if not available():
@@ -137,9 +137,19 @@ class Coverage:
             _monitoring.register_callback(tool, event, None)
         _monitoring.free_tool_id(tool)
         _one_at_a_time.release()
+        self._refuse_memos()
         for name, state in _random_states().items():
             if state != self._random.get(name, state):
                 self._refuse(f"random numbers of {name} were drawn while tracing")
+
+    def include(self, other: Coverage) -> None:
+        """Add what libraries did in another block."""
+        self.library = {**other.library, **self.library}
+        self.asked.attributes |= other.asked.attributes
+        self.asked.places |= other.asked.places
+        self.variables |= other.variables
+        self.refusal = self.refusal or other.refusal
+        self.lost_output += [each for each in other.lost_output if each not in self.lost_output]
 
     def pause(self) -> None:
         """Stop noting what runs: JAX compiles now, and compilations differ from one process to the next."""
@@ -207,7 +217,7 @@ class Coverage:
             return
         try:
             of_user = id(code) in self.user
-            if type(called) is _Memoised:
+            if type(called) is Memo:
                 self._note_memo(called)
             finding = examine_call(called, first, of_user=of_user)
             if asks_for_attributes(called):
@@ -226,11 +236,28 @@ class Coverage:
             self._refuse(sentence)
 
     def _note_memo(self, called: Any) -> None:
-        """Note the function that a memo of a library stands for: it does not run if it was called before."""
+        """Note what a memo of a library remembers, and its function: that does not run if it was called before."""
         function = called.__wrapped__
-        if isinstance(function, FunctionType) and author_of_file(function.__code__.co_filename) is Author.PACKAGE:
-            code = function.__code__
-            self.library.setdefault(id(code), LibraryCode(code, function.__globals__, None))
+        if (
+            not isinstance(function, FunctionType)
+            or author_of_file(function.__code__.co_filename) is not Author.PACKAGE
+        ):
+            return
+        code = function.__code__
+        self.library.setdefault(id(code), LibraryCode(code, function.__globals__, None))
+        if id(called) in self._memos:
+            return
+        name = memo_name(called, function.__globals__)
+        if name is not None:
+            self.asked.places.add((function.__globals__["__name__"], name + MEMO))
+        if called.cache_info().currsize and (name is None or not shows_values(called)):
+            self._memos[id(called)] = (called, called.cache_info().hits)
+
+    def _refuse_memos(self) -> None:
+        """Refuse what came from a memo that was filled before, and whose values cannot be read."""
+        for memo, hits in self._memos.values():
+            if memo.cache_info().hits > hits:
+                self._refuse(f"{memo.__wrapped__.__qualname__} remembers what it returned before")
 
     def _note_warning(self, sentence: str) -> None:
         """Note a warning. The filters decide whether it is shown, or becomes an error."""

@@ -21,6 +21,7 @@ from types import GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference
+from ejcache.fingerprint.guarding.memos import MEMO, remembered
 from ejcache.fingerprint.guarding.names import ALL_NAMES, HIDDEN, WARNING_FILTERS, names_read
 from ejcache.fingerprint.guarding.places import (
     MISSING,
@@ -218,6 +219,8 @@ def _guard_module(
 def _value(module: str, name: str) -> object:
     if (module, name) == WARNING_FILTERS:
         return _error_filters()
+    if name.endswith(MEMO):
+        return remembered(module, name.removesuffix(MEMO))
     if name == ALL_NAMES:
         own = sys.modules[module].__dict__
         return sorted(

@@ -65,6 +65,8 @@ class Walk(NamedTuple):
     """The user's code objects that were reached, with those inside them."""
     user_digest: str
     """Equal also if only what the functions of libraries close over differs: a number that a schedule converts."""
+    functions: frozenset[int]
+    """The identities of the user's functions that were reached."""
 
 
 def nothing(value: object) -> None:
@@ -88,7 +90,7 @@ def walk(roots: Mapping[str, object], *, describe: Describe = nothing) -> Walk:
         graph.tokens[HASH_SEED] = f"{hash('ejcache') & 0xFFFFFFFF:08x}"
     if graph.shared is not None:
         graph.update([b"shared", repr(graph.shared).encode()])
-    return Walk(graph.digest(), graph.tokens, Codes(graph.codes), graph.user_digest())
+    return Walk(graph.digest(), graph.tokens, Codes(graph.codes), graph.user_digest(), frozenset(graph.functions))
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str | None:

@@ -47,6 +47,7 @@ def _function(node: Node, value: Any) -> None:
     else:
         reads = reads_of(code)
         node.graph.note_reads(reads)
+        node.graph.functions.add(id(function))
         _write_cells(node, cells)
         write_names(node, function, reads, cells)
         write_annotations(node, function)

@@ -77,6 +77,8 @@ class Graph:
         self.describe = describe
         self.codes: dict[int, CodeType] = {}
         """User code that was reached, by identity."""
+        self.functions: set[int] = set()
+        """The identities of the user's functions that were reached."""
         self._attributes: set[str] = set()
         self._deferred: list[tuple[Node, str, object]] = []
         self._hash_order = False

@@ -21,6 +21,7 @@ from ejcache.fingerprint.refusal import RefusedError
 from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.direct.calls.answering import choose, start_loading
 from ejcache.jax_integration.direct.calls.question import ask, is_due, why_plain_everywhere
+from ejcache.jax_integration.direct.calls.remembered import why_remembered
 from ejcache.jax_integration.direct.calls.roots import call_roots, function_name, nameless_code
 from ejcache.jax_integration.direct.calls.tracing import Learnt, learn, observed, watch_compilations
 from ejcache.jax_integration.direct.record_store import write_document
@@ -121,6 +122,10 @@ class DirectCalls:
                 return None
             if question.state in self._traced or question.key in self._refused:
                 # JAX has the executable in memory; its C++ asks again for NumPy arrays instead of JAX's, say.
+                return None
+            reason = why_remembered(question.walked)
+            if reason:
+                self._say(use, Verdict.PLAIN, reason, *question.state)
                 return None
             return self._choose(use, question)
         except RefusedError as exc:

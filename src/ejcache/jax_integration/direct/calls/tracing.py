@@ -18,6 +18,7 @@ from ejcache.fingerprint.refusal import RefusedError
 from ejcache.fingerprint.walk import difference
 from ejcache.jax_integration.direct.calls.generated import generator_of
 from ejcache.jax_integration.direct.calls.question import walk_function
+from ejcache.jax_integration.direct.calls.remembered import note_traces
 from ejcache.jax_integration.direct.fastpath_format import difference_to_record, encode_fastpath
 from ejcache.jax_integration.direct.made import Made, watch_made
 from ejcache.jax_integration.direct.record_store import is_independent, witness
@@ -147,8 +148,17 @@ def learn(question: Question, chosen: Chosen, seen: Observed, result: Any, *, st
         # unchanged, and the records of other functions name the state that they were traced in.
         changed = difference(question.walked.tokens, after.tokens)
         raise RefusedError(f"tracing changed what it reads: {changed or 'a value that has no name'}")
+    inside = note_traces(after, seen.coverage, but=question.call.jitted.__wrapped__)
     if chosen.record is not None:
         return _compare(question, chosen.record, made, fastpath, gone=chosen.missed)
+    if seen.coverage is not None:
+        for each in inside:
+            if each is None:
+                sentence = (
+                    f"{chosen.missed}; JAX remembered traces of functions that it calls, so this was not recorded"
+                )
+                return Learnt(Verdict.MISSED, sentence)
+            seen.coverage.include(each)
     return _record(question, chosen, seen, made, fastpath, after, strict=strict)
 
 

@@ -1,4 +1,4 @@
-"""Makes JAX trace libraries' functions again, so that what they read can be seen.
+"""The traces that JAX remembers: which functions they are of. Makes JAX trace libraries' functions again.
 
 JAX remembers the trace of each function that it has traced, such as `jnp.var`, and the results of primitives' rules. A
 function whose trace it remembers does not run when another function that calls it is traced.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["forget_traces", "retracing_mismatches"]
+__all__ = ["forget_traces", "remembered_traces", "retracing_mismatches"]
 
 _CACHES: Final = ((partial_eval, "trace_to_jaxpr"), (jax_pjit, "_infer_params_cached"))
 """Traces by function, and what JAX knows of a function's parameters, which leads to its trace."""
@@ -38,6 +38,18 @@ def retracing_mismatches() -> list[str]:
         for method in methods
         if not hasattr(getattr(module, name, None), method)
     ]
+
+
+def remembered_traces() -> list[tuple[Any, frozenset[tuple[int, ...]]]]:
+    """The functions of which JAX remembers traces, each with what tells one trace of it from another."""
+    found: dict[int, tuple[Any, set[tuple[int, ...]]]] = {}
+    for number, (module, name) in enumerate(_CACHES):
+        for key in getattr(module, name).cache_keys():
+            function = key[0]()
+            if function is not None:
+                # JAX keeps the arguments with the trace, so no later one has the same identities meanwhile.
+                found.setdefault(id(function), (function, set()))[1].add((number, *map(id, key[2])))
+    return [(function, frozenset(traces)) for function, traces in found.values()]
 
 
 def forget_traces(wanted: Callable[[CodeType], bool]) -> None:

@@ -347,6 +347,8 @@ TRAPS = [
         K = «2|3»
         """,
         changed="either",
+        unchanged="plain",
+        why="JAX keeps the trace that the program has asked for",
         traced_before=True,
     ),
     trap(

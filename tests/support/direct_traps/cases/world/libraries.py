@@ -270,9 +270,39 @@ TRAPS = [
                 return x * k(2)
             """
         ),
-        changed="either",
-        unchanged="either",
-        why="what a memo holds cannot be read",
+    ),
+    trap(
+        "library: memo filled before in one version",
+        "import fakelib\n«1|fakelib.k(2)»\nfakelib.K = 7\n" + _CALL,
+        files=_lib(
+            """
+            import functools
+            K = 2
+            @functools.cache
+            def k(n):
+                return n * K
+            def h(x):
+                return x * k(2)
+            """
+        ),
+    ),
+    trap(
+        "library: memo of limited size filled before",
+        "import fakelib\nfakelib.k(2)\nfakelib.K = 7\n" + _CALL,
+        files=_lib(
+            """
+            import functools
+            K = «2|3»
+            @functools.lru_cache(maxsize=8)
+            def k(n):
+                return n * K
+            def h(x):
+                return x * k(2)
+            """
+        ),
+        changed="refused",
+        unchanged="refused",
+        why="such a memo does not show what it holds",
     ),
     trap(
         "library: memo in a dictionary",
@@ -298,6 +328,51 @@ TRAPS = [
         "import fakelib\nclass A: pass\nfakelib.g.register(A, lambda a, x: x * «2|3»)\n"
         + _CALL.replace("h(x)", "g(A(), x)"),
         files=_lib("import functools\n@functools.singledispatch\ndef g(a, x):\n    return x\n"),
+        changed="either",
+    ),
+    trap(
+        "library: used by a jitted function that two share",
+        """
+        import fakelib
+        @jax.jit
+        def inner(x):
+            return fakelib.h(x)
+        @ejit
+        def g(x):
+            return inner(x) + 1
+        @ejit
+        def f(x):
+            return inner(x) * 5
+        """,
+        files=_lib("K = «2|3»\ndef h(x):\n    return x * K\n"),
+        call="«(g(jnp.arange(4.0)), f(jnp.arange(4.0)))[1]|f(jnp.arange(4.0))»",
+    ),
+    trap(
+        "library: traced for another kind of argument",
+        """
+        import fakelib
+        @ejit
+        def f(x):
+            return fakelib.h(x)
+        """,
+        files=_lib("K = «2|3»\ndef h(x):\n    return x * K\n"),
+        call="(«f(jnp.arange(4.0))|0», f(jax.device_put(jnp.arange(4.0), jax.devices()[0])))[1]",
+    ),
+    trap(
+        "value changed between two calls",
+        """
+        K = 2
+        @ejit
+        def f(x):
+            return x * K
+        def calls(x):
+            global K
+            K = 2
+            first = f(x)
+            K = «2|3»
+            return first, f(np.asarray(x))
+        """,
+        call="calls(jnp.arange(4.0))",
         changed="either",
     ),
 ]
