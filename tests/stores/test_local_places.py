@@ -22,6 +22,7 @@ AS_NOBODY = """
 import logging, os, sys
 from ejcache.errors import *
 from ejcache.stores import filesystems, memory
+from ejcache.stores.local import writer
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 # Only now: the interpreter itself may be in a directory of root's.

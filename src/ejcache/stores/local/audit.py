@@ -32,7 +32,7 @@ def check(connection: IndexConnection, layout: Layout, *, fix: bool) -> list[str
     if drift:
         problems.append(f"the stored sum of sizes is wrong by {drift} bytes")
         if fix:
-            with index._transact():  # noqa: SLF001 (diskcache's name)
+            with index.transact():
                 index.recount()
     return problems
 
@@ -77,7 +77,7 @@ def _files(connection: IndexConnection, layout: Layout, *, fix: bool) -> list[st
     problems = [f"a killed process left {name} unfinished" for name in index.values.unfinished(alive)]
     found = set(index.values.committed())
     if found - index.filenames():
-        with index._transact():  # noqa: SLF001 (diskcache's name)
+        with index.transact():
             problems += [f"no row names the file {name}" for name in sorted(found - index.filenames())]
     if fix and problems:
         index.values.delete_unfinished(alive)

@@ -312,6 +312,8 @@ def _check_header(path: Path) -> None:
 
 def _create(layout: Layout, options: IndexOptions, *, instead_of: Path | None = None) -> Path:
     """A new generation, with the counters and pins of a damaged one as far as they can be read."""
+    from ejcache.stores.local.writer import create_index
+
     counters: dict[str, float] = {}
     pins: list[str] = []
     if instead_of is not None:
@@ -327,7 +329,7 @@ def _create(layout: Layout, options: IndexOptions, *, instead_of: Path | None = 
     making.mkdir(mode=0o700)
     (making / "tmp").mkdir(mode=0o700)
     try:
-        EntryIndex.create(making, counters=counters, pins=pins)
+        create_index(making, counters=counters, pins=pins)
         options.observer("index-made")
         generation = layout.fresh("g")
         making.rename(generation)

@@ -1,18 +1,6 @@
-"""The index of a local store: diskcache's, with some methods replaced. The only module that imports diskcache.
+"""The index of a local store: an SQLite database of diskcache's, with our own transactions, deadlines and tables.
 
-diskcache keeps the tables, their indexes, the triggers that keep the sum of sizes, and the transactions of `add`, `set`
-and `delete`. Replaced are, and why:
-
-* `Disk`: diskcache reads and writes pickles. `BytesDisk` stores text keys and bytes, and reads no value at all;
-  `ValueFiles` does.
-* `Cache.__init__`: diskcache rewrites every setting when it attaches to an index, trying for a minute each time.
-* `_con`: diskcache has one connection per thread, and closes in a forked child what SQLite says not to close there.
-* `_transact`: diskcache waits without a limit. This one waits until a deadline, and undoes the value file of a
-  transaction that failed.
-* `_row_insert`, `_row_update`: they commit the value file inside the transaction.
-* `_cull`: diskcache evicts at most ten rows per write, perhaps the one just written. This one evicts others until the
-  sum is within the limit.
-* one trigger and one index of the schema: the trigger also fires at every change of recency; expiry times are not used.
+diskcache makes it and writes the entries, see `writer`; everything else is done here.
 """
 
 from __future__ import annotations
@@ -23,13 +11,11 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from diskcache import Cache, Disk
-
-from ejcache.errors import StoreBusyError, StoreTooSmallError
+from ejcache.errors import StoreBusyError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage
 from ejcache.stores.local.uses import PendingUses
-from ejcache.stores.local.values import INLINE_BYTES, MODE_RAW, IndexRow, PendingValue, ValueFiles, digest_of
+from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
 
 if TYPE_CHECKING:
@@ -38,22 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryIndex", "IndexOptions", "nothing_first"]
 
-_SETTINGS: Final = {
-    "eviction_policy": "least-recently-used",
-    "cull_limit": 0,
-    "size_limit": 2**62,
-    "disk_min_file_size": INLINE_BYTES,
-    # With a mapped database, a file that another program truncates causes SIGBUS, which kills this one.
-    "sqlite_mmap_size": 0,
-}
-_OUR_SCHEMA: Final = (
-    "CREATE TABLE EjcacheCounters (name TEXT PRIMARY KEY, amount) WITHOUT ROWID",
-    "CREATE TABLE EjcachePins (key TEXT PRIMARY KEY) WITHOUT ROWID",
-    "DROP TRIGGER Settings_size_update",
-    """CREATE TRIGGER Settings_size_update AFTER UPDATE OF size ON Cache FOR EACH ROW BEGIN
-    UPDATE Settings SET value = value + NEW.size - OLD.size WHERE key = 'size'; END""",
-    "DROP INDEX Cache_expire_time",
-)
 _REQUIRED: Final = frozenset(
     {
         "Settings", "Cache", "Cache_key_raw", "Cache_access_time", "EjcacheCounters", "EjcachePins",
@@ -73,10 +43,7 @@ _FIND_SMALL: Final = f"SELECT key, {_COLUMNS} FROM Cache WHERE raw = 1 AND mode 
     "length(value)", "value"
 )
 _WHOLE_ROWS: Final = f"SELECT key, raw, {_COLUMNS} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608
-_EVICTABLE: Final = "rowid != ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
 _WATCH_STEPS: Final = 1_000_000
-_CLOCK_SLACK: Final = 60.0
-"""Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""
 _MOST_STEPS: Final = 200
 """A statement of more than this many million steps is in an endless loop in a damaged index."""
 
@@ -103,33 +70,6 @@ class IndexOptions(NamedTuple):
 _DEFAULTS: Final = IndexOptions()
 
 
-class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
-    """Stores keys that are text and values that are bytes (`PendingValue`); nothing that would have to be unpickled."""
-
-    values: ValueFiles
-
-    def put(self, key: str) -> tuple[str, bool]:
-        if type(key) is not str:
-            raise TypeError(f"a key is text, not {type(key).__name__}")
-        return key, True
-
-    def get(self, key: Any, raw: Any) -> str:
-        if type(key) is not str or not raw:
-            raise sqlite3.DatabaseError("a key in the index is not text")
-        return key
-
-    def store(self, value: PendingValue, read: bool, key: Any = None) -> tuple[int, int, str | None, bytes | None]:  # noqa: ARG002, FBT001
-        if type(value) is not PendingValue:
-            raise TypeError(f"a value is a PendingValue, not {type(value).__name__}")
-        return value
-
-    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:  # noqa: ARG002, FBT001
-        raise sqlite3.DatabaseError("values are read by EntryIndex.find and ValueFiles.read only")
-
-    def remove(self, file_path: str) -> None:
-        self.values.delete(file_path)
-
-
 class _Connection(sqlite3.Connection):
     """Closes itself when a store is collected without `close`; Python 3.13 warns of open connections."""
 
@@ -139,7 +79,7 @@ class _Connection(sqlite3.Connection):
             self.close()
 
 
-class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
+class EntryIndex:
     """One connection to the index of one generation, for one thread at a time.
 
     Args:
@@ -152,26 +92,20 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         values: the value files.
         uses: when entries were used that this index does not know of yet.
         deadline: monotonic seconds until which writes wait for other writers.
+        written: the row that was written last.
     """
 
     def __init__(
         self, directory: Path, *, token: str = "", mode: str = "rw", options: IndexOptions = _DEFAULTS
     ) -> None:
-        self._directory = str(directory)
-        self._timeout = 0
-        self._txn_id = None
-        self.eviction_policy = _SETTINGS["eviction_policy"]
-        self.statistics = 0
+        self.directory = str(directory)
+        self.options = options
         self.values = ValueFiles(directory, token, options.observer)
-        self._disk = BytesDisk(self._directory, min_file_size=INLINE_BYTES)
-        self._disk.values = self.values
-        self._options = options
-        self._observer = options.observer
-        self.deadline = 0.0
-        self._pending_deletes: list[str] = []
         self.uses = PendingUses()
+        self.deadline = 0.0
+        self.written: int | None = None
+        self._pending_deletes: list[str] = []
         self._wal = directory / (INDEX + "-wal")
-        self._written: int | None = None
         self._only_notes = True
         self._data_version: Any = None
         how = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
@@ -189,24 +123,6 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         except BaseException:
             self.connection.close()
             raise
-
-    @staticmethod
-    def create(directory: Path, *, counters: Mapping[str, float], pins: Sequence[str]) -> None:
-        """Create an index without entries in `directory`, which no other process knows of yet."""
-        cache = Cache.__new__(Cache)
-        try:
-            # Not `Cache(…)`: if the disk is full this raises with a connection open, which must be closed.
-            cache.__init__(str(directory), timeout=0, **_SETTINGS)
-            with cache.transact():
-                for statement in _OUR_SCHEMA:
-                    cache._sql(statement)  # noqa: SLF001 (its base class)
-                for counter in counters.items():
-                    cache._sql("INSERT OR IGNORE INTO EjcacheCounters VALUES (?, ?)", counter)  # noqa: SLF001
-                for pin in pins:
-                    cache._sql("INSERT OR IGNORE INTO EjcachePins VALUES (?)", (pin,))  # noqa: SLF001
-        finally:
-            if hasattr(cache, "_local"):
-                cache.close()
 
     def _set_up(self, *, read_only: bool) -> None:
         self.connection.text_factory = lambda text: text.decode(errors="surrogateescape")
@@ -229,10 +145,6 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         self.total()
         self._data_version = self._sql("PRAGMA data_version").fetchone()
 
-    @property
-    def _con(self) -> sqlite3.Connection:
-        return self.connection
-
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
@@ -247,14 +159,16 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         return rows
 
     @contextlib.contextmanager
-    def _transact(
-        self,
-        retry: bool = False,  # noqa: ARG002, FBT001, FBT002 (diskcache's)
-        filename: str | None = None,
-        *,
-        notes: bool = False,
-    ) -> Iterator[Any]:
-        """A transaction; `notes` says that it writes nothing but uses and counters."""
+    def transact(self, filename: str | None = None, *, notes: bool = False) -> Iterator[Any]:
+        """A transaction: a function that runs statements, and one that has a file deleted after the commit.
+
+        Args:
+            filename: the value file that the transaction commits; deleted if it fails.
+            notes: it writes nothing but uses and counters.
+
+        Raises:
+            StoreBusyError: another process kept the index busy until the deadline.
+        """
         self._only_notes = self._only_notes and notes
         sql = self._sql
         self._steps = _MOST_STEPS
@@ -262,7 +176,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         self._begin()
         try:
             yield sql, removed.append
-            self._observer("before-commit")
+            self.options.observer("before-commit")
             sql("COMMIT")
         except BaseException:
             self.uses.rolled_back()
@@ -276,12 +190,12 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
             raise
         self.uses.committed()
         self._pending_deletes.extend(filter(None, removed))
-        self._observer("committed")
+        self.options.observer("committed")
 
     def _committed(self, filename: str) -> bool:
         """Whether the row that was written last is committed: Ctrl-C during a COMMIT is raised after it."""
         named = "SELECT 1 FROM Cache WHERE rowid = ? AND filename = ?"
-        return self._sql(named, (self._written, filename)).fetchone() is not None
+        return self._sql(named, (self.written, filename)).fetchone() is not None
 
     def _begin(self) -> None:
         while True:
@@ -292,73 +206,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
                 if classify(exc) is not SqliteFailure.BUSY:
                     raise
                 if not pause(self.deadline):
-                    raise StoreBusyError(f"another process kept the index of {self._directory} busy too long") from exc
-
-    def _row_insert(self, key: str, raw: int, now: float, columns: tuple[Any, ...]) -> None:
-        self._commit_value(columns)
-        super()._row_insert(key, raw, now, columns)
-        ((self._written,),) = self._sql("SELECT last_insert_rowid()").fetchall()
-
-    def _row_update(self, rowid: int, now: float, columns: tuple[Any, ...]) -> None:
-        self._commit_value(columns)
-        super()._row_update(rowid, now, columns)
-        self._written = rowid
-
-    def _commit_value(self, columns: tuple[Any, ...]) -> None:
-        filename = columns[4]
-        if filename is not None:
-            self.values.commit(filename)
-
-    def _cull(self, now: float, sql: Any, cleanup: Any, _limit: int | None = None) -> None:
-        self._observer("row-written")
-        limit = self._options.max_size
-        if limit < 0:
-            return
-        self.uses.mark(sql)
-        excess = self.total() - limit
-        ((written,),) = sql("SELECT size FROM Cache WHERE rowid = ?", (self._written,)).fetchall()
-        if excess > written:
-            # The sum was within the limit before, unless another process has a larger limit or the sum is damaged.
-            # A damaged sum would evict everything.
-            excess = self.recount() - limit
-        if excess > 0:
-            # Used while the clock was ahead. They would stay the most recent until the clock gets there, and every new
-            # entry would be evicted first.
-            sql("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
-        number = 1
-        gone: set[int] = set()
-        while excess > 0:
-            number = min(4 * number, 256)
-            rows = sql(
-                f"SELECT rowid, size, filename, key FROM Cache WHERE {_EVICTABLE}"  # noqa: S608 (constants)
-                " ORDER BY access_time, rowid LIMIT ?",
-                (self._written, number),
-            ).fetchall()
-            if not rows:
-                excess = self.recount() - limit
-                if excess > 0:
-                    raise StoreTooSmallError(
-                        f"an entry of {written} bytes does not fit beside the pinned entries of {self._directory}"
-                    )
-            for rowid, size, filename in self._eviction_order(rows, sql):
-                if rowid in gone:
-                    continue
-                sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
-                cleanup(filename)
-                gone.add(rowid)
-                excess -= size if type(size) is int else 0
-                if excess <= 0:
-                    break
-
-    def _eviction_order(self, rows: Sequence[tuple[Any, ...]], sql: Any) -> Iterator[tuple[Any, ...]]:
-        """The rows, and before each the rows that `evict_before` names."""
-        for *row, key in rows:
-            for sibling in self._options.evict_before(key) if type(key) is str else ():
-                yield from sql(
-                    f"SELECT rowid, size, filename FROM Cache WHERE {_EVICTABLE} AND key = ? AND raw = 1",  # noqa: S608
-                    (self._written, sibling),
-                ).fetchall()
-            yield tuple(row)
+                    raise StoreBusyError(f"another process kept the index of {self.directory} busy too long") from exc
 
     def delete_pending(self) -> bool:
         """Delete the files of deleted rows; False if some could not be deleted."""
@@ -395,6 +243,10 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         except FileNotFoundError:
             return False
 
+    @property
+    def _sql(self) -> Callable[..., sqlite3.Cursor]:
+        return self.connection.execute
+
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def find(self, key: str, *, whole: bool) -> IndexRow | None:
@@ -407,11 +259,6 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         rows = self._rows(_FIND_SMALL.replace("?", ", ".join("?" * len(keys))), tuple(keys))
         return {key: IndexRow(*row) for key, *row in rows}
 
-    def write(self, key: str, pending: PendingValue, *, replace: bool) -> bool:
-        """Write the row of `key`, commit its file and evict; False if there is a row and `replace` is not set."""
-        done: bool = (self.set if replace else self.add)(key, pending, tag=digest_of(key))
-        return done
-
     def write_uses(self) -> None:
         """Write when entries were used; if that fails, the next write does it.
 
@@ -419,12 +266,12 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
             StoreBusyError: another process kept the index busy until the deadline.
         """
         if self.uses:
-            with self._transact(notes=True) as (sql, _):
+            with self.transact(notes=True) as (sql, _):
                 self.uses.mark(sql)
 
     def remove(self, row: IndexRow) -> bool:
         """Delete exactly this row and its file; False if it was deleted or replaced."""
-        with self._transact() as (sql, cleanup):
+        with self.transact() as (sql, cleanup):
             now = sql(_AT, (row.rowid,)).fetchone()
             # Compared here and not by SQLite, because a value of a damaged row may not be usable as a parameter.
             if now is None or IndexRow(*now)._replace(value=None) != row._replace(value=None):
@@ -453,7 +300,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         found = set(self.values.committed())
         if not found - self.filenames():
             return 0
-        with self._transact():
+        with self.transact():
             orphans = found - self.filenames()
             return sum(self.values.delete(name) for name in orphans)
 
@@ -480,7 +327,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters."""
-        with self._transact(notes=True) as (sql, _):
+        with self.transact(notes=True) as (sql, _):
             self.uses.mark(sql)
             for name, amount in amounts.items():
                 sql(
@@ -496,7 +343,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
 
     def reset_counters(self) -> None:
         """Forget the counters."""
-        with self._transact() as (sql, _):
+        with self.transact() as (sql, _):
             sql("DELETE FROM EjcacheCounters")
 
     def pin(self, key: str, *, pinned: bool) -> bool:
@@ -504,7 +351,7 @@ class EntryIndex(Cache):  # type: ignore[misc]  # diskcache has no types
         statement = (
             "INSERT OR IGNORE INTO EjcachePins VALUES (?)" if pinned else "DELETE FROM EjcachePins WHERE key = ?"
         )
-        with self._transact() as (sql, _):
+        with self.transact() as (sql, _):
             return bool(sql(statement, (key,)).rowcount)
 
     def pins(self) -> list[str]:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.local import audit as local_audit
 from ejcache.stores.local.connection import REBUILDS
 from ejcache.stores.local.index import IndexOptions, nothing_first
 from ejcache.stores.local.layout import Layout
@@ -276,6 +275,8 @@ class LocalStore(Store):
         Raises:
             StoreReadOnlyError: something is to be fixed in a store that is read-only.
         """
+        from ejcache.stores.local import audit as local_audit
+
         if fix:
             self._check_writable()
         found = self._manager.run(partial(local_audit.check, layout=self._layout, fix=fix), patience=60.0)
@@ -352,6 +353,9 @@ class LocalStore(Store):
 
     def _write_in(self, connection: IndexConnection, key: str, data: bytes, *, replace: bool) -> bool | None:
         """Write with this connection; None if the index was moved or deleted meanwhile."""
+        # Imported by what writes: most starts of a program only read.
+        from ejcache.stores.local.writer import write_row
+
         values = connection.index.values
         try:
             # Not inside `change`: other threads can use the store while a large value is written.
@@ -362,7 +366,7 @@ class LocalStore(Store):
             raise translate(exc, self.path) from exc
 
         def write(now: IndexConnection) -> bool | None:
-            return now.index.write(key, pending, replace=replace) if now is connection else None
+            return write_row(now.index, key, pending, replace=replace) if now is connection else None
 
         try:
             return self._manager.change(write, make=True)
