@@ -5,6 +5,10 @@ takes 5 to 15 % of the time of tracing and lowering. So its threshold is higher 
 everything passes is running, `_infer_params` (tracing) and `lower_sharding_computation`. It is not switched off: cycles
 that a program drops while it is traced are collected after as many new objects as the setting says.
 
+What was made during a trace does not count against the program afterwards, either: if it did, a collection would begin
+right after each trace of a small program. The threshold is put back by the next collection, which comes after as many
+objects of the program's own as ever, and after as many objects in all as the setting says.
+
 And a program that has imported JAX has 100,000 objects that live on. The first full collection after that walks through
 all of them, most often while the program starts, and takes as long as loading sixty small programs. `OldObjects` has it
 leave them out.
@@ -22,7 +26,7 @@ import itertools
 import operator
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
@@ -117,8 +121,15 @@ old_objects: Final = OldObjects()
 at_exit(ExitPhase.REPORT, old_objects.end)
 
 
+class _Later(NamedTuple):
+    """A threshold that holds until the next collection, and the program's own."""
+
+    threshold: tuple[int, int, int]
+    before: tuple[int, int, int]
+
+
 class CollectorPatch:
-    """Raises the collector's threshold while JAX traces and lowers, and puts it back.
+    """Raises the collector's threshold while JAX traces and lowers; the next collection after that puts it back.
 
     Only the outermost of nested calls, and one of several threads, changes the threshold. A threshold that the program
     has set higher, a collector that it has switched off, and a change that it makes meanwhile are left alone. If JAX
@@ -133,6 +144,7 @@ class CollectorPatch:
         self._originals: list[tuple[Any, str, Any]] = []
         self._before: tuple[int, int, int] | None = None
         self._raised: tuple[int, int, int] | None = None
+        self._later: _Later | None = None
         self._is_free = threading.Lock()
         self._has_traced = False
         track_forks(self)
@@ -150,18 +162,26 @@ class CollectorPatch:
                 original = getattr(module, name)
                 self._originals.append((module, name, original))
                 setattr(module, name, self._wrapped(original))
+        if _collection not in gc.callbacks:
+            # For good, as that of `OldObjects`.
+            gc.callbacks.append(_collection)
+        _installed.append(self)
 
     def uninstall(self) -> None:
         """Put JAX's functions and all objects back."""
         while self._originals:
             module, name, original = self._originals.pop()
             setattr(module, name, original)
+        if self in _installed:
+            _installed.remove(self)
+        self.put_back()
         old_objects.put_back()
 
     def after_fork_in_child(self) -> None:
         """The thread that raised the threshold may not exist here."""
         self._is_free = threading.Lock()
         self._restore()
+        self.put_back()
 
     def _wrapped(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -183,12 +203,32 @@ class CollectorPatch:
 
     def _raise(self, threshold: int) -> None:
         now = gc.get_threshold()
-        if 0 < now[0] < threshold and gc.isenabled():
-            self._before = now
-            self._raised = (threshold, *now[1:])
+        before = self._later.before if self._later is not None and now == self._later.threshold else now
+        if 0 < before[0] < threshold and gc.isenabled():
+            self._before = before
+            self._raised = (threshold, *before[1:])
             gc.set_threshold(*self._raised)
 
     def _restore(self) -> None:
         before, self._before = self._before, None
-        if before is not None and gc.get_threshold() == self._raised:
-            gc.set_threshold(*before)
+        if before is None or gc.get_threshold() != self._raised:
+            return
+        allowed = min(self._raised[0], gc.get_count()[0] + before[0]) if _is_generational() else before[0]
+        self._later = _Later((allowed, *before[1:]), before)
+        gc.set_threshold(*self._later.threshold)
+
+    def put_back(self) -> None:
+        """Put the program's threshold back, if a trace has left another one and the program has not changed it."""
+        later = self._later
+        if later is not None and gc.get_threshold() == later.threshold:
+            self._later = None
+            gc.set_threshold(*later.before)
+
+
+_installed: Final[list[CollectorPatch]] = []
+
+
+def _collection(phase: str, _: dict[str, int]) -> None:
+    if phase == "start":
+        for patch in _installed:
+            patch.put_back()
