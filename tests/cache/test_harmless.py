@@ -153,7 +153,7 @@ def test_a_home_of_another_user(run_python, open_place):
     temporary.chmod(0o777)
     finished = run_python(
         f"""
-        import os
+        import os, tempfile
         import ejcache.errors
         from ejcache.settings.resolve import resolve
         from ejcache.stores.local.store import LocalStore
