@@ -57,6 +57,7 @@ _CHECKSUM_SIZE: Final = 32
 _CODECS: Final = ("zstd", "none")
 _LAST_DAY: Final = 253_402_214_400.0
 """The last day of the year 9999: Python has no later date."""
+_SMALL: Final = 1 << 18
 _MAX_RATIO: Final = 1000
 _PIECE: Final = 1 << 20
 _RATIO_APPLIES: Final = 64 << 20
@@ -149,7 +150,7 @@ def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
     Raises:
         ValueError: the header is too large, or holds something that JSON cannot carry or `decode` would refuse.
     """
-    payload = zstandard.ZstdCompressor(level=level).compress(raw) if level else raw
+    payload = _compressor(level, len(raw)).compress(raw) if level else raw
     if _is_bomb(len(payload), len(raw)):
         level, payload = 0, raw
     fields = {name: getattr(header, name) for name in _FIELDS}
@@ -356,6 +357,7 @@ def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> byt
 class _PerThread(threading.local):
     # One must not be used by two threads at once, and making one takes longer than decompressing a small entry.
     decompressor: zstandard.ZstdDecompressor | None = None
+    compressor: tuple[int, zstandard.ZstdCompressor] | None = None
 
 
 _per_thread: Final = _PerThread()
@@ -366,6 +368,15 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     if made is None:
         made = _per_thread.decompressor = zstandard.ZstdDecompressor()
     return made
+
+
+def _compressor(level: int, size: int) -> zstandard.ZstdCompressor:
+    """One for `size` bytes; that for a small entry is kept, and does not take much memory."""
+    if size > _SMALL:
+        return zstandard.ZstdCompressor(level=level)
+    if _per_thread.compressor is None or _per_thread.compressor[0] != level:
+        _per_thread.compressor = level, zstandard.ZstdCompressor(level=level)
+    return _per_thread.compressor[1]
 
 
 def _expand(payload: memoryview, header: Header) -> bytes:

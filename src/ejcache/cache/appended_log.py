@@ -7,6 +7,7 @@ renamed before, so that there are at most two files.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ejcache.settings.directories import make_private, state_directory
@@ -34,7 +35,7 @@ class AppendedLog:
     @property
     def path(self) -> Path:
         """Where the lines are appended."""
-        return state_directory() / f"{self.name}.jsonl"
+        return _path_in(state_directory(), self.name)
 
     def append(self, line: bytes) -> None:
         """Append a line, which holds no line break; does nothing if the file cannot be written."""
@@ -61,3 +62,8 @@ class AppendedLog:
             except OSError:
                 continue
             yield from reversed(lines)
+
+
+@lru_cache(maxsize=16)
+def _path_in(directory: Path, name: str) -> Path:
+    return directory / f"{name}.jsonl"

@@ -104,7 +104,7 @@ class CacheKey(NamedTuple):
         """Digest of the program, its options and devices; the variants of a program share it."""
         # The readable text shortens and replaces characters, so the true names count here.
         group = {name: digest for name, digest in self.components.items() if name not in ENVIRONMENT_COMPONENTS}
-        return _digest({**group, "name": self.name, "platform": self.platform}, _LOGICAL_DIGITS)
+        return _remembered((*group.items(), ("name", self.name), ("platform", self.platform)), _LOGICAL_DIGITS)
 
     def of_variant(self, variant: str) -> CacheKey:
         """The key of another variant of this program."""
@@ -114,7 +114,7 @@ class CacheKey(NamedTuple):
     def environment(self) -> str:
         """Digest of the tool chain."""
         group = {name: digest for name, digest in self.components.items() if name in ENVIRONMENT_COMPONENTS}
-        return _environment(tuple(group.items()))
+        return _remembered(tuple(group.items()), _ENVIRONMENT_DIGITS)
 
     @property
     def text(self) -> str:
@@ -211,10 +211,10 @@ def parse_any_key(key: str) -> KeyParts:
     return KeyParts(name=match["name"] if match else key, platform="", variant="", logical="", environment="")
 
 
-@functools.lru_cache(maxsize=16)
-def _environment(group: tuple[tuple[str, str], ...]) -> str:
-    # The programs of a process share it.
-    return _digest(dict(group), _ENVIRONMENT_DIGITS)
+@functools.lru_cache(maxsize=32)
+def _remembered(group: tuple[tuple[str, str], ...], digits: int) -> str:
+    # The programs of a process share their environment, and the steps of a compilation its logical key.
+    return _digest(dict(group), digits)
 
 
 def _digest(group: Mapping[str, str], digits: int) -> str:

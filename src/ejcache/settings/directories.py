@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ejcache.util.log import warn_once
 
@@ -77,7 +77,19 @@ def state_directory() -> Path:
     Digests of the compiler's libraries are in it, which keys are made of. So a directory that another user owns or can
     write to is not used, and one warning names the one that is used instead.
     """
-    return _trusted_state(default_directory(os.environ))
+    env = os.environ
+    # At each compilation that is logged: making the path anew takes longer than writing the line.
+    own = _named_by(*map(env.get, _NAMING)) if env.get("HOME") else default_directory(env)
+    return _trusted_state(own)
+
+
+_NAMING: Final = ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA")
+"""The variables that name the user's directory."""
+
+
+@functools.lru_cache(maxsize=16)
+def _named_by(*values: str | None) -> Path:
+    return default_directory({name: value for name, value in zip(_NAMING, values, strict=True) if value is not None})
 
 
 @functools.lru_cache(maxsize=16)

@@ -25,7 +25,7 @@ from ejcache.stores.local.index import IndexOptions, nothing_first
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.manager import ConnectionManager
 from ejcache.stores.local.sqlite_errors import translate
-from ejcache.stores.local.values import digest_of
+from ejcache.stores.local.values import INLINE_BYTES, digest_of
 from ejcache.util.key_text import check_key
 from ejcache.util.log import warn_once
 
@@ -192,7 +192,11 @@ class LocalStore(Store):
             StoreBusyError: another process kept the index busy.
             StoreError: the storage failed; the entry is absent.
         """
-        if self.contains(check_key(key)):
+        check_key(key)
+        # A small value makes no file, so the transaction that writes it may look first as well.
+        if len(data) < INLINE_BYTES and not 0 <= self.max_size < len(data) and self._write(key, data, replace=False):
+            return True
+        if self.contains(key):
             self._check_writable()
             return False
         return self._write(key, data, replace=False)
