@@ -20,7 +20,7 @@ from random import Random
 from types import GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference
+from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference, tells_apart
 from ejcache.fingerprint.guarding.memos import MEMO, remembered
 from ejcache.fingerprint.guarding.names import ALL_NAMES, HIDDEN, WARNING_FILTERS, names_read
 from ejcache.fingerprint.guarding.places import (
@@ -279,7 +279,7 @@ def _digest(module: str, name: str, value: object) -> bytes:
     kind = type(value)
     if isinstance(value, Random) and author_of_module(module) is Author.PACKAGE:
         return short(("random", value.getstate()))
-    if kind in _STEPPED and author_of_module(module) is Author.PACKAGE:
+    if kind in _STEPPED and author_of_module(module) is Author.PACKAGE and not tells_apart(module, name):
         if kind is GeneratorType:
             raise RefusedError(f"{module}.{name} is a generator")
         return short((kind.__name__, repr(value)))

@@ -26,7 +26,7 @@ from ejcache.fingerprint.library import is_library_file, is_library_module
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-__all__ = ["Table", "record_table", "table_difference"]
+__all__ = ["Table", "record_table", "table_difference", "tells_apart"]
 
 _COUNTER: Final = re.compile(r"_(id|ids|uid|count|counter|next|next_id|num_calls)$")
 
@@ -133,16 +133,17 @@ def _is_memo(holder: object, leaf: Leaf) -> bool:
     """Whether an object counts there, or an object of JAX remembers something there, or will: `_stripped_weak_type`."""
     if not leaf.attribute.startswith("_") or leaf.nested:
         return False
+    kind = holder if isinstance(holder, type) else type(holder)
     if type(leaf.value) is int and _COUNTER.search(leaf.attribute):
-        return _package_of(holder) in _COUNTING
+        return tells_apart(str(kind.__module__), leaf.attribute)
     if leaf.value is not None and is_plain(leaf.value):
         return False
     return str(type(holder).__module__).startswith("jax.")
 
 
-def _package_of(holder: object) -> str:
-    kind = holder if isinstance(holder, type) else type(holder)
-    return str(kind.__module__).partition(".")[0]
+def tells_apart(module: str, name: str) -> bool:
+    """Whether a number of this name is known only to tell objects apart."""
+    return module.partition(".")[0] in _COUNTING and _COUNTER.search(name) is not None
 
 
 def _is_users(function: FunctionType) -> bool:

@@ -42,6 +42,7 @@ _NOT_READ: Final = frozenset({"__annotations__", "__type_params__", "_api_export
 """
 _ADDRESSES: Final = {
     "absl.flags._flagvalues:FlagValues": frozenset({"__banned_flag_names", "__flags_by_module_id"}),
+    "flax.ids:FlaxId": frozenset({"id"}),
 }
 """Attributes of libraries' instances that differ between processes and mean nothing: addresses, serial numbers."""
 _WORD: Final = tuple.__itemsize__

@@ -219,6 +219,24 @@ TRAPS = [
         ),
     ),
     trap(
+        "library: numbers that tell the objects of a known package apart",
+        """
+        import haiku
+        @ejit
+        def f(x):
+            return haiku.h(x) * «2|3»
+        """,
+        files={
+            "site-packages/haiku.py": """
+            import itertools
+            frame_ids = itertools.count()
+            def h(x):
+                next(frame_ids)
+                return x
+            """
+        },
+    ),
+    trap(
         "library: getattr on its module",
         _CALL,
         files=_lib("import sys\nka = «2|3»\ndef h(x):\n    return x * getattr(sys.modules[__name__], 'k' + 'a')\n"),

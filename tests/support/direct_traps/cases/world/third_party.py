@@ -334,4 +334,18 @@ TRAPS = [
         needs="numpyro",
         changed="either",
     ),
+    trap(
+        "linen module, another serial number",
+        """
+        from flax import linen as nn
+        for _ in range(«1|3»):
+            nn.Dense(1)
+        m = nn.Dense(3)
+        @ejit
+        def f(x):
+            return m.apply({"params": {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)}}, x)
+        """,
+        needs="flax",
+        changed="right",
+    ),
 ]
