@@ -1,8 +1,8 @@
 """The digest of a code object: what it does, not where it stands.
 
-    code := sha256 of the tokens below, each with its length in front; nested code objects by their digests:
-      bytecode without inline caches, constants with their exact types and float bits, names, variables, cells, free
-      variables, name, qualified name, flags, counts of arguments, exception table
+    code := sha256 of `marshal` of the fields below; nested code objects by their digests, with their places:
+      bytecode without inline caches, names, variables, cells, free variables, name, qualified name, flags, counts of
+      arguments, exception table, constants with their exact types and float bits
 
 File names and line numbers are left out. Bytecode depends on the Python version, which is part of what a record is
 stored under.
@@ -11,61 +11,59 @@ stored under.
 from __future__ import annotations
 
 import hashlib
+import marshal
 import struct
+from operator import attrgetter
 from types import CodeType
 from typing import Final
 
 __all__ = ["code_digest", "plain_token"]
 
 
-class _ById:
-    """A code object as a key by identity: equal code objects may differ in the types of their constants."""
-
-    __slots__ = ("code",)
-
-    def __init__(self, code: CodeType) -> None:
-        self.code = code
-
-    def __hash__(self) -> int:
-        return id(self.code)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.code is self.code
-
-
-_digests: Final[dict[_ById, bytes]] = {}
-"""Kept for as long as the process lives: code objects are immutable, and few are made while a program runs."""
+_digests: Final[dict[int, tuple[CodeType, bytes]]] = {}
+"""By identity, because equal code objects may differ in the types of their constants. Kept, with the code objects, for
+as long as the process lives: they are immutable, and few are made while a program runs."""
 
 
 def code_digest(code: CodeType) -> bytes:
     """32 bytes that are equal for two code objects only if they do the same with the same globals."""
-    key = _ById(code)
-    found = _digests.get(key)
+    found = _digests.get(id(code))
     if found is None:
-        found = _digests[key] = _digest(code)
-    return found
+        found = _digests[id(code)] = (code, _digest(code))
+    return found[1]
+
+
+_FIELDS: Final = attrgetter(
+    *("co_code", "co_names", "co_varnames", "co_cellvars", "co_freevars", "co_name", "co_qualname", "co_flags"),
+    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
+)
+
+_MARSHAL_VERSION: Final = 2
+"""Later versions write whether two constants are one object and whether a text is interned: chance decides that."""
+
+_SIMPLE: Final = frozenset({type(None), type(Ellipsis), bool, int, float, complex, str, bytes})
+"""Types whose values `marshal` writes injectively, with their types."""
 
 
 def _digest(code: CodeType) -> bytes:
-    text = repr(
-        (
-            *(code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars, code.co_name, code.co_qualname),
-            *(code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-            *(len(code.co_exceptiontable), len(code.co_code)),
-        )
-    )
-    hasher = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
-    hasher.update(code.co_exceptiontable)
-    hasher.update(code.co_code)
-    for constant in code.co_consts:
-        token = repr(constant).encode("utf-8", "surrogatepass") if type(constant) in _SHOWN else plain_token(constant)
-        hasher.update(b"%d:" % len(token))
-        hasher.update(token)
-    return hasher.digest()
+    constants = code.co_consts
+    nested: tuple[int, ...] = ()
+    if not _SIMPLE.issuperset(map(type, constants)):
+        nested = tuple(place for place, each in enumerate(constants) if type(each) is CodeType)
+        described = [code_digest(each) if type(each) is CodeType else each for each in constants]
+        for place, each in enumerate(described):
+            if not _is_simple(each):
+                # `marshal` takes more for bytes than bytes; what the compiler of Python does not make is described.
+                described[place] = plain_token(each)
+                nested += (~place,)
+        constants = tuple(described)
+    return hashlib.sha256(marshal.dumps((_FIELDS(code), constants, nested), _MARSHAL_VERSION)).digest()
 
 
-_SHOWN: Final = frozenset({type(None), bool, int, str, bytes})
-"""Types whose `repr` tells one constant from every other, of whatever type."""
+def _is_simple(constant: object) -> bool:
+    if type(constant) is tuple or type(constant) is frozenset:
+        return all(map(_is_simple, constant))
+    return type(constant) in _SIMPLE
 
 
 def plain_token(value: object) -> bytes:
