@@ -121,6 +121,9 @@ INTERNALS = ("jax._src", "jax.interpreters")
 UNPICKLERS = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 """Reading what one of these wrote runs whatever its writer liked."""
 
+WRITES_ONLY = {("fingerprint/code.py", "marshal.dumps")}
+"""What is written to be hashed, and never read."""
+
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
 
 MAX_LINES = 550
@@ -196,6 +199,8 @@ def violations(path: str, source: str) -> list[str]:
             elif LEVELS.get(there, 99) >= LEVELS.get(here, 0) and not (there == "__init__" and here == "cli"):
                 said.append(f"{path}:{line}: {here} is not above {there}, and imports {name}")
         elif top in UNPICKLERS:
+            if (path, name) in WRITES_ONLY:
+                continue
             said.append(f"{path}:{line}: nothing is unpickled, and this imports {name}")
         elif allowed is not None:
             if not any(fnmatch(path, pattern) for pattern in allowed):
@@ -326,6 +331,8 @@ def test_package_imports_nothing_at_once():
         ("cli/main.py", "import requests", "no seam is named for requests"),
         ("stores/base.py", "import pickle", "nothing is unpickled"),
         ("stores/base.py", "from pickle import loads", "nothing is unpickled"),
+        ("fingerprint/code.py", "from marshal import dumps, loads", "nothing is unpickled"),
+        ("fingerprint/walk.py", "from marshal import dumps", "nothing is unpickled"),
         ("stores/base.py", "import os\nx = os.environ['A']", "only settings read the environment"),
         ("cli/main.py", "from os import getenv", "only settings read the environment"),
         ("cli/main.py", "import os\nos.getenv('A')", "only settings read the environment"),

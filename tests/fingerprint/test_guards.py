@@ -562,6 +562,13 @@ def test_damaged_guards_are_corrupt_and_nothing_else(recorded):
         except EntryCorruptError:
             corrupt += 1
     assert corrupt > 200
-    for other in (None, [], "text", {}, {**document, "format": 2}, {**document, "variants": [{}] * 5}):
+    for other in (
+        None,
+        [],
+        "text",
+        {},
+        {**document, "format": document["format"] + 1},
+        {**document, "variants": [{}] * 5},
+    ):
         with pytest.raises(EntryCorruptError):
             decode_guards(other)

@@ -11,13 +11,13 @@ stored under.
 from __future__ import annotations
 
 import hashlib
-import marshal
 import struct
+from marshal import dumps
 from operator import attrgetter
 from types import CodeType
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["code_digest", "plain_token"]
+__all__ = ["code_digest", "injective_bytes", "plain_token"]
 
 
 _digests: Final[dict[int, tuple[CodeType, bytes]]] = {}
@@ -38,11 +38,21 @@ _FIELDS: Final = attrgetter(
     *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
 
-_MARSHAL_VERSION: Final = 2
-"""Later versions write whether two constants are one object and whether a text is interned: chance decides that."""
+_VERSION: Final = 2
+"""Of marshal's format. Later ones write whether two constants are one object and whether a text is interned, and
+chance decides that."""
 
 _SIMPLE: Final = frozenset({type(None), type(Ellipsis), bool, int, float, complex, str, bytes})
 """Types whose values `marshal` writes injectively, with their types."""
+
+
+def injective_bytes(value: Any) -> bytes:
+    """The bytes of plain values and tuples of such: other bytes for every other value or type.
+
+    Raises:
+        ValueError: there is something else in it.
+    """
+    return dumps(value, _VERSION)
 
 
 def _digest(code: CodeType) -> bytes:
@@ -57,7 +67,7 @@ def _digest(code: CodeType) -> bytes:
                 described[place] = plain_token(each)
                 nested += (~place,)
         constants = tuple(described)
-    return hashlib.sha256(marshal.dumps((_FIELDS(code), constants, nested), _MARSHAL_VERSION)).digest()
+    return hashlib.sha256(dumps((_FIELDS(code), constants, nested), _VERSION)).digest()
 
 
 def _is_simple(constant: object) -> bool:

@@ -17,15 +17,15 @@ import sys
 import warnings
 from collections import defaultdict
 from random import Random
-from types import GeneratorType, ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference, tells_apart
+from ejcache.fingerprint.guarding.look import Look
 from ejcache.fingerprint.guarding.memos import MEMO, remembered
 from ejcache.fingerprint.guarding.names import ALL_NAMES, HIDDEN, WARNING_FILTERS, names_read
 from ejcache.fingerprint.guarding.places import (
     MISSING,
-    class_shape,
     find,
     is_guarded,
     is_table,
@@ -153,10 +153,11 @@ def make_guards(library: Iterable[LibraryCode], asked: Asked | None = None) -> G
             # What an object of a library does is in its class, which code may never name.
             if is_table(kind) and kind.__module__ in sys.modules and find(kind.__module__, kind.__qualname__) is kind:
                 paths[kind.__module__].add(kind.__qualname__)
+    look = Look()
     codes = {id(code) for each in ran for code in nested_codes(each.code)}
     return Guards(
         {
-            module: _guard_module(module, names, nameless.get(module, []), codes, attributes)
+            module: _guard_module(module, names, nameless.get(module, []), codes, attributes, look)
             for module, names in sorted(paths.items())
         }
     )
@@ -194,7 +195,7 @@ def _place(each: LibraryCode, module: str) -> tuple[str, str] | None:
 
 
 def _guard_module(
-    module: str, names: set[str], nameless: list[CodeType], ran: set[int], attributes: set[str]
+    module: str, names: set[str], nameless: list[CodeType], ran: set[int], attributes: set[str], look: Look
 ) -> ModuleGuards:
     path = source_file(module)
     digest = None if path is None else source_digest(path)
@@ -208,9 +209,9 @@ def _guard_module(
     tables: dict[str, Table] = {}
     for name in sorted(names):
         value = _value(module, name)
-        values[name] = ABSENT if value is MISSING else _digest(module, name, value)
-        if value is not MISSING and is_table(value) and _is_at_home(module, name, value):
-            table = record_table(value, ran, attributes)
+        values[name] = ABSENT if value is MISSING else _digest(module, name, value, look)
+        if value is not MISSING and is_table(value) and _is_at_home(module, name, value, look):
+            table = record_table(value, ran, attributes, look)
             if table is not None:
                 tables[name] = table
     return ModuleGuards(digest, bool(nameless), values, tables)
@@ -244,11 +245,9 @@ def _filter_text(each: tuple[object, ...]) -> str:
     return repr((action, texts, token(category), line))
 
 
-def _is_at_home(module: str, name: str, value: object) -> bool:
+def _is_at_home(module: str, name: str, value: object, look: Look) -> bool:
     """Whether a value is described here. A class is described in its own module, if it is found there."""
-    if not isinstance(value, type) or (value.__module__, value.__qualname__) == (module, name):
-        return True
-    return find(str(value.__module__), value.__qualname__) is not value
+    return not isinstance(value, type) or look.home(value) in (None, (module, name))
 
 
 _STEPPED: Final = frozenset({itertools.count, GeneratorType})
@@ -275,19 +274,21 @@ def stepped(before: Vector) -> str | None:
 _OF_EVERY_MODULE: Final = frozenset({"__build_class__", "__doc__", "__loader__", "__name__", "__package__", "__spec__"})
 
 
-def _digest(module: str, name: str, value: object) -> bytes:
+def _digest(module: str, name: str, value: object, look: Look) -> bytes:
     kind = type(value)
-    if isinstance(value, Random) and author_of_module(module) is Author.PACKAGE:
-        return short(("random", value.getstate()))
+    if kind is FunctionType or kind is ModuleType:
+        return look.digest(value)
+    if isinstance(value, type):
+        # Of a table, only its type: its entries are compared one by one.
+        whole = is_table(value) and _is_at_home(module, name, value, look)
+        return short((token(value), look.shape(value))) if whole else look.digest(value)
+    if issubclass(kind, Random) and author_of_module(module) is Author.PACKAGE:
+        return short(("random", value.getstate()))  # type: ignore[attr-defined]
     if kind in _STEPPED and author_of_module(module) is Author.PACKAGE and not tells_apart(module, name):
         if kind is GeneratorType:
             raise RefusedError(f"{module}.{name} is a generator")
         return short((kind.__name__, repr(value)))
-    # Of a table, only its type: its entries are compared one by one.
-    if isinstance(value, type):
-        whole = is_table(value) and _is_at_home(module, name, value)
-        return short((token(value), class_shape(value))) if whole else short(token(value))
-    return short(token(value, 0) if is_table(value) else token(value))
+    return short(token(value, 0)) if is_table(value) else look.digest(value)
 
 
 def current_values(guards: Guards) -> Vector:
@@ -304,6 +305,7 @@ def current_values(guards: Guards) -> Vector:
 
 def _current_values(guards: Guards) -> Vector:
     found: Vector = {}
+    look = Look()
     for module, guarded in guards.modules.items():
         if module not in sys.modules:
             # A part of a library that is imported when it is first needed, or one that this program does not import.
@@ -316,21 +318,28 @@ def _current_values(guards: Guards) -> Vector:
             now = None if path is None else source_digest(path)
             if now != guarded.source:
                 found[module, ""] = now or ABSENT
-        _compare(module, guarded, guards.modules, found)
+        _compare(module, guarded, guards.modules, found, look)
     return found
 
 
-def _compare(module: str, guarded: ModuleGuards, known: Mapping[str, object], found: Vector) -> None:
+def _compare(module: str, guarded: ModuleGuards, known: Mapping[str, object], found: Vector, look: Look) -> None:
+    # Of most names the value is what the module holds; `_value` knows the others.
+    own = {} if module == WARNING_FILTERS[0] else sys.modules[module].__dict__
     for name, was in guarded.values.items():
-        value = _value(module, name)
-        now = ABSENT if value is MISSING else _digest(module, name, value)
+        value = own.get(name, MISSING)
+        kind = type(value)
+        if (kind is FunctionType or kind is ModuleType) and look.digest(value) == was:
+            continue
+        if value is MISSING:
+            value = _value(module, name)
+        now = ABSENT if value is MISSING else _digest(module, name, value, look)
         if now != was:
             if not _is_submodule(name, was, value, known):
                 found[module, name] = now
             continue
         table = guarded.tables.get(name)
         if table is not None:
-            for entry, digest in table_difference(table, value, known).items():
+            for entry, digest in table_difference(table, value, known, look).items():
                 found[module, f"{name}|{entry}"] = digest
 
 

@@ -1,6 +1,6 @@
 """Guards as JSON: grouped by module, digests packed together.
 
-    guards   := {"format": 1, "modules": {MODULE: module}, "variants": [{MODULE: {PATH: DIGEST}}],
+    guards   := {"format": 2, "modules": {MODULE: module}, "variants": [{MODULE: {PATH: DIGEST}}],
                  "base_seen": true or false}
     module   := {"source": DIGEST or "", "by_source": true or false, "names": "K T lax.add", "values": DIGESTS,
                  "tables": {NAME: {"entries": PAIRS, "of": {MODULE: ENTRIES}}}}
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.guarding.entries import Table
-from ejcache.fingerprint.guarding.places import PATH_SIZE
+from ejcache.fingerprint.guarding.look import PATH_SIZE
 from ejcache.fingerprint.guarding.tokens import DIGEST_SIZE
 from ejcache.fingerprint.guards import MOST_VARIANTS, Guards, ModuleGuards, Vector
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "decode_guards", "encode_guards"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 _MODULE: Final = {"source": str, "by_source": bool, "names": str, "values": str, "tables": dict}
 

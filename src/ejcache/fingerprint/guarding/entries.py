@@ -11,17 +11,10 @@ import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.fingerprint.guarding.places import OPERATORS, PATH_SIZE, Leaf, attribute_name, leaves
-from ejcache.fingerprint.guarding.tokens import (
-    ABSENT,
-    DIGEST_SIZE,
-    functions_of,
-    is_plain,
-    nested_codes,
-    short,
-    token,
-)
-from ejcache.fingerprint.library import is_library_file, is_library_module
+from ejcache.fingerprint.guarding.leaves import Leaf, leaves
+from ejcache.fingerprint.guarding.look import OPERATORS, PATH_SIZE, Look, attribute_name
+from ejcache.fingerprint.guarding.tokens import ABSENT, DIGEST_SIZE, is_plain, nested_codes, short
+from ejcache.fingerprint.library import is_library_module
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -46,26 +39,27 @@ class Table(NamedTuple):
     """Digest of what leads to an entry → the library's module that makes it; empty if tracing makes it."""
 
 
-def record_table(value: object, ran: Container[int], attributes: Container[str]) -> Table | None:
+def record_table(value: object, ran: Container[int], attributes: Container[str], look: Look) -> Table | None:
     """What is to be guarded of a table or an object, or None if nothing is.
 
     Args:
         value: the table or object.
         ran: the identities of the code objects that ran.
         attributes: the names of attributes that library code mentions.
+        look: at the libraries.
     """
     entries: dict[bytes, bytes] = {}
     modules: dict[bytes, str] = {}
     attributed = not isinstance(value, dict | list | set | tuple)
     order: list[bytes] = []
     held: set[bytes] = set()
-    for leaf in leaves(value):
+    for leaf in leaves(value, look):
         if attributed and leaf.attribute not in attributes and leaf.attribute not in OPERATORS:
             continue
         held.add(leaf.name)
-        if isinstance(value, type) and not leaf.nested and _is_own(value, leaf):
+        if isinstance(value, type) and not leaf.nested and _is_own(value, leaf, look):
             continue
-        digest, module = _entry(value, leaf, ran)
+        digest, module = _entry(value, leaf, ran, look)
         if digest is None:
             if leaf.plain or isinstance(leaf.value, dict):
                 entries.setdefault(leaf.name, _PRESENT)
@@ -85,7 +79,7 @@ def record_table(value: object, ran: Container[int], attributes: Container[str])
         entries[_ORDER] = short(order)
     if attributed and not isinstance(value, type):
         # What the object does not hold, and its class does: an attribute that is set later hides it.
-        for leaf in leaves(type(value)):
+        for leaf in leaves(type(value), look):
             free = leaf.attribute in attributes and not leaf.nested and leaf.name not in held
             if free and (is_plain(leaf.value) or type(leaf.value) is FunctionType):
                 entries[leaf.name] = ABSENT
@@ -99,26 +93,26 @@ _ORDER: Final = b"\0" * PATH_SIZE
 """In place of an entry: the order of a list's elements."""
 
 
-def _entry(holder: object, leaf: Leaf, ran: Container[int]) -> tuple[bytes | None, str | None]:
+def _entry(holder: object, leaf: Leaf, ran: Container[int], look: Look) -> tuple[bytes | None, str | None]:
     """The digest of an entry that may have mattered, and the library's module that makes it."""
     value = leaf.value
     if isinstance(value, dict):
         return None, None
-    functions = list(functions_of(value))
+    functions = look.functions(value)
     if not functions:
         if _is_memo(holder, leaf):
             return None, None
         kind = value if isinstance(value, type) else type(value)
         module = str(kind.__module__)
-        return short(token(value)), module if not is_plain(value) and is_library_module(module) else None
-    if any(_is_users(each) for each in functions):
-        return short(token(value)), None
+        return look.digest(value), module if not is_plain(value) and is_library_module(module) else None
+    if look.is_by_user(value):
+        return look.digest(value), None
     if any(id(code) in ran for each in functions for code in nested_codes(each.__code__)):
-        return short(token(value)), functions[0].__module__
+        return look.digest(value), functions[0].__module__
     return None, None
 
 
-def _is_own(kind: type[Any], leaf: Leaf) -> bool:
+def _is_own(kind: type[Any], leaf: Leaf, look: Look) -> bool:
     """Whether a method is found by its own name, too, where it is guarded if it ran, or holds nothing."""
     function = leaf.value
     if type(function) is FunctionType:
@@ -126,7 +120,7 @@ def _is_own(kind: type[Any], leaf: Leaf) -> bool:
         return path.endswith(f".{leaf.attribute}") and any(
             path == f".{each.__qualname__}.{leaf.attribute}" for each in kind.__mro__
         )
-    return not isinstance(function, dict) and not is_plain(function) and not any(functions_of(function))
+    return not isinstance(function, dict) and not is_plain(function) and not look.functions(function)
 
 
 def _is_memo(holder: object, leaf: Leaf) -> bool:
@@ -146,36 +140,32 @@ def tells_apart(module: str, name: str) -> bool:
     return module.partition(".")[0] in _COUNTING and _COUNTER.search(name) is not None
 
 
-def _is_users(function: FunctionType) -> bool:
-    """Whether the user wrote a function, and no library wrote or generated it."""
-    path = function.__code__.co_filename
-    if is_library_file(path):
-        return False
-    return not path.startswith("<") or not is_library_module(str(function.__globals__.get("__name__")))
-
-
-def table_difference(table: Table, value: object, known: Container[str]) -> dict[str, bytes]:
+def table_difference(table: Table, value: object, known: Container[str], look: Look) -> dict[str, bytes]:
     """The entries that are not what they were, with their digests now.
 
     Args:
         table: what was.
         value: the table or object now.
         known: the modules of which something is guarded: they were loaded then.
+        look: at the libraries.
     """
+    if isinstance(value, type):
+        members = look.library_members(value)
+        if members is not None:
+            return _class_difference(table, members, look)
     found: dict[str, bytes] = {}
     seen: dict[bytes, bytes] = {}
     order: list[bytes] = []
-    for leaf in leaves(value):
+    for leaf in leaves(value, look):
         name = leaf.name
         was = table.entries.get(name)
         if was is None:
-            if _is_new(table, value, leaf, known):
+            if _is_new(table, value, leaf, known, look):
                 found[name.hex()] = _PRESENT
         elif was == _PRESENT:
-            users = any(_is_users(each) for each in functions_of(leaf.value))
-            seen[name] = short(token(leaf.value)) if users else _PRESENT
+            seen[name] = look.digest(leaf.value) if look.is_by_user(leaf.value) else _PRESENT
         else:
-            digest = short(token(leaf.value))
+            digest = look.digest(leaf.value)
             if name not in table.modules:
                 order.append(name)
             seen[name] = digest if name not in seen else short(sorted((seen[name], digest)))
@@ -183,6 +173,16 @@ def table_difference(table: Table, value: object, known: Container[str]) -> dict
         seen[_ORDER] = short(order)
     for name, was in table.entries.items():
         now = seen.get(name, ABSENT)
+        if now != was and not (now == ABSENT and _may_come(table, name, was)):
+            found[name.hex()] = now
+    return found
+
+
+def _class_difference(table: Table, members: Mapping[bytes, object], look: Look) -> dict[str, bytes]:
+    """The same for a class of which the user wrote nothing: only what was there counts."""
+    found: dict[str, bytes] = {}
+    for name, was in table.entries.items():
+        now = _PRESENT if was == _PRESENT else look.digest(members[name]) if name in members else ABSENT
         if now != was and not (now == ABSENT and _may_come(table, name, was)):
             found[name.hex()] = now
     return found
@@ -196,7 +196,7 @@ def _may_come(table: Table, name: bytes, was: bytes) -> bool:
     return module is not None and (module == _BY_TRACING or module not in sys.modules)
 
 
-def _is_new(table: Table, holder: object, leaf: Leaf, known: Container[str]) -> bool:
+def _is_new(table: Table, holder: object, leaf: Leaf, known: Container[str], look: Look) -> bool:
     """Whether an entry that was not there may be the user's: one that no import has made."""
     if isinstance(leaf.value, dict):
         return False
@@ -206,13 +206,15 @@ def _is_new(table: Table, holder: object, leaf: Leaf, known: Container[str]) -> 
         kind = type(leaf.value)
         if not isinstance(holder, type) or (kind is not FunctionType and not hasattr(kind, "__get__")):
             return False
-        return any(_is_users(each) for each in functions_of(leaf.value))
+        return look.is_by_user(leaf.value)
     if leaf.nested and attribute_name(leaf.attribute) not in table.entries:
         return False
     if is_plain(leaf.value):
         return leaf.plain
-    functions = list(functions_of(leaf.value))
+    if type(leaf.value) is FunctionType and leaf.value.__closure__ is None:
+        return look.is_by_user(leaf.value) or (leaf.plain and leaf.value.__module__ in known)
+    functions = look.functions(leaf.value)
     if functions:
-        return any(_is_users(each) for each in functions) or (leaf.plain and functions[0].__module__ in known)
+        return look.is_by_user(leaf.value) or (leaf.plain and functions[0].__module__ in known)
     kind = leaf.value if isinstance(leaf.value, type) else type(leaf.value)
     return not is_library_module(str(kind.__module__))

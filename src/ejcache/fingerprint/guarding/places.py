@@ -1,4 +1,4 @@
-"""Where values are found: names in modules and classes, entries of tables, attributes of objects, files of modules."""
+"""Where values are found: names in modules and classes, and the source files of modules."""
 
 from __future__ import annotations
 
@@ -9,41 +9,23 @@ import sys
 from enum import Enum
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.guarding.tokens import (
-    DIGEST_SIZE,
-    class_dict,
-    instance_items,
-    is_plain,
-    nested_codes,
-    short,
-    token,
-)
+from ejcache.fingerprint.guarding.tokens import DIGEST_SIZE, class_dict, is_plain, nested_codes, short, token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import CodeType
 
 __all__ = [
     "MISSING",
-    "OPERATORS",
-    "PATH_SIZE",
-    "Leaf",
-    "attribute_name",
-    "class_shape",
     "find",
     "is_guarded",
     "is_table",
-    "leaves",
     "outer_path",
     "source_contains",
     "source_digest",
     "source_file",
 ]
-
-PATH_SIZE: Final = 4
-"""Bytes that tell an entry of one table from the others."""
 
 MISSING: Final = object()
 """There is nothing at a place."""
@@ -98,6 +80,8 @@ def find(module: str, path: str) -> object:
     loaded = sys.modules.get(module)
     if loaded is None:
         return MISSING
+    if "." not in path:
+        return loaded.__dict__.get(path, MISSING)
     first, *rest = path.split(".")
     value = loaded.__dict__.get(first, MISSING)
     for name in rest:
@@ -129,7 +113,12 @@ def is_table(value: object) -> bool:
 
 def _is_fixed(kind: type[Any]) -> bool:
     """Whether a class only holds what its own code has put there: the standard library's, and NumPy's."""
-    top = str(kind.__module__).partition(".")[0]
+    return _is_module_of_fixed(str(kind.__module__))
+
+
+@functools.cache
+def _is_module_of_fixed(module: str) -> bool:
+    top = module.partition(".")[0]
     return top in ("numpy", "jaxlib") or top in sys.stdlib_module_names
 
 
@@ -143,143 +132,6 @@ def _is_table_type(kind: type[Any]) -> bool:
     if _is_fixed(kind):
         return False
     return any("__dict__" in class_dict(each) or "__slots__" in class_dict(each) for each in kind.__mro__[:-1])
-
-
-class Leaf(NamedTuple):
-    """An entry of a table, an element of a sequence, or an attribute of an object or a class."""
-
-    name: bytes
-    """The digest of what leads to it."""
-    value: object
-    plain: bool
-    """Whether its key is plain: one that the user may use, too."""
-    attribute: str
-    """The attribute that it is or is in; empty if there is none."""
-    nested: bool
-    """Whether it is in a table that an attribute holds."""
-
-
-def leaves(value: object) -> Iterator[Leaf]:
-    """What a table, a sequence, an object or a class holds, with the entries of tables in it."""
-    if isinstance(value, dict):
-        yield from _entries(value, (), "")
-    elif isinstance(value, list | set | tuple):
-        for each in list(value):
-            yield Leaf(_short(("#", _key(each) or token(each))), each, is_plain(each), "", False)
-    else:
-        of_class = isinstance(value, type)
-        memos = _memos(value if isinstance(value, type) else type(value))
-        for attribute, each in _class_items(value) if isinstance(value, type) else instance_items(value):
-            if attribute in memos and not of_class:
-                continue
-            yield Leaf(attribute_name(attribute), each, False, attribute, False)
-            if isinstance(each, dict):
-                yield from _entries(each, (attribute,), attribute)
-
-
-def _short(path: object) -> bytes:
-    return short(path)[:PATH_SIZE]
-
-
-@functools.cache
-def attribute_name(name: str) -> bytes:
-    return _short((".", name))
-
-
-def _class_items(kind: type[Any]) -> Iterator[tuple[str, object]]:
-    """The attributes of a class and of those it inherits from, as an instance would find them."""
-    seen: set[str] = set()
-    for each in kind.__mro__[:-1]:
-        if not each.__flags__ & _HEAP_TYPE:
-            continue  # a class in C, which cannot be changed
-        own = class_dict(each)
-        for name, value in list(own.items()):
-            if name not in seen and (name[:2] != "__" or name in OPERATORS):
-                yield name, value
-        seen |= own.keys()
-
-
-def class_shape(kind: type[Any]) -> str:
-    """Which class defines each method and property of a class."""
-    seen: set[str] = set()
-    found: list[str] = []
-    for each in kind.__mro__[:-1]:
-        if not each.__flags__ & _HEAP_TYPE:
-            continue
-        own = class_dict(each)
-        for name, value in list(own.items()):
-            if name not in seen and callable(getattr(type(value), "__get__", None)):
-                found.append(f"{name} {each.__qualname__} {type(value).__name__}")
-        seen |= own.keys()
-    found.sort()
-    return "\n".join(found)
-
-
-_HEAP_TYPE: Final = 1 << 9
-
-OPERATORS: Final = frozenset(name for name in dir(int) + dir(list) + dir(dict) if name.startswith("__")) - {
-    *("__class__", "__doc__", "__getattribute__", "__init_subclass__", "__subclasshook__", "__dir__")
-} | {
-    "__bool__",
-    "__call__",
-    "__enter__",
-    "__exit__",
-    "__get__",
-    "__getattr__",
-    "__array__",
-    "__jax_array__",
-    "__matmul__",
-}
-"""Methods that Python calls without a name."""
-
-_memos_of: Final[dict[type[Any], frozenset[str]]] = {}
-
-
-def _memos(kind: type[Any]) -> frozenset[str]:
-    """The attributes that only keep what a method has computed."""
-    found = _memos_of.get(kind)
-    if found is None:
-        found = _memos_of[kind] = frozenset(
-            name
-            for each in kind.__mro__
-            for name, value in class_dict(each).items()
-            if "cached_property" in type(value).__name__
-        )
-    return found
-
-
-def _entries(table: dict[Any, Any], before: tuple[object, ...], attribute: str) -> Iterator[Leaf]:
-    for key, value in list(dict.items(table)):
-        name = _key(key)
-        if name is None:
-            continue
-        path = (*before, "/", name)
-        yield Leaf(_short(path), value, is_plain(key), attribute, bool(before))
-        if isinstance(value, dict):
-            for inner, deeper in list(dict.items(value)):
-                second = _key(inner)
-                if second is not None:
-                    yield Leaf(
-                        _short((*path, "/", second)), deeper, is_plain(key) and is_plain(inner), attribute, bool(before)
-                    )
-
-
-def _key(key: object) -> object | None:
-    """What names a key in every process, or None."""
-    if is_plain(key):
-        return ("plain", key)
-    if type(key) is tuple:
-        return key if all(is_plain(each) for each in key) else None
-    if isinstance(key, type | Enum):
-        return token(key)
-    if isinstance(key, FunctionType):
-        return ("function", key.__module__, key.__qualname__)
-    kind = type(key)
-    try:
-        name = object.__getattribute__(key, "name")
-    except AttributeError:
-        return None
-    return ("named", str(kind.__module__), kind.__qualname__, name) if type(name) is str else None
 
 
 def source_file(module: str) -> str | None:

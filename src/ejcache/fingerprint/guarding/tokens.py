@@ -2,7 +2,7 @@
 between two processes that run the same program.
 
 Functions, plain values and what is made of them are described by content; of other objects only the type counts. A
-token is a plain value or a tuple of tokens, so its `repr` tells it from every other.
+token is a plain value or a tuple of tokens, so what `marshal` makes of it tells it from every other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.fingerprint.code import code_digest
+from ejcache.fingerprint.code import code_digest, injective_bytes
 from ejcache.fingerprint.watching.author import Author, author_of_module
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "ABSENT",
     "DIGEST_SIZE",
     "class_dict",
+    "digest_of",
     "functions_of",
     "instance_items",
     "is_plain",
@@ -55,7 +56,28 @@ class_dict: Final[Callable[[type[Any]], dict[str, Any]]] = type.__dict__["__dict
 
 def short(value: object) -> bytes:
     """The digest of a token, as guards keep it."""
-    return hashlib.blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE).digest()
+    try:
+        content = injective_bytes(value)
+    except ValueError:  # a name is of a class that extends `str`
+        content = repr(value).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
+
+
+def digest_of(value: Any) -> bytes:
+    """The digest of what is said of a value, as guards keep it."""
+    if type(value) is FunctionType and _is_bare(value):
+        return code_digest(value.__code__)[:DIGEST_SIZE]
+    return short(token(value))
+
+
+def _is_bare(function: FunctionType) -> bool:
+    """Whether a function is told by its code alone."""
+    return (
+        function.__closure__ is None
+        and function.__defaults__ is None
+        and function.__kwdefaults__ is None
+        and function.__qualname__ == function.__code__.co_qualname
+    )
 
 
 def is_plain(value: object) -> bool:
@@ -71,7 +93,7 @@ def token(value: Any, depth: int = _DEPTH) -> object:
     if kind is FunctionType:
         return _function(value, depth)
     if isinstance(value, type):
-        return ("class", _kind_of(value).name)
+        return ("class", _name_of(value))
     if isinstance(value, ModuleType):
         return token_of_module(str(getattr(value, "__name__", None)))
     if kind is BuiltinFunctionType:
@@ -79,9 +101,9 @@ def token(value: Any, depth: int = _DEPTH) -> object:
     if kind is CodeType:
         return ("code", code_digest(value))
     if depth <= 0:
-        return ("object", _kind_of(kind).name)
+        return ("object", _name_of(kind))
     if isinstance(value, Enum):
-        return ("enum", _kind_of(kind).name, value.name)
+        return ("enum", _name_of(kind), value.name)
     if kind is tuple or kind is list:
         return (kind.__name__, *(token(each, depth - 1) for each in value[:_MOST_ELEMENTS]))
     if kind is set or kind is frozenset:
@@ -98,6 +120,8 @@ def token_of_module(name: str) -> object:
 
 
 def _function(function: FunctionType, depth: int) -> object:
+    if _is_bare(function):
+        return ("function", code_digest(function.__code__))
     parts: list[object] = ["function", function.__qualname__, code_digest(function.__code__)]
     if depth > 0:
         defaults, keywords, closure = function.__defaults__, function.__kwdefaults__, function.__closure__
@@ -126,23 +150,24 @@ def _step(content: object) -> int:
 
 
 def _object(value: Any, kind: type[Any], depth: int) -> object:
-    parts: list[object] = ["object", _kind_of(kind).name]
+    about = _kind_of(kind)
+    parts: list[object] = ["object", about.name]
     if isinstance(value, MethodType):
-        parts += [token(value.__func__, depth - 1), _kind_of(type(value.__self__)).name]
+        parts += [token(value.__func__, depth - 1), _name_of(type(value.__self__))]
     elif isinstance(value, functools.partial):
         parts += [token(value.func, depth - 1), *(token(each, depth - 1) for each in value.args)]
         parts += [(name, token(each, depth - 1)) for name, each in sorted(value.keywords.items())]
     elif isinstance(value, tuple):
         parts += [token(each, depth - 1) for each in value[:_MOST_ELEMENTS]]
-    elif _kind_of(kind).of_numpy:
+    elif about.of_numpy:
         parts.append(_numpy(value, kind))
     else:
         parts += [token(each, depth - 1) for each in _inner(value, kind)]
-        if _kind_of(kind).has_fields or kind is SimpleNamespace:
+        if about.has_fields:
             parts += [(name, token(each, depth - 1)) for name, each in sorted(instance_items(value), key=_first)]
         elif kind is ContextVar:
             parts.append(_plain_or_type(value.get(None)))
-        elif _kind_of(kind).of_package or kind is threading.local:
+        elif about.of_package or kind is threading.local:
             # What a thread has of its own is not found in the way of other objects.
             own = sorted((vars(value) if kind is threading.local else own_dict(value)).items())
             parts += [(name, _plain_or_type(each)) for name, each in own if name[:1] != "_"]
@@ -154,12 +179,17 @@ def _plain_or_type(value: object) -> object:
     if type(value) in _PLAIN:
         return value
     if (type(value) is list or type(value) is tuple) and len(value) <= _MOST_ELEMENTS:
-        return tuple(each if type(each) in _PLAIN else _kind_of(type(each)).name for each in value)
-    return _kind_of(type(value)).name
+        return tuple(each if type(each) in _PLAIN else _name_of(type(each)) for each in value)
+    return _name_of(type(value))
 
 
 def _first(pair: tuple[str, object]) -> str:
     return pair[0]
+
+
+def _name_of(kind: type[Any]) -> str:
+    # Classes that C extensions create may have a module whose name is not a text.
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 class _Kind(NamedTuple):
@@ -170,7 +200,7 @@ class _Kind(NamedTuple):
     of_package: bool
     """Whether it is written in a package other than JAX and its like."""
     has_fields: bool
-    """Whether what an instance holds is named by its class."""
+    """Whether what an instance holds belongs to what it is."""
     slots: tuple[tuple[str, Any], ...]
 
 
@@ -182,11 +212,10 @@ def _kind_of(kind: type[Any]) -> _Kind:
     if found is None:
         own = class_dict(kind)
         found = _kinds[kind] = _Kind(
-            # Classes that C extensions create may have a module whose name is not a text.
-            f"{kind.__module__}:{kind.__qualname__}",
+            _name_of(kind),
             str(kind.__module__).partition(".")[0] == "numpy",
             author_of_module(str(kind.__module__)) is Author.PACKAGE,
-            "__dataclass_fields__" in own or "__slots__" in own,
+            "__dataclass_fields__" in own or "__slots__" in own or kind is SimpleNamespace,
             _slots(kind),
         )
     return found
@@ -279,7 +308,7 @@ def _parts(value: Any, kind: type[Any]) -> Iterator[object]:
         yield from [each for key, each in list(value.items())[:_MOST_ELEMENTS] if is_plain(key)]
     elif not _kind_of(kind).of_numpy:
         yield from _inner(value, kind)
-        if _kind_of(kind).has_fields or kind is SimpleNamespace:
+        if _kind_of(kind).has_fields:
             yield from (each for _, each in instance_items(value))
 
 
