@@ -46,9 +46,10 @@ _NOT_READ: Final = frozenset(
         "__type_params__",
         "__weakref__",
         "_abc_impl",
+        "_api_export_symbol_id",
     }
 )
-"""Members that say nothing that a trace reads, or are written in another way."""
+"""Members that say nothing that a trace reads, or are written in another way; an address that Keras notes."""
 
 
 def write_class(node: Node, value: Any) -> None:
