@@ -95,7 +95,13 @@ def target_of(client: Any, options: bytes, devices: Sequence[int]) -> CompileTar
     if not all(device in by_id for device in devices):
         return None
     assigned = _jax.DeviceList(tuple(by_id[device] for device in devices))
-    return CompileTarget(client, assigned, xla_client.CompileOptions.ParseFromString(options))
+    return CompileTarget(client, assigned, _parsed(options))
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(options: bytes) -> Any:
+    # The programs of a process share them, and XLA takes a copy.
+    return xla_client.CompileOptions.ParseFromString(options)
 
 
 def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence[int]) -> tuple[Any, Any] | None:
