@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from direct_traps.report import judge, markdown, summary
+from direct_traps.report import judge, page, read_results, summary
 from direct_traps.run import MODES, run_traps
 from direct_traps.trap import all_traps
 
@@ -20,6 +20,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="how many cases run at once")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write a table in Markdown there")
+    parser.add_argument(
+        "--beside", nargs=2, action="append", default=[], metavar=("LABEL", "FILE"), help="results of an earlier --json"
+    )
     parser.add_argument("--answers", action="store_true", help="show what each phase answered")
     options = parser.parse_args()
     traps = all_traps()
@@ -43,7 +46,8 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps([each.to_dict() for each in results], indent=1) + "\n", encoding="utf-8")
     if options.write:
-        options.write.write_text(markdown(results, {}) + "\n", encoding="utf-8")
+        beside = {label: read_results(Path(file)) for label, file in options.beside}
+        options.write.write_text(page(results, beside) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from direct_traps.trap import Trap
 
-__all__ = ["Result", "judge", "markdown", "summary"]
+__all__ = ["Result", "judge", "page", "read_results", "summary"]
 
 STALE: Final = "STALE"
 WRONG: Final = "WRONG"
@@ -155,14 +160,49 @@ def summary(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def markdown(results: Iterable[Result], others: dict[str, dict[str, Result]]) -> str:
-    """A table with a line for each case, and a column for each of `others` (label → results by name)."""
+def read_results(path: Path) -> dict[str, Result]:
+    """The results that `--json` wrote, by the names of their cases."""
+    found = [Result(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
+    return {each.name: each for each in found}
+
+
+def page(results: Sequence[Result], others: dict[str, dict[str, Result]]) -> str:
+    """The results as a page in Markdown, with a column for each of `others` (label → results by name)."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    sums = [f"* {line}" for line in summary(results)]
+    sums += [f"* {label}: {_sum_of(found)}" for label, found in others.items()]
+    return "\n".join([_HEAD.format(python=python, jax=version("jax")), *sums, "", _table(results, others)])
+
+
+_HEAD: Final = """\
+# The staleness traps of direct mode
+
+Written by `python -m direct_traps --write bench/DIRECT_TRAPS.md`, with `tests/support` on `PYTHONPATH`. Each case is a
+program in two versions. The first is recorded, proven, and started a third time: *unchanged* says what direct mode made
+of that. Then the second version starts in the same cache: *changed*. Python {python}, JAX {jax}, CPU.
+
+*missed* and *refused*: traced as usual. *plain*: left to `jax.jit`. *right*: a hit, and the program is the same.
+*wrong*: traced, and the record deleted. *STALE*: another result than that of `jax.jit`.
+"""
+
+
+def _sum_of(found: dict[str, Result]) -> str:
+    counted = Counter(each.changed for each in found.values())
+    return f"{len(found)} cases: " + ", ".join(f"{name} {count}" for name, count in counted.most_common())
+
+
+_ADDRESS: Final = re.compile(r"0x[0-9a-f]{6,}|(?<=-)[0-9a-f]{24,}")
+"""What differs from run to run."""
+
+
+def _table(results: Iterable[Result], others: dict[str, dict[str, Result]]) -> str:
+    """A line for each case."""
     lines = [
         " | ".join(["| case | changed", "unchanged", *others, "why |"]),
         "|" + "---|" * (4 + len(others)),
     ]
     for each in results:
         beside = [found[each.name].changed if each.name in found else "" for found in others.values()]
-        why = each.sentence.replace("|", "\\|")
+        why = _ADDRESS.sub("…", each.sentence).replace("|", "\\|")
         lines.append(" | ".join([f"| {each.name} | {each.changed}", each.unchanged, *beside, f"{why} |"]))
     return "\n".join(lines)
