@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dis
 from types import CodeType
-from typing import Final, NamedTuple
+from typing import Final
 
 from ejcache.fingerprint.steps import steps_of
+from ejcache.fingerprint.tuples import NamedTuple
 
 __all__ = ["Chain", "Reads", "reads_of"]
 

@@ -18,7 +18,7 @@ import warnings
 from collections import defaultdict
 from random import Random
 from types import FunctionType, GeneratorType, ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference, tells_apart
 from ejcache.fingerprint.guarding.look import Look
@@ -36,6 +36,7 @@ from ejcache.fingerprint.guarding.places import (
 )
 from ejcache.fingerprint.guarding.tokens import ABSENT, functions_of, nested_codes, short, token, token_of_module
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.watching.author import Author, author_of_module
 
 if TYPE_CHECKING:

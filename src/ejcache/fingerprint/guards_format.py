@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import EntryCorruptError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "decode_guards", "encode_guards"]
 
 FORMAT: Final = 2
+
+_PAIR: Final = struct.Struct(f"{PATH_SIZE}s{DIGEST_SIZE}s")
 
 _MODULE: Final = {"source": str, "by_source": bool, "names": str, "values": str, "tables": dict}
 
@@ -96,12 +99,12 @@ def _decode_module(document: object) -> ModuleGuards:
 
 def _decode_table(document: object) -> Table:
     found = _fields(document, {"entries": str, "of": dict})
-    pairs = _parts(_bytes(found["entries"]), PATH_SIZE + DIGEST_SIZE)
-    entries = {pair[:PATH_SIZE]: pair[PATH_SIZE:] for pair in pairs}
+    packed = _bytes(found["entries"])
+    entries = dict(_PAIR.iter_unpack(packed)) if len(packed) % _PAIR.size == 0 else {}
     modules: dict[bytes, str] = {}
-    for module, packed in found["of"].items():
-        modules.update(dict.fromkeys(_parts(_bytes(packed), PATH_SIZE), _name(module)))
-    if len(entries) != len(pairs) or not modules.keys() <= entries.keys():
+    for module, names in found["of"].items():
+        modules.update(dict.fromkeys(_parts(_bytes(names), PATH_SIZE), _name(module)))
+    if len(entries) * _PAIR.size != len(packed) or not modules.keys() <= entries.keys():
         raise EntryCorruptError("the guards of a table do not fit together")
     return Table(entries, modules)
 
@@ -139,7 +142,7 @@ def _text(content: bytes) -> str:
 
 def _bytes(value: object) -> bytes:
     try:
-        return base64.b64decode(_name(value), validate=True)
+        return binascii.a2b_base64(_name(value), strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise EntryCorruptError("a digest in the guards is no base64") from error
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dis
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from types import CodeType

@@ -157,7 +157,8 @@ def source_file(module: str) -> str | None:
 def source_digest(path: str) -> bytes | None:
     """The digest of a source file, or None if it cannot be read."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).digest()[:DIGEST_SIZE]
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # a `Path` takes as long as the reading
+            return hashlib.sha256(file.read()).digest()[:DIGEST_SIZE]
     except OSError:
         return None
 

@@ -11,10 +11,11 @@ import array
 import hashlib
 import types
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ejcache.fingerprint.code import plain_token
 from ejcache.fingerprint.refusal import RefusedError, path_text
+from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

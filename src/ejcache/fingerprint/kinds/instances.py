@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import types
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.fingerprint.code import plain_token
 from ejcache.fingerprint.kinds.containers import write_mapping, write_sequence, write_set
@@ -22,6 +22,7 @@ from ejcache.fingerprint.kinds.real_types import (
     type_dict,
     type_name,
 )
+from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection

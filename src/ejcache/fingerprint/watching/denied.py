@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.watching.author import Author
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ what this process has imported. A record is read once when it is written, and re
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jax.core import ShapedArray
@@ -31,6 +31,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.checked import checked_list, checked_text
 from ejcache.jax_integration.direct.shardings import decode_spec, encode_spec
 from ejcache.jax_integration.direct.signature import encode_layout

@@ -25,9 +25,10 @@ Unknown fields are ignored. A document of a later version, or a damaged one, is 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import EntryCorruptError, InvalidKeyError
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.checked import checked_text
 from ejcache.util.key_text import check_key
 

@@ -19,13 +19,14 @@ NumPy arrays, Python's numbers, and arrays that are bound to no device are one c
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 import numpy as np
 from jax.experimental.layout import Layout
 
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.trees.encoding import write_tree
 from ejcache.jax_integration.direct.trees.names import type_name
 from ejcache.jax_integration.direct.trees.node_data import DataWriter, canonical_text

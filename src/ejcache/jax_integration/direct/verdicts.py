@@ -9,11 +9,12 @@ import collections
 import json
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.counters import Verdict
 from ejcache.cache.run_counts import announce_verdict
+from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

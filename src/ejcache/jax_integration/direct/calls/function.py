@@ -11,13 +11,14 @@ exception of the user's function is the user's: it is never caught, and the func
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from ejcache.errors import DirectModeError
 from ejcache.fingerprint.coverage import available
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.direct.calls.answering import choose, start_loading
 from ejcache.jax_integration.direct.calls.question import ask, is_due, why_plain_everywhere

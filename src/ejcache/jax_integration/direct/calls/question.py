@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import jax
 
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.walk import HASH_SEED, difference, walk
 from ejcache.jax_integration.direct.record_store import read_document
 from ejcache.jax_integration.direct.records import DirectDocument

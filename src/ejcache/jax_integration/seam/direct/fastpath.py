@@ -12,7 +12,7 @@ Read for this: jax 0.10.2 and 0.12.0.1, `pjit.py`, `interpreters/pxla.py`, `tree
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 from jax._src import config as jax_config
@@ -24,6 +24,7 @@ from jax._src.random import prng as jax_prng
 from jax._src.sharding_impls import GSPMDSharding
 
 from ejcache.fingerprint.refusal import RefusedError
+from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.seam.direct.kernels import called_kernels, prepare_kernels
 
 if TYPE_CHECKING:
