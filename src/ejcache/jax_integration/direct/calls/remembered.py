@@ -122,11 +122,16 @@ def _digest(function: Any) -> str | None:
         return None
 
 
-def _reached(walked: Walk) -> Iterator[tuple[Any, frozenset[tuple[int, ...]]]]:
+def _reached(walked: Walk) -> list[tuple[Any, frozenset[tuple[int, ...]]]]:
     """The functions of which JAX remembers traces, and that the walk has reached."""
-    for function, traces in remembered_traces():
-        if any(id(each) in walked.functions for each in _inside(function)):
-            yield function, traces
+    functions = walked.functions
+
+    def reached(function: Any) -> bool:
+        if type(function) is FunctionType and (id(function) in functions or function.__closure__ is None):
+            return id(function) in functions
+        return any(id(each) in functions for each in _inside(function))
+
+    return remembered_traces(reached)
 
 
 def _inside(function: Any) -> Iterator[FunctionType]:

@@ -40,16 +40,21 @@ def retracing_mismatches() -> list[str]:
     ]
 
 
-def remembered_traces() -> list[tuple[Any, frozenset[tuple[int, ...]]]]:
-    """The functions of which JAX remembers traces, each with what tells one trace of it from another."""
-    found: dict[int, tuple[Any, set[tuple[int, ...]]]] = {}
+def remembered_traces(wanted: Callable[[Any], bool]) -> list[tuple[Any, frozenset[tuple[int, ...]]]]:
+    """The wanted ones of the functions of which JAX remembers traces, each with what tells its traces apart."""
+    found: dict[int, tuple[Any, set[tuple[int, ...]]] | None] = {}
     for number, (module, name) in enumerate(_CACHES):
         for key in getattr(module, name).cache_keys():
             function = key[0]()
-            if function is not None:
+            if function is None:
+                continue
+            if id(function) not in found:
+                found[id(function)] = (function, set()) if wanted(function) else None
+            entry = found[id(function)]
+            if entry is not None:
                 # JAX keeps the arguments with the trace, so no later one has the same identities meanwhile.
-                found.setdefault(id(function), (function, set()))[1].add((number, *map(id, key[2])))
-    return [(function, frozenset(traces)) for function, traces in found.values()]
+                entry[1].add((number, *map(id, key[2])))
+    return [(entry[0], frozenset(entry[1])) for entry in found.values() if entry is not None]
 
 
 def forget_traces(wanted: Callable[[CodeType], bool]) -> None:
