@@ -17,8 +17,12 @@ from operator import attrgetter
 from types import CodeType
 from typing import Any, Final
 
-__all__ = ["code_digest", "injective_bytes", "plain_token"]
+__all__ = ["code_digest", "identity", "injective_bytes", "plain_token"]
 
+
+identity: Final = object.__hash__
+"""A number that no other object has that lives at the same time. `id` tells Python's audit hooks, which some libraries
+that JAX imports have, of every call."""
 
 _digests: Final[dict[int, tuple[CodeType, bytes]]] = {}
 """By identity, because equal code objects may differ in the types of their constants. Kept, with the code objects, for
@@ -27,9 +31,10 @@ as long as the process lives: they are immutable, and few are made while a progr
 
 def code_digest(code: CodeType) -> bytes:
     """32 bytes that are equal for two code objects only if they do the same with the same globals."""
-    found = _digests.get(id(code))
+    place = identity(code)
+    found = _digests.get(place)
     if found is None:
-        found = _digests[id(code)] = (code, _digest(code))
+        found = _digests[place] = (code, _digest(code))
     return found[1]
 
 

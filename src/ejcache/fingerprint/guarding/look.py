@@ -8,6 +8,7 @@ from enum import Enum
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.fingerprint.code import identity
 from ejcache.fingerprint.guarding.places import find
 from ejcache.fingerprint.guarding.tokens import class_dict, digest_of, functions_of, is_plain, short, token
 from ejcache.fingerprint.library import is_library_file, is_library_module
@@ -74,26 +75,28 @@ class Look:
 
     def digest(self, value: object) -> bytes:
         """As guards keep what is said of a value."""
-        found = self._digests.get(id(value))
+        place = identity(value)
+        found = self._digests.get(place)
         if found is None:
-            found = self._digests[id(value)] = digest_of(value)
+            found = self._digests[place] = digest_of(value)
             self._held.append(value)
         return found
 
     def key(self, key: object) -> bytes | None:
         """What a key of a table is called, in every process; None if it has no name."""
-        found = self._keys.get(id(key), b"")
+        place = identity(key)
+        found = self._keys.get(place, b"")
         if found == b"":
             named = _key(key)
-            found = self._keys[id(key)] = None if named is None else short(named)[:PATH_SIZE]
+            found = self._keys[place] = None if named is None else short(named)[:PATH_SIZE]
             self._held.append(key)
         return found
 
     def functions(self, value: object) -> tuple[FunctionType, ...]:
         """The functions that the digest of a value tells of."""
-        found = self._functions.get(id(value))
+        found = self._functions.get(identity(value))
         if found is None:
-            found = self._functions[id(value)] = tuple(functions_of(value))
+            found = self._functions[identity(value)] = tuple(functions_of(value))
             self._held.append(value)
         return found
 
@@ -124,14 +127,14 @@ class Look:
         """Which class defines each method and property of a class."""
         made: dict[str, str] = {}
         for each in reversed(kind.__mro__[:-1]):
-            lines = self._lines.get(id(each))
+            lines = self._lines.get(identity(each))
             made.update(self._lines_of(each) if lines is None else lines)
         return "\n".join(sorted(filter(None, made.values())))
 
     def _lines_of(self, kind: type[Any]) -> dict[str, str]:
         """By the name of each attribute of the class itself, what is said of a method or a property, or nothing."""
         own = f" {kind.__qualname__} "
-        found = self._lines[id(kind)] = {
+        found = self._lines[identity(kind)] = {
             name: name + own + type(value).__name__ if _is_descriptor(type(value)) else ""
             for name, value in _own_dict(kind).items()
         }
@@ -139,12 +142,12 @@ class Look:
         return found
 
     def _own_of(self, kind: type[Any]) -> _Own:
-        found = self._own.get(id(kind))
+        found = self._own.get(identity(kind))
         if found is None:
             members = {name: each for name, each in _own_dict(kind).items() if name[:2] != "__" or name in OPERATORS}
             special = any(isinstance(each, dict) or self._is_method_by_user(each) for each in members.values())
             named = None if special else {attribute_name(name): value for name, value in members.items()}
-            found = self._own[id(kind)] = _Own(members, named)
+            found = self._own[identity(kind)] = _Own(members, named)
             self._held.append(kind)
         return found
 
@@ -159,10 +162,10 @@ class Look:
 
     def home(self, kind: type[Any]) -> tuple[str, str] | None:
         """The module and the path at which a class says that it is found, and is; None if it is not."""
-        found = self._homes.get(id(kind), ("", ""))
+        found = self._homes.get(identity(kind), ("", ""))
         if found == ("", ""):
             place = str(kind.__module__), kind.__qualname__
-            found = self._homes[id(kind)] = place if find(*place) is kind else None
+            found = self._homes[identity(kind)] = place if find(*place) is kind else None
             self._held.append(kind)
         return found
 

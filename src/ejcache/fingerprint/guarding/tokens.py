@@ -66,19 +66,14 @@ def short(value: object) -> bytes:
 
 def digest_of(value: Any) -> bytes:
     """The digest of what is said of a value, as guards keep it."""
-    if type(value) is FunctionType and _is_bare(value):
-        return code_digest(value.__code__)[:DIGEST_SIZE]
-    return short(token(value))
+    if type(value) is not FunctionType:
+        return short(token(value))
+    said = _function(value, _DEPTH)
+    return said[1][:DIGEST_SIZE] if len(said) == _OF_CODE_ALONE else short(said)
 
 
-def _is_bare(function: FunctionType) -> bool:
-    """Whether a function is told by its code alone."""
-    return (
-        function.__closure__ is None
-        and function.__defaults__ is None
-        and function.__kwdefaults__ is None
-        and function.__qualname__ == function.__code__.co_qualname
-    )
+_OF_CODE_ALONE: Final = 2
+"""How much is said of a function whose code tells all."""
 
 
 def is_plain(value: object) -> bool:
@@ -120,12 +115,14 @@ def token_of_module(name: str) -> object:
     return ("module", name)
 
 
-def _function(function: FunctionType, depth: int) -> object:
-    if _is_bare(function):
-        return ("function", code_digest(function.__code__))
-    parts: list[object] = ["function", function.__qualname__, code_digest(function.__code__)]
+def _function(function: FunctionType, depth: int) -> tuple[Any, ...]:
+    # Each is read once: Python's audit hooks hear of it.
+    code, defaults, keywords = function.__code__, function.__defaults__, function.__kwdefaults__
+    name, closure = function.__qualname__, function.__closure__
+    if name == code.co_qualname and (depth <= 0 or not (defaults or keywords or closure)):
+        return ("function", code_digest(code))
+    parts: list[object] = ["function", name, code_digest(code)]
     if depth > 0:
-        defaults, keywords, closure = function.__defaults__, function.__kwdefaults__, function.__closure__
         if defaults:
             parts.append(("defaults", *(token(each, depth - 2) for each in defaults)))
         if keywords:
