@@ -95,6 +95,7 @@ def test_facility_is_used_in_one_place(facility):
         (r"^_?write_atomically$|^_?atomic_write$", "util/files.py"),
         (r"^EvictionPass$", "maintenance/eviction.py"),
         (r"^Scheduler$", "util/scheduler.py"),
+        (r"^NamedTuple$", "_tuples.py"),
     ],
 )
 def test_mechanism_is_defined_once(pattern, home):
@@ -107,6 +108,18 @@ def test_mechanism_is_defined_once(pattern, home):
         if isinstance(node, kinds) and re.search(pattern, node.name)
     ]
     assert homes == [home]
+
+
+def test_named_tuples_are_made_quickly():
+    """No module takes its named tuples from `typing`, whose import compiles every annotation."""
+    users = {
+        path
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "typing"
+        if any(alias.name == "NamedTuple" for alias in node.names)
+    }
+    assert users == {"_tuples.py"}
 
 
 def test_class_names_are_unique():

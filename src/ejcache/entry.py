@@ -27,10 +27,11 @@ import math
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import IO, Any, Final, cast
 
 import zstandard
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import EntryCorruptError, EntryError, EntryForeignError, EntryVersionError
 
 __all__ = [

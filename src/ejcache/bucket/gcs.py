@@ -19,9 +19,10 @@ import os
 import re
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from ejcache._tuples import NamedTuple
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within

@@ -13,8 +13,9 @@ a later version is kept and shown by an earlier one.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.util.tally import Tally
 from ejcache.util.units import plural
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
+from ejcache._tuples import NamedTuple
 from ejcache.errors import StoreError, UntrustedDirectoryError
 from ejcache.keys.key import evicted_before
 from ejcache.settings.directories import make_user_directory_above, temporary_directory, user_directory

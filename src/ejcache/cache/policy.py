@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache import entry
+from ejcache._tuples import NamedTuple
 from ejcache.cache.counted_store import CountedStore
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.expected import program_in_words

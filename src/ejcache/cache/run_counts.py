@@ -16,8 +16,9 @@ import json
 import os
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Stats
 from ejcache.settings.environment import environment_variable
 from ejcache.util.safe_files import append_regular, open_regular

@@ -10,8 +10,8 @@ import dis
 from types import CodeType
 from typing import Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.steps import steps_of
-from ejcache.fingerprint.tuples import NamedTuple
 
 __all__ = ["Chain", "Reads", "reads_of"]
 

@@ -15,9 +15,9 @@ import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.memos import MEMO, Memo, memo_name, shows_values
 from ejcache.fingerprint.guarding.names import WARNING_FILTERS
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.watching.asked import Asked, asks_for_attributes, hides_attribute
 from ejcache.fingerprint.watching.audit import report_to
 from ejcache.fingerprint.watching.author import (

@@ -20,6 +20,7 @@ from random import Random
 from types import FunctionType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.entries import Table, record_table, table_difference, tells_apart
 from ejcache.fingerprint.guarding.look import Look
 from ejcache.fingerprint.guarding.memos import MEMO, remembered
@@ -36,7 +37,6 @@ from ejcache.fingerprint.guarding.places import (
 )
 from ejcache.fingerprint.guarding.tokens import ABSENT, functions_of, nested_codes, short, token, token_of_module
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.watching.author import Author, author_of_module
 
 if TYPE_CHECKING:

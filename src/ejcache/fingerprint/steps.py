@@ -10,7 +10,7 @@ import dis
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ejcache.fingerprint.tuples import NamedTuple
+from ejcache._tuples import NamedTuple
 
 if TYPE_CHECKING:
     from types import CodeType

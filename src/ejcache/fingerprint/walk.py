@@ -15,12 +15,12 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.kinds import containers, functions, special
 from ejcache.fingerprint.kinds.classes import write_class
 from ejcache.fingerprint.kinds.graph import Description, Graph
 from ejcache.fingerprint.kinds.instances import write_instance
 from ejcache.fingerprint.kinds.real_types import is_library_class, is_subtype
-from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -7,8 +7,9 @@ JAX carries the text of a key from the key to the read and the write. Our text i
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Miss
 from ejcache.keys.key import PGLE, parse_any_key
 

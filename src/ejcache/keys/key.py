@@ -16,7 +16,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from ejcache._tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,9 @@ Source: protobuf.dev, "Encoding". Groups (kinds 3 and 4) are not used by XLA and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from ejcache._tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

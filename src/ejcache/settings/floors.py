@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
+
+from ejcache._tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.settings.resolve import Settings

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ejcache._tuples import NamedTuple
 from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 
+from ejcache._tuples import NamedTuple
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import UsageError
 
 __all__ = ["ACCEPTED_URL", "Location", "LocationKind", "display_url"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import NotAStoreError, StoreUnavailableError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.base import UNLIMITED

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Verdict
 from ejcache.keys.key import listed_name
 

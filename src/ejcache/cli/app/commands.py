@@ -6,10 +6,11 @@ Importing the modules of all commands takes longer than most commands take, so o
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
+from ejcache._tuples import NamedTuple
 from ejcache.cli.options import examples
 
 __all__ = ["COMMANDS", "build"]

@@ -11,11 +11,11 @@ import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.leaves import Leaf, leaves
 from ejcache.fingerprint.guarding.look import OPERATORS, PATH_SIZE, Look, attribute_name
 from ejcache.fingerprint.guarding.tokens import ABSENT, DIGEST_SIZE, is_plain, nested_codes, short
 from ejcache.fingerprint.library import is_library_module
-from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.look import PATH_SIZE, attribute_name, joined
 from ejcache.fingerprint.guarding.tokens import class_dict, instance_items, is_plain
-from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,11 @@ from enum import Enum
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.code import identity
 from ejcache.fingerprint.guarding.places import find
 from ejcache.fingerprint.guarding.tokens import class_dict, digest_of, functions_of, is_plain, short, token
 from ejcache.fingerprint.library import is_library_file, is_library_module
-from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.code import code_digest, injective_bytes
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.watching.author import Author, author_of_module
 
 if TYPE_CHECKING:

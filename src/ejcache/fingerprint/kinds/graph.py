@@ -13,9 +13,9 @@ import types
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.code import plain_token
 from ejcache.fingerprint.refusal import RefusedError, path_text
-from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,6 +10,7 @@ import collections
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.code import plain_token
 from ejcache.fingerprint.kinds.containers import write_mapping, write_sequence, write_set
 from ejcache.fingerprint.kinds.graph import ARROW
@@ -22,7 +23,6 @@ from ejcache.fingerprint.kinds.real_types import (
     type_dict,
     type_name,
 )
-from ejcache.fingerprint.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection

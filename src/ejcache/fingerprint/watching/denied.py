@@ -11,7 +11,7 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.tuples import NamedTuple
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.watching.author import Author
 
 if TYPE_CHECKING:

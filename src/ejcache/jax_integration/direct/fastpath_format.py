@@ -29,9 +29,9 @@ from jax.core import ShapedArray
 from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.checked import checked_list, checked_text
 from ejcache.jax_integration.direct.shardings import decode_spec, encode_spec
 from ejcache.jax_integration.direct.signature import encode_layout

@@ -27,8 +27,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import EntryCorruptError, InvalidKeyError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.checked import checked_text
 from ejcache.util.key_text import check_key
 

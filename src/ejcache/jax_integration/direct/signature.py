@@ -25,8 +25,8 @@ import jax
 import numpy as np
 from jax.experimental.layout import Layout
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.trees.encoding import write_tree
 from ejcache.jax_integration.direct.trees.names import type_name
 from ejcache.jax_integration.direct.trees.node_data import DataWriter, canonical_text

@@ -13,8 +13,9 @@ import re
 import sys
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.canonical_flags import canonical_flags, canonical_overrides
 from ejcache.keys.canonical_variables import compile_variables

@@ -10,10 +10,11 @@ but never gives a wrong hit.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from jaxlib.mlir import ir, passmanager
 
+from ejcache._tuples import NamedTuple
 from ejcache.jax_integration.lowering.kernels import KernelStripper
 from ejcache.keys.modules import base_name, content_name, function_order, module_digest
 

@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.util.key_text import check_key
 

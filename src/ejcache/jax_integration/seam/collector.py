@@ -26,8 +26,9 @@ import itertools
 import operator
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 import jax.numpy as jnp
 
+from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Skip
 from ejcache.cache.reasons import why_not_stored
 from ejcache.errors import UsageError

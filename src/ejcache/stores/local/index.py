@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage

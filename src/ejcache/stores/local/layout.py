@@ -32,8 +32,9 @@ import re
 import secrets
 import shutil
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular
 from ejcache.util.trust import why_replaceable, why_untrusted

@@ -12,7 +12,9 @@ import os
 import re
 import secrets
 import stat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache._tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import EntryCorruptError
 from ejcache.fingerprint.guards import current_values
 from ejcache.fingerprint.guards_format import decode_guards
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.fastpath_format import decode_fastpath
 from ejcache.jax_integration.seam.backends import target_of
 from ejcache.jax_integration.seam.direct.kernels import prepare_kernels

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from ejcache._tuples import NamedTuple
 from ejcache.errors import DirectModeError
 from ejcache.fingerprint.coverage import available
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.direct.calls.answering import choose, start_loading
 from ejcache.jax_integration.direct.calls.question import ask, is_due, why_plain_everywhere

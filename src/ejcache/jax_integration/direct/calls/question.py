@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import jax
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.walk import HASH_SEED, difference, walk
 from ejcache.jax_integration.direct.record_store import read_document
 from ejcache.jax_integration.direct.records import DirectDocument

@@ -16,9 +16,9 @@ import weakref
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.tokens import functions_of
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.direct.calls.question import walk_function
 from ejcache.jax_integration.seam.direct.retracing import remembered_traces
 

@@ -10,12 +10,12 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.coverage import Coverage
 from ejcache.fingerprint.guards import current_values, make_guards, stepped
 from ejcache.fingerprint.guards_format import encode_guards
 from ejcache.fingerprint.library import is_library_code
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.fingerprint.walk import difference
 from ejcache.jax_integration.direct.calls.generated import generator_of
 from ejcache.jax_integration.direct.calls.question import walk_function

@@ -23,8 +23,8 @@ from jax._src.lib import _jax, jax_jit, xla_client
 from jax._src.random import prng as jax_prng
 from jax._src.sharding_impls import GSPMDSharding
 
+from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.tuples import NamedTuple
 from ejcache.jax_integration.seam.direct.kernels import called_kernels, prepare_kernels
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 else:
     from collections import namedtuple
 
+    _OF_THE_BODY = frozenset({"__module__", "__qualname__", "__classcell__"})
+
     class _Maker(type):
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
             if not bases:
@@ -16,8 +18,9 @@ else:
             fields = body.get("__annotations__", {})
             defaults = [body[field] for field in fields if field in body]
             made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])  # noqa: PYI024  # see above
-            for key in body.keys() - fields.keys() - {"__module__", "__qualname__", "__classcell__"}:
-                setattr(made, key, body[key])
+            for key, value in body.items():
+                if key not in fields and key not in _OF_THE_BODY:
+                    setattr(made, key, value)
             return made
 
     class NamedTuple(metaclass=_Maker):
