@@ -120,7 +120,7 @@ def _array(value: Any) -> Description:
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     contiguous = np.ascontiguousarray(array)
-    return memoryview(contiguous.reshape(-1).view(np.uint8)) if contiguous.size else memoryview(b"")
+    return contiguous.reshape(-1).view(np.uint8).data if contiguous.size else memoryview(b"")
 
 
 def _key_array(value: Any) -> Description:
