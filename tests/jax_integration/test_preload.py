@@ -344,9 +344,9 @@ PROGRAM = """
     assert np.allclose(value, np.cos(np.arange(4)) * {factor}), value
     {after}
     # On a busy machine a program this short ends before its profile is read, and then it writes none.
-    preloader = getattr(sys.modules["ejcache.jax_integration.activate"]._session, "preloader", None)
-    for run in getattr(preloader, "_runs", ()):
-        run.planned.wait(60)
+    session = sys.modules["ejcache.jax_integration.activate"]._session
+    for run in session.compiler.preloader._runs if session is not None else ():
+        assert run.planned.wait(60)
     print(json.dumps(dict(cache.stats().amounts)))
 """
 
