@@ -30,8 +30,6 @@ _COUNTED = {
     "/jax/compilation_cache/cache_hits": "hits",
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
 }
-_SLACK = 50e-6
-"""JAX's durations come from other clocks than ours."""
 
 
 class Phases:
@@ -50,6 +48,7 @@ class Phases:
         self.processor: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
         self._thread = threading.get_ident()
+        self._began_at: dict[int, list[float]] = defaultdict(list)
         self._ended: dict[int, list[tuple[float, float]]] = {}
         self._spans: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
 
@@ -57,7 +56,8 @@ class Phases:
         """Begin with JAX's events."""
         from jax import monitoring
 
-        monitoring.register_event_duration_secs_listener(self._duration)
+        monitoring.register_scalar_listener(self._began)
+        monitoring.register_event_duration_secs_listener(self._done)
         monitoring.register_event_listener(self._event)
 
     def watch_loads(self) -> None:
@@ -92,21 +92,26 @@ class Phases:
         shared = sum(max(0.0, min(end, last) - max(start, first)) for start, end in spans for first, last in behind)
         return sum(end - start for start, end in spans) - shared
 
-    def took(self, phase: str, seconds: float) -> None:
-        """A phase of this thread has just ended."""
+    def took(self, phase: str, start: float, end: float) -> None:
+        """A phase of this thread has ended, and all phases inside it have been told before; times of one clock."""
         thread = threading.get_ident()
-        start = time.perf_counter() - seconds
         ended = self._ended.setdefault(thread, [])
         inside = 0.0
-        while ended and ended[-1][0] >= start - _SLACK:
+        while ended and ended[-1][0] >= start:
             inside += ended.pop()[1]
-        ended.append((start, seconds))
+        ended.append((start, end - start))
         times = self.main if thread == self._thread else self.behind
-        times[phase] += max(0.0, seconds - inside)
+        times[phase] += max(0.0, end - start - inside)
 
-    def _duration(self, event: str, seconds: float, **_: Any) -> None:
+    def _began(self, event: str, _: float, **_options: Any) -> None:
         if event in _EVENTS:
-            self.took(_EVENTS[event], seconds)
+            self._began_at[threading.get_ident()].append(time.perf_counter())
+
+    def _done(self, event: str, _: float, **_options: Any) -> None:
+        # JAX measures the duration by a clock that can be set, and one wrong duration makes all other phases wrong.
+        began = self._began_at[threading.get_ident()]
+        if event in _EVENTS and began:
+            self.took(_EVENTS[event], began.pop(), time.perf_counter())
 
     def _event(self, event: str, **_: Any) -> None:
         if event in _COUNTED:
@@ -123,6 +128,6 @@ class Phases:
                 end = time.perf_counter()
                 self.processor[phase] += time.thread_time() - processor
                 self._spans[phase, threading.get_ident()].append((start, end))
-                self.took(phase, end - start)
+                self.took(phase, start, end)
 
         setattr(owner, name, watched)

@@ -73,8 +73,37 @@ def test_a_start_is_split_into_phases(run_python, tmp_path):
         found[who, hits] = answer = json.loads(done.stdout.splitlines()[-1])
         assert answer["counts"].get("hits", 0) == hits
         parts = {"import", "enable", "backend", "trace", "lower", "run"} | ({"fetch", "load"} if hits else {"compile"})
-        assert parts <= {name for name, seconds in answer["phases"].items() if seconds > 0}
+        assert parts <= {name for name, seconds in answer["phases"].items() if seconds > 0}, answer["phases"]
     assert len({answer["digest"] for answer in found.values()}) == 1
+
+
+def test_phases_do_not_depend_on_the_time_of_day(run_python):
+    """A clock that is set forward during a trace does not make the trace longer than the program."""
+    done = run_python(
+        """
+        import time
+        import jax
+        from bench.phases import Phases
+
+        set_forward = []
+        time_of_day = time.time
+        time.time = lambda: time_of_day() + sum(set_forward)
+        phases = Phases()
+        phases.listen()
+
+        @jax.jit
+        def step(x):
+            set_forward.append(60.0)
+            return x + 1
+
+        start = time.perf_counter()
+        step.trace(1.0)
+        assert 0 < phases.main["trace"] < time.perf_counter() - start
+        print("fine")
+        """,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout == "fine\n"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="direct mode needs Python 3.12")
