@@ -19,6 +19,7 @@ PACKAGE = ROOT / "src" / "ejcache"
 
 LEVELS = {
     "_version": 0,
+    "_garbage": 0,
     "_tuples": 0,
     "errors": 0,
     "util": 1,

@@ -21,6 +21,7 @@ USED_BY = {
     "filelock.FileLock": {
         "stores/plain_jax.py",  # JAX's own lock, which JAX takes with the same library
     },
+    "gc.callbacks": {"_garbage.py"},
     "os.register_at_fork": {"util/lifecycle.py"},
     "atexit.register": {"util/lifecycle.py"},
     "threading.Thread": {

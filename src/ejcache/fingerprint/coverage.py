@@ -8,13 +8,13 @@ finalizers that a garbage collection runs: they belong to what happened before.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._garbage import watch_collections
 from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.memos import MEMO, Memo, memo_name, shows_values
 from ejcache.fingerprint.guarding.names import WARNING_FILTERS
@@ -117,7 +117,8 @@ class Coverage:
         # What ran in an earlier recording is not reported again otherwise.
         _monitoring.restart_events()
         report_to(self._refuse_in_thread, thread=self._owner)
-        gc.callbacks.append(self._on_collection)
+        watch_collections(_on_collection)
+        _recordings.append(self)
         _monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME)
         return self
 
@@ -127,7 +128,7 @@ class Coverage:
         tool, self._tool = self._tool, None
         if tool is None:
             return
-        gc.callbacks.remove(self._on_collection)
+        _recordings.remove(self)
         self._thread = _NOBODY
         report_to(None)
         events = _monitoring.events
@@ -164,12 +165,6 @@ class Coverage:
             self._pauses -= 1
             if not self._pauses and self._tool is not None:
                 self._thread = self._owner
-
-    def _on_collection(self, phase: str, _about: dict[str, int]) -> None:
-        if phase == "start":
-            self.pause()
-        else:
-            self.resume()
 
     def _refuse(self, sentence: str) -> None:
         if self.refusal is None and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as below
@@ -306,6 +301,18 @@ class Coverage:
             self._refuse(f"{short_name(caller)} changes the environment variable {frame.f_locals.get('key')}")
         elif method in ("__iter__", "__len__", "__repr__", "copy", "__or__", "__ror__"):
             self._refuse(f"{short_name(caller)} reads all environment variables")
+
+
+_recordings: Final[list[Coverage]] = []
+"""The one that is being made, if one is."""
+
+
+def _on_collection(phase: str, _about: dict[str, int]) -> None:
+    for each in _recordings:
+        if phase == "start":
+            each.pause()
+        else:
+            each.resume()
 
 
 def _shows(frame: FrameType) -> bool:

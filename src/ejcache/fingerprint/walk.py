@@ -136,7 +136,8 @@ _BASES: Final[tuple[tuple[type, Handler], ...]] = (
 
 def _other(node: Node, value: Any) -> None:
     kind = type(value)
-    if is_subtype(kind, type):
+    is_class = is_subtype(kind, type)
+    if is_class:
         write_class(node, value)
         if is_library_class(value):
             return
@@ -144,7 +145,7 @@ def _other(node: Node, value: Any) -> None:
     if description is not None:
         _write_description(node, description)
         return
-    if is_subtype(kind, type):
+    if is_class:
         return
     for base, handler in _BASES:
         if is_subtype(kind, base):

@@ -153,9 +153,9 @@ def summary(results: Sequence[Result]) -> list[str]:
     total = sum(decided.values()) or 1
     return [
         f"{len(results)} cases, {changed[STALE]} stale",
-        "changed: " + ", ".join(f"{name} {count}" for name, count in changed.most_common()),
+        f"changed: {_in_words(changed)}",
         f"of those that did not hit, {100 * decided['missed'] / total:.0f} % missed and the rest refused",
-        "unchanged: " + ", ".join(f"{name} {count}" for name, count in unchanged.most_common()),
+        f"unchanged: {_in_words(unchanged)}",
         f"not as expected: {sum(bool(each.problems) for each in results)}",
     ]
 
@@ -187,8 +187,11 @@ of that. Then the second version starts in the same cache: *changed*. Python {py
 
 
 def _sum_of(found: dict[str, Result]) -> str:
-    counted = Counter(each.changed for each in found.values())
-    return f"{len(found)} cases: " + ", ".join(f"{name} {count}" for name, count in counted.most_common())
+    return f"{len(found)} cases: {_in_words(Counter(each.changed for each in found.values()))}"
+
+
+def _in_words(counted: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counted.most_common())
 
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]{6,}|(?<=-)[0-9a-f]{24,}")

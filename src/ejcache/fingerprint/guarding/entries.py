@@ -129,7 +129,7 @@ def _is_memo(holder: object, leaf: Leaf) -> bool:
     if not leaf.attribute.startswith("_") or leaf.nested:
         return False
     kind = holder if isinstance(holder, type) else type(holder)
-    if type(leaf.value) is int and _COUNTER.search(leaf.attribute):
+    if type(leaf.value) is int:
         return tells_apart(str(kind.__module__), leaf.attribute)
     if leaf.value is not None and is_plain(leaf.value):
         return False
@@ -212,8 +212,6 @@ def _is_new(table: Table, holder: object, leaf: Leaf, known: Container[str], loo
         return False
     if is_plain(leaf.value):
         return leaf.plain
-    if type(leaf.value) is FunctionType and leaf.value.__closure__ is None:
-        return look.is_by_user(leaf.value) or (leaf.plain and leaf.value.__module__ in known)
     functions = look.functions(leaf.value)
     if functions:
         return look.is_by_user(leaf.value) or (leaf.plain and functions[0].__module__ in known)

@@ -94,6 +94,8 @@ class Look:
 
     def functions(self, value: object) -> tuple[FunctionType, ...]:
         """The functions that the digest of a value tells of."""
+        if type(value) is FunctionType and value.__closure__ is None:
+            return (value,)
         found = self._functions.get(identity(value))
         if found is None:
             found = self._functions[identity(value)] = tuple(functions_of(value))
@@ -102,8 +104,6 @@ class Look:
 
     def is_by_user(self, value: object) -> bool:
         """Whether the user wrote one of these functions."""
-        if type(value) is FunctionType and value.__closure__ is None:
-            return written_by_user(value)
         return any(map(written_by_user, self.functions(value)))
 
     def members(self, kind: type[Any]) -> Mapping[str, object]:

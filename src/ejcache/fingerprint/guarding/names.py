@@ -13,7 +13,7 @@ from ejcache.fingerprint.watching.author import Author, author_of_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ALL_NAMES", "HIDDEN", "WARNING_FILTERS", "computed_names", "names_read"]
+__all__ = ["ALL_NAMES", "HIDDEN", "PROCESS", "WARNING_FILTERS", "computed_names", "names_read"]
 
 ALL_NAMES: Final = "*"
 """In place of a name: which names a module has."""
@@ -26,7 +26,7 @@ WARNING_FILTERS: Final = ("warnings", "filters")
 
 _COMPUTING: Final = frozenset({"getattr", "hasattr", "setattr"})
 _WHOLE: Final = frozenset({"vars", "__dict__", "dir"})
-_PROCESS: Final = frozenset({"builtins", "sys"})
+PROCESS: Final = frozenset({"builtins", "sys"})
 """Modules that hold the state of the process."""
 
 
@@ -70,7 +70,7 @@ def _of_module(module: ModuleType, mentioned: set[str], computed: set[str], dept
             yield from _of_module(value, mentioned, computed, depth + 1)
     for each in computed:
         yield name, each
-    if (not used or mentioned & _WHOLE) and name not in _PROCESS:
+    if (not used or mentioned & _WHOLE) and name not in PROCESS:
         # The module itself is a value here, and any of its names may be read from it.
         yield name, ALL_NAMES
         yield from ((name, each) for each in list(own) if not each.startswith("__"))

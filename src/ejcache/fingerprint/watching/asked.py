@@ -21,7 +21,7 @@ from types import (
 )
 from typing import Any, Final
 
-from ejcache.fingerprint.guarding.names import ALL_NAMES
+from ejcache.fingerprint.guarding.names import ALL_NAMES, PROCESS
 from ejcache.fingerprint.guarding.places import find, is_guarded
 from ejcache.fingerprint.guarding.tokens import class_dict, own_dict
 from ejcache.fingerprint.watching.author import Author, author_of_module
@@ -30,8 +30,6 @@ __all__ = ["Asked", "asks_for_attributes", "hides_attribute"]
 
 _ASKING: Final = (getattr, hasattr, vars, dir)
 _METHOD: Final = "__getattribute__"
-_PROCESS: Final = frozenset({"builtins", "sys"})
-"""Modules that hold the state of the process."""
 _WITH_WAYS_OUT: Final = (BuiltinFunctionType, CodeType, FrameType, FunctionType, GeneratorType, MethodType)
 """What has attributes that lead to what no walk sees: `__globals__`."""
 
@@ -81,7 +79,7 @@ class Asked:
     def _note_module(self, module: ModuleType, names: list[str]) -> None:
         own = module.__dict__
         name = own.get("__name__")
-        if type(name) is not str or name in _PROCESS or sys.modules.get(name) is not module:
+        if type(name) is not str or name in PROCESS or sys.modules.get(name) is not module:
             return
         wanted = names or [ALL_NAMES, *(each for each in list(own) if not each.startswith("__"))]
         self.places.update((name, each) for each in wanted if is_guarded(name, each))

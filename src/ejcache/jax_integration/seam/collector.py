@@ -28,6 +28,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._garbage import is_frozen_by_program, watch_collections
 from ejcache._tuples import NamedTuple
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
@@ -44,8 +45,6 @@ _REPLACED: Final = (
 _OLDEST: Final = 2
 _MOST_TIMES: Final = 2
 """When ejcache is enabled, and when the first function is traced: libraries and parameters may come in between."""
-_FROZEN_BY_PYTHON: Final = 10_000
-"""Python itself freezes a few hundred objects when it starts. A program that has frozen more does so for itself."""
 
 
 class OldObjects:
@@ -60,22 +59,18 @@ class OldObjects:
 
     def __init__(self) -> None:
         self._times = 0
-        self._is_watching = False
         self._later: list[object] | None = None
 
     def leave_out(self) -> None:
         """Leave out what exists now."""
         if self._times >= _MOST_TIMES or not _is_generational() or not gc.isenabled():
             return
-        if gc.get_freeze_count() > _FROZEN_BY_PYTHON if self._later is None else not _is_collected(self._later):
+        if is_frozen_by_program() if self._later is None else not _is_collected(self._later):
             return
         self._times += 1
         gc.freeze()
         self._later = []
-        if not self._is_watching:
-            # For good: the interpreter skips one of the others' functions when one is removed while they are called.
-            self._is_watching = True
-            gc.callbacks.append(self._collecting)
+        watch_collections(self._collecting)
 
     def put_back(self) -> None:
         """Have all of them collected again."""
@@ -163,9 +158,7 @@ class CollectorPatch:
                 original = getattr(module, name)
                 self._originals.append((module, name, original))
                 setattr(module, name, self._wrapped(original))
-        if _collection not in gc.callbacks:
-            # For good, as that of `OldObjects`.
-            gc.callbacks.append(_collection)
+        watch_collections(_collection)
         _installed.append(self)
 
     def uninstall(self) -> None:

@@ -16,6 +16,21 @@ def _lib(text: str) -> dict[str, str]:
     return {"site-packages/fakelib.py": text}
 
 
+def _memo(*, value: str = "«2|3»", decorator: str = "cache") -> dict[str, str]:
+    """A library with a memo, whose function reads `value`."""
+    return _lib(
+        f"""
+        import functools
+        K = {value}
+        @functools.{decorator}
+        def k(n):
+            return n * K
+        def h(x):
+            return x * k(2)
+        """
+    )
+
+
 TRAPS = [
     trap(
         "library: function that ran", _CALL, files=_lib("def k(x):\n    return x * «2|3»\ndef h(x):\n    return k(x)\n")
@@ -244,62 +259,22 @@ TRAPS = [
     trap(
         "library: memoised function",
         _CALL,
-        files=_lib(
-            """
-            import functools
-            K = «2|3»
-            @functools.cache
-            def k(n):
-                return n * K
-            def h(x):
-                return x * k(2)
-            """
-        ),
+        files=_memo(),
     ),
     trap(
         "library: memo filled before",
         "import fakelib\nfakelib.k(2)\nfakelib.K = 7\n" + _CALL,
-        files=_lib(
-            """
-            import functools
-            K = «2|3»
-            @functools.cache
-            def k(n):
-                return n * K
-            def h(x):
-                return x * k(2)
-            """
-        ),
+        files=_memo(),
     ),
     trap(
         "library: memo filled before in one version",
         "import fakelib\n«1|fakelib.k(2)»\nfakelib.K = 7\n" + _CALL,
-        files=_lib(
-            """
-            import functools
-            K = 2
-            @functools.cache
-            def k(n):
-                return n * K
-            def h(x):
-                return x * k(2)
-            """
-        ),
+        files=_memo(value="2"),
     ),
     trap(
         "library: memo of limited size filled before",
         "import fakelib\nfakelib.k(2)\nfakelib.K = 7\n" + _CALL,
-        files=_lib(
-            """
-            import functools
-            K = «2|3»
-            @functools.lru_cache(maxsize=8)
-            def k(n):
-                return n * K
-            def h(x):
-                return x * k(2)
-            """
-        ),
+        files=_memo(decorator="lru_cache(maxsize=8)"),
         changed="refused",
         unchanged="refused",
         why="such a memo does not show what it holds",
