@@ -112,16 +112,46 @@ def _constant_names(code: CodeType) -> dict[int, str]:
 
 
 _IGNORED: Final = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL"})
-_WITH_DEFAULT: Final = 3
+_SIMPLE: Final = frozenset(
+    {
+        "LOAD_CONST",
+        "LOAD_DEREF",
+        "LOAD_FAST",
+        "LOAD_FAST_BORROW",
+        "LOAD_FAST_CHECK",
+        "LOAD_GLOBAL",
+        "LOAD_NAME",
+        "LOAD_SMALL_INT",
+    }
+)
+"""Instructions that do nothing but push one value."""
 
 
 def _read_constant_names(code: CodeType) -> dict[int, str]:
-    """Of calls with two arguments, the last one; of calls with three, the one before, if the last one is simple."""
-    steps = [each for each in dis.get_instructions(code) if each.opname not in _IGNORED]
+    """Of calls with two arguments, the last one; of calls with three, the one before, if the last one is simple.
+
+    What another path through the function can reach with another value on the stack, is not constant: `name or "k"`.
+    """
     found: dict[int, str] = {}
-    for index, each in enumerate(steps):
-        if each.opname == "CALL" and each.arg in (2, _WITH_DEFAULT):
-            before = steps[index - (2 if each.arg == _WITH_DEFAULT else 1)]
-            if before.opname.startswith("LOAD_CONST") and type(before.argval) is str:
-                found[each.offset] = before.argval
+    pushed: list[dis.Instruction] = []
+    for each in dis.get_instructions(code):
+        if each.is_jump_target:
+            pushed.clear()
+        if each.opname == "CALL":
+            name = _constant_name(pushed, each.arg)
+            if name is not None:
+                found[each.offset] = name
+        if each.opname in _SIMPLE:
+            pushed.append(each)
+        elif each.opname not in _IGNORED:
+            pushed.clear()
     return found
+
+
+def _constant_name(pushed: list[dis.Instruction], arguments: int | None) -> str | None:
+    """The name that a call is given, if these instructions before it push it."""
+    after = {2: 0, 3: 1}.get(arguments or 0)
+    if after is None or len(pushed) <= after:
+        return None
+    name = pushed[-1 - after]
+    return name.argval if name.opname == "LOAD_CONST" and type(name.argval) is str else None

@@ -219,6 +219,42 @@ TRAPS = [
         ),
     ),
     trap(
+        "library: getattr with one of two names",
+        _CALL,
+        files=_lib(
+            """
+            NAME = "_ka"
+            class Config:
+                _kb = 1
+            def same(value):
+                return value
+            c = Config()
+            c._ka = «2|3»
+            def h(x):
+                name = NAME
+                return x * getattr(c, name or "_kb")
+            """
+        ),
+    ),
+    trap(
+        "library: getattr with a computed name and a computed default",
+        _CALL,
+        files=_lib(
+            """
+            NAME = "_ka"
+            class Config:
+                _kb = 1
+            def same(value):
+                return value
+            c = Config()
+            c._ka = «2|3»
+            def h(x):
+                name = NAME
+                return x * getattr(c, name, same("_kb"))
+            """
+        ),
+    ),
+    trap(
         "library: numbers that tell the objects of a known package apart",
         """
         import haiku
