@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import CodeType
 
-__all__ = ["is_frozen_by_program", "watch_collections", "without_collections"]
+__all__ = ["is_frozen_by_program", "watch_collections", "watchers_of_program", "without_collections"]
 
 _FROZEN_BY_PYTHON: Final = 10_000
 """Python itself freezes a few hundred objects when it starts. A program that has frozen more does so for itself."""
+
+_ours: Final[list[object]] = []
 
 
 def is_frozen_by_program() -> bool:
@@ -26,7 +29,17 @@ def watch_collections(watcher: Callable[[str, dict[str, int]], object]) -> None:
     For good: the interpreter skips one of the others' functions when one is removed while they are called.
     """
     if watcher not in gc.callbacks:
+        _ours.append(watcher)
         gc.callbacks.append(watcher)
+
+
+def watchers_of_program() -> frozenset[CodeType]:
+    """The code of the functions that others have called at the start and the stop of each collection."""
+    if len(gc.callbacks) <= len(_ours):
+        return frozenset()
+    others = (each for each in gc.callbacks if each not in _ours)
+    codes = (getattr(each, "__code__", None) or getattr(type(each).__call__, "__code__", None) for each in others)
+    return frozenset(filter(None, codes))
 
 
 @contextlib.contextmanager

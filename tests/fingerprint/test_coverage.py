@@ -1,6 +1,7 @@
 # ruff: noqa: DTZ001, DTZ005, DTZ011, ICN001, NPY002, PLW0108, PTH109, PTH110, PTH118, PTH123, PTH207, PTH208
 """What a recording finds while a function runs: whose code ran, what was read, and what must not have happened."""
 
+import copy
 import datetime
 import functools
 import gc
@@ -160,6 +161,40 @@ def test_a_finalizer_is_not_counted(tmp_path):
 
     assert recorded(until_collected).refusal is None
     assert ended
+
+
+class Watcher:
+    """Reads a clock whenever garbage is collected, as that of Hypothesis does."""
+
+    def __init__(self):
+        self.seen = []
+
+    def note(self, phase, _about):
+        self.seen.append((phase, time.perf_counter()))
+
+    __call__ = note
+
+
+@pytest.fixture(params=["function", "method", "object"])
+def watcher(request):
+    watcher = Watcher()
+    called = {"function": lambda phase, about: watcher.note(phase, about), "method": watcher.note, "object": watcher}
+    # Those that were there before ours and those that come later are called at other times.
+    callbacks = [called[request.param], *gc.callbacks, called[request.param]]
+    before, gc.callbacks[:] = list(gc.callbacks), callbacks
+    yield watcher
+    gc.callbacks[:] = before
+
+
+def test_who_watches_collections_is_not_counted(watcher):
+    """What a program has called at each garbage collection is none of what is traced, before and after ours."""
+
+    many = [[] for _ in range(10_000)]
+    record = recorded(lambda: copy.deepcopy(many))
+    assert len(watcher.seen) >= 4
+    assert record.refusal is None
+    assert [code.co_name for code in record.user.values()] == ["<lambda>"]
+    assert Watcher.note.__code__ not in [each.code for each in record.library.values()]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._garbage import watch_collections
+from ejcache._garbage import watch_collections, watchers_of_program
 from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.memos import MEMO, Memo, memo_name, shows_values
 from ejcache.fingerprint.guarding.names import WARNING_FILTERS
@@ -25,11 +25,11 @@ from ejcache.fingerprint.watching.author import (
     Author,
     author_of_file,
     author_of_frame,
+    belongs_to_listener,
     imports,
     nearest,
     owner_of,
     short_name,
-    tells_listeners,
 )
 from ejcache.fingerprint.watching.denied import CallEffect, denied_function, examine_call
 
@@ -167,7 +167,7 @@ class Coverage:
                 self._thread = self._owner
 
     def _refuse(self, sentence: str) -> None:
-        if self.refusal is None and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as below
+        if self.refusal is None and not belongs_to_listener(sys._getframe(1)):  # noqa: SLF001  # as below
             self.refusal = sentence
 
     def _refuse_in_thread(self, sentence: str) -> None:
@@ -190,7 +190,7 @@ class Coverage:
         if author is Author.OURS:
             return False
         if author is Author.USER:
-            if tells_listeners(frame):
+            if belongs_to_listener(frame):
                 return True  # the traced function may call it, too
             self.user[id(code)] = code
             self._report_calls(code)
@@ -198,6 +198,8 @@ class Coverage:
         if not code.co_flags & CO_OPTIMIZED:
             return False  # the body of a module or a class, because a part of a library is imported only now
         if id(code) not in self.library:
+            if watchers_of_program() and belongs_to_listener(frame):
+                return True
             generated = code.co_filename.startswith("<") and not code.co_filename.startswith("<frozen ")
             self.library[id(code)] = LibraryCode(code, frame.f_globals, owner_of(frame) if generated else None)
             if author is Author.PACKAGE:
@@ -261,7 +263,7 @@ class Coverage:
         self._note_output(sentence)
 
     def _note_output(self, sentence: str) -> None:
-        if sentence not in self.lost_output and not tells_listeners(sys._getframe(1)):  # noqa: SLF001  # as above
+        if sentence not in self.lost_output and not belongs_to_listener(sys._getframe(1)):  # noqa: SLF001  # as above
             self.lost_output.append(sentence)
 
     def _examine_stdlib(self, code: CodeType, frame: FrameType) -> bool:

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._garbage import watchers_of_program
 from ejcache.fingerprint.library import is_library_file, is_library_module
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ __all__ = [
     "Author",
     "author_of_file",
     "author_of_frame",
+    "belongs_to_listener",
     "imports",
     "nearest",
     "owner_of",
     "short_name",
-    "tells_listeners",
 ]
 
 
@@ -60,10 +61,14 @@ _LISTENED: Final = "jax._src.monitoring"
 """The module that calls the program's listeners to JAX's events (`jax.monitoring`)."""
 
 
-def tells_listeners(frame: FrameType | None) -> bool:
-    """Whether a frame is below a call of a listener to JAX's events, which does not belong to what is traced."""
+def belongs_to_listener(frame: FrameType | None) -> bool:
+    """Whether a frame is below a call of a listener, which does not belong to what is traced.
+
+    Listeners are told of JAX's events, or of garbage collections: Hypothesis has one that reads a clock.
+    """
+    told = watchers_of_program()
     while frame is not None:
-        if frame.f_globals.get("__name__") == _LISTENED:
+        if frame.f_globals.get("__name__") == _LISTENED or frame.f_code in told:
             return True
         frame = frame.f_back
     return False
