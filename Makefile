@@ -15,6 +15,8 @@ CONSTRAINTS := $(wildcard constraints/py$(VERSION).txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # One more than the processors of a small machine: many tests wait for another process.
 WORKERS ?= 3
+# Which tests: `make test SELECT='not soak and not one_python'` leaves out what does not depend on the version of Python.
+SELECT ?= not soak
 
 .PHONY: demo test lint types pytest coverage soak bench lock clean
 
@@ -43,10 +45,10 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 pytest: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not soak'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m '$(SELECT)'
 
 coverage: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not soak' --cov --cov-report term-missing:skip-covered
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m '$(SELECT)' --cov --cov-report term-missing:skip-covered
 
 soak: $(VENV)/.test
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak -n 0 --timeout 3600

@@ -61,6 +61,46 @@ logging.getLogger("google.auth").setLevel(logging.ERROR)
 sys.dont_write_bytecode = False
 
 
+_ONE_PYTHON = (
+    "autotune",
+    "bucket",
+    "cache/test_harmless.py",
+    "cache/test_untrusted.py",
+    "cache/test_why_pairs.py",
+    "cli/test_cli_demo.py",
+    "cli/test_cli_doctor.py",
+    "cli/test_cli_warm.py",
+    "coordination",
+    "docs",
+    "hostile",
+    "jax_integration/test_credentials_in_urls.py",
+    "jax_integration/test_damage.py",
+    "jax_integration/test_ejkernel_directory.py",
+    "jax_integration/test_key_ranks.py",
+    "jax_integration/test_key_untouched.py",
+    "jax_integration/test_pgle.py",
+    "jax_integration/test_pgle_ranks.py",
+    "jax_integration/test_pods.py",
+    "jax_integration/test_preload_remote.py",
+    "jax_integration/test_programs.py",
+    "jax_integration/test_remote_programs.py",
+    "jax_integration/test_xla_caches.py",
+    "keys",
+    "maintenance",
+    "stores/test_shared_store.py",
+    "stores/test_shared_stores.py",
+    "stores/test_tiered_processes.py",
+)
+"""Files and directories of tests that take long and are about JAX, XLA, servers or file systems: mark `one_python`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = ROOT / "tests"
+    for item in items:
+        if any(item.path.is_relative_to(tests / each) for each in _ONE_PYTHON):
+            item.add_marker("one_python")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for directory in (Path(ejcache.__file__).parent, ROOT / "tests" / "support"):
