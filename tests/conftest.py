@@ -96,8 +96,9 @@ _ONE_PYTHON = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
+    long = {path for path in {item.path for item in items} if any(path.is_relative_to(tests / n) for n in _ONE_PYTHON)}
     for item in items:
-        if any(item.path.is_relative_to(tests / each) for each in _ONE_PYTHON):
+        if item.path in long:
             item.add_marker("one_python")
 
 
