@@ -103,9 +103,9 @@ def test_cold_and_warm(server, tmp_path):
     assert (cold["misses"], cold["stores"], cold["hits"]) == (3, 3, 0)
     requests = asked(server)
     assert requests["GET", "entries"] == 3
-    # An entry and the text that explains it, each in one request.
+    # An entry and, of what took a tenth of a second to compile, the text that explains it; each in one request.
     assert len(entries(server)) == 3
-    assert written(server)["entries"] == 6
+    assert 3 <= written(server)["entries"] <= 6
     # A lease for each program, a journal, and counters: after 1, 2, 4, … seconds, so there are many on a busy machine.
     assert requests["POST", "writes"] <= 2 * 3 + 3 + 1 + 10
     assert not [path for method, path in requests if method == "GET" and path.endswith("/o")]

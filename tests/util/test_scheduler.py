@@ -111,6 +111,17 @@ def test_delayed_tasks_in_a_thread(worker):
     assert second.wait(60)
 
 
+def test_a_thread_sleeps_on_when_a_task_is_due_after_its_next_look(worker, monkeypatch):
+    """A heartbeat a second from now does not take the processor from the program now."""
+    ran, woken = threading.Event(), []
+    worker.later(0.0, ran.set)
+    assert ran.wait(60)
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._changed, "notify", lambda: woken.append(1))
+        worker.later(3600.0, lambda: None)
+    assert not woken
+
+
 def test_recurring_tasks_in_a_thread(worker):
     """Recurring tasks run in the threads once there are any."""
     often = threading.Semaphore(0)

@@ -2,22 +2,45 @@
 
 A line is written by one append. When the file has reached its limit, it is renamed and replaces the one that was
 renamed before, so that there are at most two files.
+
+What a compilation leaves in a log is written behind the program (`write_later`): to make and to write the lines takes
+as long as to store a small executable. A killed process loses what it compiled last.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ejcache.settings.directories import make_private, state_directory
+from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.safe_files import append_regular, read_regular
+from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["AppendedLog"]
+__all__ = ["AppendedLog", "write_later"]
+
+_PATIENCE: Final = 5.0
+"""Seconds that a reader and an exit wait for one task of `write_later`."""
+_scheduler: Final = Scheduler(threads=1, name="ejcache-logs")
+
+
+def write_later(task: Callable[[], object]) -> None:
+    """Run `task`, which appends to logs, in the background: before this process reads a log, and before it exits."""
+    if not _scheduler.submit(task):
+        task()
+
+
+def _write_now() -> None:
+    if _scheduler.waiting:
+        _scheduler.drain(patience=_PATIENCE, limit=float("inf"))
+
+
+at_exit(ExitPhase.WRITE, _write_now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,7 @@ class AppendedLog:
 
     def lines(self) -> Iterator[bytes]:
         """The lines, the latest first; none if the file cannot be read."""
+        _write_now()
         path = self.path
         for file in (path, path.with_suffix(".old.jsonl")):
             try:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import weakref
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.breaker import CircuitBreaker
@@ -17,6 +17,7 @@ from ejcache.stores.base import UploadingStore
 from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log, warn_once
+from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["CountedStore"]
 
 _FLUSH_SECONDS: Final = 2.0
-"""Counters go to the store at most this often, except when an entry was written."""
+"""Counters go to the store at most this often: that is a transaction, or a request. A killed process loses the last."""
+_scheduler: Final = Scheduler(threads=1, name="ejcache-counters")
 
 
 class CountedStore:
@@ -61,6 +63,7 @@ class CountedStore:
         self._opening = CircuitBreaker(failures=1)
         self._flushed_at = 0.0
         self._flush_seconds = _FLUSH_SECONDS
+        self._flush_is_planned = False
         self._lock = threading.RLock()
         _alive.add(self)
         track_forks(self)
@@ -143,8 +146,12 @@ class CountedStore:
         if isinstance(store, UploadingStore):
             self.tally.add(**store.take_tier_counters())
 
-    def _flush_if_due(self, *, now: bool = False) -> None:
-        if now or time.monotonic() - self._flushed_at >= self._flush_seconds:
+    def _flush_if_due(self) -> None:
+        """Write the counters now, or in the background as soon as they are due."""
+        left = self._flushed_at + self._flush_seconds - time.monotonic()
+        if left > 0 and (self._flush_is_planned or _scheduler.later(left, partial(_flush_later, weakref.ref(self)))):
+            self._flush_is_planned = True
+        else:
             self.flush()
 
     def after_fork_in_child(self) -> None:
@@ -154,6 +161,7 @@ class CountedStore:
         """
         self._lock = threading.RLock()
         self._flush_seconds = 0.0
+        self._flush_is_planned = False
         self.tally.after_fork_in_child()
 
     def _may_write(self, store: Store, settings: Settings) -> bool:
@@ -197,6 +205,13 @@ class CountedStore:
 
 
 _alive: weakref.WeakSet[CountedStore] = weakref.WeakSet()
+
+
+def _flush_later(reference: weakref.ref[CountedStore]) -> None:
+    store = reference()
+    if store is not None:
+        store._flush_is_planned = False  # noqa: SLF001 (the other half of the class)
+        store.flush()
 
 
 def _flush_all() -> None:

@@ -165,7 +165,7 @@ class CachePolicy(CountedStore):
             self._leave_out(header.key, skip, header.compile_seconds, settings)
         else:
             self.tally.add(stores=1)
-        self._flush_if_due(now=skip is None)
+        self._flush_if_due()
         return skip
 
     def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> Skip | None:

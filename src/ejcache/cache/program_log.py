@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.appended_log import AppendedLog
+from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,7 +33,7 @@ _MANY: Final = 4096
 
 # The programs that this process has logged: some are compiled over and over.
 _logged: set[tuple[str, str]] = set()
-_lock = threading.Lock()
+_lock: Final = ForkLock()
 
 
 def remember_program(computation: str, text: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
 from ejcache import entry
+from ejcache.cache.appended_log import write_later
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.miss_log import STORED, MissRecord, record_miss
 from ejcache.cache.program_log import remember_program
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Publisher", "publisher_order"]
 
+_TEXT_SECONDS: Final = 0.1
+"""The text of a program that compiles faster is only in the log of this user on this host: to print it and to store it
+takes as long as to store the executable."""
 _SUCCESSION_SECONDS: Final = 30.0
 """After this long the next rank checks whether the rank before it has stored the entry."""
 
@@ -85,7 +90,7 @@ class Publisher:
             try:
                 raw = seam.serialize_executable(executable) if raw is None else raw
                 compilation.serialized_size = len(raw)
-                if compile_seconds >= Floors.of(settings).publish:
+                if compile_seconds >= max(_TEXT_SECONDS, Floors.of(settings).publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
                     text = module_text(program.module)
                     record = replace(record, module=cache.write_text(text, settings, program=program.name))
@@ -207,17 +212,28 @@ class Publisher:
         try:
             # The caller's path is of this host only, so it is not in the header of the entry.
             record = replace(record, details={**record.details, "caller": seam_tracebacks.caller()})
-            record_miss(record)
-            if program is not None and settings.keep_module_text and record.components:
-                remember_program(record.components.get("computation", ""), located_text(program))
-            kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
-            explanation = cache.explain(record, settings) if settings.explain_misses else None
-            if explanation is not None:
-                log.warning("ejcache: %s (%.2f s; %s)", explanation.sentence, record.compile_seconds, kept)
-            else:
-                log.debug("ejcache: %s: %.2f s; %s; key %r", record.name, record.compile_seconds, kept, record.key)
         except Exception as exc:
             cache.report_failure("log a miss", exc, settings, program=record.name)
+        write = partial(_write_log, cache, settings, record, program)
+        if settings.explain_misses or settings.raise_errors:
+            write()
+        else:
+            write_later(write)
+
+
+def _write_log(cache: CachePolicy, settings: Settings, record: MissRecord, program: LoweredProgram | None) -> None:
+    try:
+        record_miss(record)
+        if program is not None and settings.keep_module_text and record.components:
+            remember_program(record.components.get("computation", ""), located_text(program))
+        kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
+        explanation = cache.explain(record, settings) if settings.explain_misses else None
+        if explanation is not None:
+            log.warning("ejcache: %s (%.2f s; %s)", explanation.sentence, record.compile_seconds, kept)
+        else:
+            log.debug("ejcache: %s: %.2f s; %s; key %r", record.name, record.compile_seconds, kept, record.key)
+    except Exception as exc:
+        cache.report_failure("log a miss", exc, settings, program=record.name)
 
 
 def publisher_order(said: dict[int, Any]) -> dict[str, list[int]]:

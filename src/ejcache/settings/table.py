@@ -267,7 +267,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         read.boolean,
         True,
         YES_NO,
-        "store the text of each program with its entry and in the log of this user, for `ejcache why`",
+        "store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`",
     ),
     _variable(
         "trust_dir",

@@ -70,7 +70,7 @@ class SettingOptions(TypedDict, total=False):
     wait_seconds: float
     """How long this process waits, in all, for entries that others compile and do not deliver; then it compiles."""
     keep_module_text: bool
-    """Store the text of each program with its entry and in the log of this user, for `ejcache why`."""
+    """Store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`."""
     trust_dir: bool
     """Use a local cache directory even if other users own it or can write to it; they can then run code as you."""
     check_one_in: int

@@ -65,6 +65,7 @@ class Scheduler:
         self._clock = clock
         self._name = name
         self._timed: list[_Timed] = []
+        self._looks_at = 0.0
         self.after_fork_in_child()
         track_forks(self)
 
@@ -100,8 +101,11 @@ class Scheduler:
         with self._changed:
             if not self._start(self._running + 1):
                 return False
-            self._timed.append(_Timed(task, self._clock() + seconds))
-            self._changed.notify()
+            timed = _Timed(task, self._clock() + seconds)
+            self._timed.append(timed)
+            # A thread that looks in time anyway would be woken in the middle of the program's own work.
+            if timed.due < self._looks_at:
+                self._changed.notify()
         return True
 
     def every(self, seconds: float, task: Task) -> None:
@@ -195,7 +199,9 @@ class Scheduler:
         with self._changed:
             if not self._tasks and not self._stopping:
                 due = min((timed.due for timed in self._timed if not timed.running), default=float("inf"))
-                self._changed.wait(min(max(0.0, due - self._clock()), _LONGEST_WAIT))
+                now = self._clock()
+                self._looks_at = min(due, now + _LONGEST_WAIT)
+                self._changed.wait(max(0.0, self._looks_at - now))
 
     def _wait_for_next(self, seconds: float) -> bool:
         done = self._done
