@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import sys
 import tempfile
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in chosen if options.cases or options.only else cases:
             print(f"{case.name:20} {case.title}")
         return 0
+    # Where PYTHONDONTWRITEBYTECODE is set, each process would compile what has changed of ejcache, and nothing of JAX.
+    for directory in ("src", "bench"):
+        compileall.compile_dir(ROOT / directory, quiet=2)
     where = Path(options.dir) if options.dir else None
     machine = describe_machine(where or Path(tempfile.gettempdir()))
     out, err = Console(), Console(stderr=True)
