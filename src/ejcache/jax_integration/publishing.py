@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from dataclasses import replace
@@ -215,7 +216,8 @@ class Publisher:
         except Exception as exc:
             cache.report_failure("log a miss", exc, settings, program=record.name)
         write = partial(_write_log, cache, settings, record, program)
-        if settings.explain_misses or settings.raise_errors:
+        if settings.explain_misses or settings.raise_errors or log.isEnabledFor(logging.DEBUG):
+            # Whether it is said or raised, it is where and when the program compiles.
             write()
         else:
             write_later(write)
