@@ -52,6 +52,19 @@ def test_round_trip(raw, level):
     assert entry.verify(data) == found.header == entry.decode_header(data)
 
 
+@pytest.mark.parametrize("size", [2046, 2047, 2048, 4094, 4095, (1 << 15) - 1, 1 << 15, (1 << 15) + 1])
+def test_small_entries_have_the_same_checksum_as_large_ones(size):
+    """It is computed piece by piece below a size, and at once above it."""
+    data = entry.encode(entry.Header(key="k"), random.Random(size).randbytes(size), level=0)
+    assert hashlib.sha256(data[:-32]).digest() == data[-32:]
+    entry.verify(data)
+    for place in (len(data) - 33, len(data) // 2, 2046, 2047, 2048):
+        damaged = bytearray(data)
+        damaged[place % (len(data) - 32)] ^= 1
+        with pytest.raises(EntryCorruptError, match="checksum"):
+            entry.verify(bytes(damaged))
+
+
 @pytest.mark.parametrize("level", [0, 3])
 def test_every_flip_and_truncation_of_a_small_entry_is_detected(level, monkeypatch):
     """No single flipped bit and no truncation gets as far as the decompressor."""

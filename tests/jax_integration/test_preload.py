@@ -14,6 +14,7 @@ import pytest
 
 import ejcache
 from ejcache.jax_integration import activate
+from ejcache.jax_integration.preload import keeper
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
 from ejcache.jax_integration.seam import backends
 from ejcache.stores.local.store import LocalStore
@@ -102,6 +103,50 @@ def test_programs_of_the_last_run_are_there_when_they_are_asked_for(directory):
         assert cache.stats().hits == 3
         assert cache.stats().misses == 0
         assert amounts(cache)["hits"] == amounts(cache)["loaded"] == 3
+
+
+def test_a_profile_on_this_host_is_read_by_the_thread_that_enables(directory, loads, monkeypatch):
+    """With the small entries, by one look into the index, so that the loading thread only loads."""
+    first_run(directory, [1, 2, 3])
+    loads.may_go.clear()
+    read = []
+    get_small = LocalStore.get_small
+
+    def note(store, keys):
+        found = get_small(store, keys)
+        read.append((threading.current_thread(), len(found)))
+        return found
+
+    monkeypatch.setattr(LocalStore, "get_small", note)
+    with start(directory):
+        assert read == [(threading.current_thread(), 3)]
+        loads.may_go.set()
+        settle()
+        assert loads.programs == 3
+    assert len(read) == 1
+
+
+def test_the_first_run_hashes_no_library_in_the_thread_that_enables(directory, monkeypatch):
+    """There is nothing to load, and hashing may take seconds."""
+    asked = []
+    environment = keeper.environment
+
+    def note(*arguments):
+        asked.append(threading.current_thread())
+        return environment(*arguments)
+
+    monkeypatch.setattr(keeper, "environment", note)
+    with start(directory):
+        settle()
+    assert len(asked) == 1
+    assert asked[0] is not threading.current_thread()
+
+
+def test_a_cache_that_cannot_be_opened_enables_as_ever(tmp_path):
+    """Reading the profile fails before the program runs, and the program does not notice."""
+    (tmp_path / "file").write_bytes(b"")
+    with start(str(tmp_path / "file" / "cache")):
+        run([1])
 
 
 def test_a_program_that_is_being_loaded_is_awaited(directory, loads):

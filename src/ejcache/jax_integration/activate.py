@@ -118,6 +118,11 @@ class _Session:
         reporting.include(policy, destination=settings.report, disabled_reason=settings.disabled_reason)
         return policy, CompilationCache(policy, settings=self.settings)
 
+    def preload(self) -> None:
+        """Preload for the backends that exist and will exist; with the settings as they are now, so they come first."""
+        if self.compiler is not None:
+            self.compiler.preloader.watch()
+
     def set(self, name: str, value: Any) -> None:
         """Set a setting as the latest call in the program."""
         flag = setting_named(name).flag
@@ -232,6 +237,7 @@ def enable(
     with _lock:
         state = _session.save() if _session is not None else _SavedState()
         saved = state._replace(disabled_by_program=_disabled_by_program)
+        begins = _session is None
         if _session is None:
             _session = _start()
         if _session is None:
@@ -242,7 +248,10 @@ def enable(
         cache = _session.cache() or _session.make(str(now.cache_dir), now)[1]
         cache.when_left = functools.partial(_restore, saved)
         _session.collector.settle()
-        return cache
+        session = _session
+    if begins:
+        session.preload()
+    return cache
 
 
 def enable_from_environment() -> None:
@@ -354,7 +363,6 @@ def _install(session: _Session) -> None:
     compiler = Compiler(settings=session.settings, cache=session.policy, active=session.cache, reset=session.close)
     seam.install(compiler)
     session.compiler = compiler
-    compiler.preloader.watch()
     session.collector.install()
 
 
@@ -369,10 +377,14 @@ def _restore(saved: _SavedState) -> None:
         if saved.session is None:
             _set_flags(before)
             return
+        begins = _session is None
         if _session is None:
             _session = saved.session
             _install(_session)
         _session.load(saved)
+        session = _session
+    if begins:
+        session.preload()
 
 
 def _set_flags(values: Mapping[str, Any]) -> None:

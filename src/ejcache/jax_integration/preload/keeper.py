@@ -64,6 +64,11 @@ class ProfileKeeper:
         self._before = self._read()
         self._stored = self._before
 
+    @property
+    def knows_any(self) -> bool:
+        """Whether there was a run before, in whatever environment."""
+        return bool(self._before.environments)
+
     def uses(self, environment: str) -> tuple[ProgramUse, ...]:
         """What the last runs used in this environment, in the order of first use."""
         return self._before.environments.get(environment, ())

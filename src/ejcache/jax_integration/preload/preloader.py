@@ -1,9 +1,11 @@
 """Preload in one process: reads the run profile, has its programs loaded, and writes what this run used.
 
-It begins when JAX has made a backend (`seam.backends`), in a thread of its own. Nothing here is waited for, except a
-load that is under way when the program asks for its result. The key of a program is made as ever, and what was loaded
-ahead is used only for the same key, client, devices and compile options: otherwise it is dropped, and the entry is
-loaded as ever.
+It begins when JAX has made a backend (`seam.backends`). A profile on this host is read at once, by the thread that made
+the backend: that opens the store and reads the small entries, which the first request would do anyway, in hundreds of
+short system calls. In another thread each of them would take the interpreter from the program and give it back. One on
+shared storage is read in a thread of its own. After that nothing is waited for, except a load that is under way when
+the program asks for its result. The key of a program is made as ever, and what was loaded ahead is used only for the
+same key, client, devices and compile options: otherwise it is dropped, and the entry is loaded as ever.
 
 Programs with host callbacks are neither recorded nor loaded ahead. In a job of several processes nothing is preloaded:
 ranks agree about each program when they ask for it (`agreement.py`), and a rank's devices have other ids in each run.
@@ -89,14 +91,21 @@ class Preloader:
 
     def watch(self) -> None:
         """Begin as soon as there is a backend."""
-        seam.watch(self.begin)
+        if not self._closed:
+            seam.watch(self.begin)
 
     def begin(self, client: Any) -> None:
-        """Preload for this backend, in the background; returns at once, and does nothing if called again."""
+        """Preload for this backend; returns as soon as the profile is read, and does nothing if called again.
+
+        A profile on shared storage is read in the background.
+        """
         if not self._closed and self._run_of(client) is None:
             run = _Run(weakref.ref(client))
             self._runs.append(run)
-            self._scheduler.submit(lambda: self._prepare(run))
+            if "://" in str(self._settings().cache_dir):
+                self._scheduler.submit(lambda: self._prepare_behind(run))
+            else:
+                self._prepare(run, at_once=True)
 
     def close(self) -> None:
         """Write the profile, and release what was loaded and not used."""
@@ -216,19 +225,22 @@ class Preloader:
     def _run_of(self, client: Any) -> _Run | None:
         return next((run for run in self._runs if run.client() is client), None)
 
-    # -- in the background -----------------------------------------------------------------------------------------
+    # -- planning --------------------------------------------------------------------------------------------------
 
-    def _prepare(self, run: _Run) -> None:
+    def _prepare_behind(self, run: _Run) -> None:
+        # The program is tracing meanwhile, and each of the many short reads would wait for a whole turn of it.
+        with short_turns():
+            self._prepare(run, at_once=False)
+
+    def _prepare(self, run: _Run, *, at_once: bool) -> None:
         try:
-            # The program is tracing meanwhile, and each of the many short reads would wait for a whole turn of it.
-            with short_turns():
-                self._plan(run)
+            self._plan(run, at_once=at_once)
         except Exception as exc:
             log.debug("ejcache: nothing is preloaded: %s", exc)
         finally:
             run.planned.set()
 
-    def _plan(self, run: _Run) -> None:
+    def _plan(self, run: _Run, *, at_once: bool) -> None:
         settings, client = self._settings(), run.client()
         if client is None or not _is_wanted(settings):
             return
@@ -236,15 +248,23 @@ class Preloader:
         if policy is None or self._policy not in {None, policy}:
             return
         self._policy = policy
+        store = policy.opened(settings)
+        shared = two_tiers(store) if store is not None else None
+        if at_once and shared is not None:
+            # A directory on a file system that hosts share, whose server may be slow.
+            self._scheduler.submit(lambda: self._prepare_behind(run))
+            return
         from ejcache.jax_integration.preload import keeper
 
-        run.environment = keeper.environment(client, settings)
         if self._keeper is None:
             self._keeper = keeper.ProfileKeeper(policy, settings)
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
+        if at_once and not self._keeper.knows_any:
+            # There is nothing to load, and the first run on a host hashes the libraries, which may take seconds.
+            self._scheduler.submit(lambda: self._prepare_behind(run))
+            return
+        run.environment = keeper.environment(client, settings)
         uses = self._keeper.uses(run.environment)
-        store = policy.opened(settings)
-        shared = two_tiers(store) if store is not None else None
         if shared is not None:
             keeper.note_quick(shared, uses)
         planned = [use for use in uses if use.stored]
@@ -255,7 +275,7 @@ class Preloader:
         if not planned or loader is None:
             return
         if self._reader is not None:
-            self._reader.expect([use.key for use in planned])
+            self._reader.expect([use.key for use in planned], at_once=shared is None)
         loader.plan(client, planned, ready=shared is None)
         if shared is not None:
             keys = [use.key for use in planned]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryReader"]
 
-_AT_ONCE: Final = 32
-"""How many small entries are read at once, and held at most."""
+_AT_ONCE: Final = 512
+"""How many small entries are read at once, and held at most: up to 8 MB."""
 
 
 class EntryReader:
@@ -37,13 +37,26 @@ class EntryReader:
         self._held: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
-    def expect(self, keys: Sequence[str]) -> None:
-        """The entries under these keys will be read, in about this order."""
+    def expect(self, keys: Sequence[str], *, at_once: bool) -> None:
+        """The entries under these keys will be read, in about this order.
+
+        Args:
+            keys: of the entries.
+            at_once: read the first small ones now, and not when the first of them is read. Each row that is read lets
+                other threads run, and a thread in the background would wait for the program after each.
+
+        Raises:
+            StoreError: the storage failed.
+        """
         with self._lock:
             for key in keys:
                 if key not in self._places:
                     self._places[key] = len(self._expected)
                     self._expected.append(key)
+        store: object = self._policy.opened(self._settings) if at_once and keys else None
+        if isinstance(store, BatchReadable):
+            with self._lock:
+                self._read_from(store, keys[0])
 
     def read(self, key: str) -> entry.Entry | None:
         """The entry under `key`. A damaged one is left to the request for it, which counts and quarantines it.
@@ -68,10 +81,15 @@ class EntryReader:
 
     def _small(self, store: BatchReadable, key: str) -> bytes | None:
         with self._lock:
-            place = self._places.get(key)
-            if key not in self._held and place is not None and place >= 0:
-                batch = self._expected[place : place + _AT_ONCE]
-                self._held = store.get_small(batch)
-                # What is not small is not looked for again.
-                self._places.update(dict.fromkeys(batch, -1))
+            if key not in self._held:
+                self._read_from(store, key)
             return self._held.pop(key, None)
+
+    def _read_from(self, store: BatchReadable, key: str) -> None:
+        """Read the small entries that are expected from `key` on, if that was not tried before. With the lock held."""
+        place = self._places.get(key, -1)
+        if place >= 0:
+            batch = self._expected[place : place + _AT_ONCE]
+            self._held = store.get_small(batch)
+            # What is not small is not looked for again.
+            self._places.update(dict.fromkeys(batch, -1))

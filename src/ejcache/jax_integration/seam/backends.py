@@ -2,7 +2,8 @@
 
 JAX makes its backends in `jax._src.xla_bridge.backends`, under a lock, by a call of `_init_backend` for each platform.
 That function is replaced by one that tells the watchers of the result, so that nobody here ever asks for a backend:
-asking makes one, and takes JAX's locks. A watcher must return at once, because JAX holds its lock.
+asking makes one, and takes JAX's locks. JAX holds its lock meanwhile, so a watcher must not ask for a backend either,
+nor wait for another thread or another machine.
 
 Read for this: jax 0.10.2 and 0.12.0.1, `xla_bridge.py` and `interpreters/pxla.py`.
 """
