@@ -456,6 +456,19 @@ def test_found_at_once(leases, time, steps):
     assert leases.look("k") is None
 
 
+@pytest.mark.parametrize("left", [True, False])
+def test_who_knows_what_the_work_left_is_believed(left, leases, time, steps):
+    """The store is not asked; the lease is held for its grace period if there is an entry, and released if not."""
+    program = Program()
+    flying = flight(leases, time, when_visible=lambda key, callback: pytest.fail("the store was asked"))
+    assert run(flying, program, left_entry=lambda: left) == "executable"
+    steps.step()
+    assert (leases.look("k") is None) == (not left or not leases.grace)
+    time.now += leases.grace
+    steps.step()
+    assert leases.look("k") is None
+
+
 def test_first_to_miss_compiles(leases, time, steps):
     """Who misses alone compiles under the lease, and gives it up."""
     program = Program()

@@ -198,6 +198,15 @@ def test_what_is_written_and_left_out_is_logged_for_debugging(enabled, caplog):
     assert any("not stored: it compiled in less than the minimum" in line for line in said)
 
 
+def test_a_miss_does_not_ask_whether_its_entry_arrived(enabled, monkeypatch):
+    """How its entry fared is known: the store is not asked for it before the lease is released."""
+    asked = []
+    monkeypatch.setattr(LocalStore, "contains", lambda store, key: asked.append(key) or True)
+    run(2.0)
+    assert enabled.stats().stores == 1
+    assert asked == []
+
+
 def test_a_removed_directory_stays_removed(run_python, tmp_path):
     """Counters that were not yet written do not make it again at exit or at `reset_cache()`."""
     finished = run_python(

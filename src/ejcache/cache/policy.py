@@ -126,6 +126,7 @@ class CachePolicy(CountedStore):
         lookup: Callable[[], T | None],
         work: Callable[[], T],
         between_hosts: bool,
+        left_entry: Callable[[], bool] | None = None,
     ) -> T:
         """The result of `work`, or of `lookup` if another thread, process or host has done the work meanwhile.
 
@@ -135,6 +136,7 @@ class CachePolicy(CountedStore):
             lookup: looks again.
             work: compiles, and stores.
             between_hosts: also wait for other hosts, which costs requests.
+            left_entry: asked after `work`: whether there is an entry now. Without it, the store is asked.
         """
         single_flight = self._opened_single_flight() if settings.wait_seconds > 0 else None
         if single_flight is None or settings.recompile_force:
@@ -146,6 +148,7 @@ class CachePolicy(CountedStore):
             deadline=settings.wait_seconds,
             missed=True,
             between_hosts=between_hosts,
+            left_entry=left_entry,
             in_words=program_in_words,
         )
 

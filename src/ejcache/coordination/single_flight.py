@@ -113,6 +113,7 @@ class SingleFlight:
         work: Callable[[], T],
         deadline: float,
         missed: bool = False,
+        left_entry: Callable[[], bool] | None = None,
         in_words: Callable[[str], str] = str,
     ) -> T:
         """What `lookup` finds, now or after another process has done the work, or what `work` returns.
@@ -123,6 +124,7 @@ class SingleFlight:
             work: makes the result, and stores it where `lookup` finds it if it is to be kept.
             deadline: seconds that this process waits for others without getting an entry, in all calls together.
             missed: `lookup` has just returned None.
+            left_entry: asked after `work`: whether others can see its entry now. Without it, `when_visible` is asked.
             in_words: makes of `key` what the line about a long wait calls the work; asked for long waits only.
 
         Raises what `lookup` and `work` raise, and nothing of its own.
@@ -144,7 +146,7 @@ class SingleFlight:
             found = lookup()
             return work() if found is None else found
         try:
-            return self._lead(key, lookup, work, started, deadline, in_words)
+            return self._lead(key, lookup, work, started, deadline, in_words, left_entry)
         finally:
             with self._lock:
                 if self._working.get(key) is mine:
@@ -159,6 +161,7 @@ class SingleFlight:
         started: float,
         deadline: float,
         in_words: Callable[[str], str],
+        left_entry: Callable[[], bool] | None,
     ) -> T:
         try:
             lease = self._leases.acquire(key)
@@ -183,13 +186,16 @@ class SingleFlight:
         except BaseException:
             lease.release()
             raise
-        self._release(key, lease)
+        self._release(key, lease, left_entry)
         return result
 
     def _say_waiting(self, holder: str, work: str, started: float, limit: float) -> None:
         say_waiting(f"{holder}, which compiles {work}", so_far=self._clock() - started, limit=limit)
 
-    def _release(self, key: str, lease: HeldLease) -> None:
+    def _release(self, key: str, lease: HeldLease, left_entry: Callable[[], bool] | None) -> None:
+        if left_entry is not None:
+            lease.release(after=self._leases.grace if left_entry() else 0.0)
+            return
         kept = False
         try:
             kept = self._when_visible(key, lambda: lease.release(after=self._leases.grace))

@@ -50,6 +50,7 @@ class StoreSingleFlight:
         deadline: float,
         missed: bool = False,
         between_hosts: bool = True,
+        left_entry: Callable[[], bool] | None = None,
         in_words: Callable[[str], str] = str,
     ) -> T:
         """What `lookup` finds, now or after another process has done the work, or what `work` returns.
@@ -64,6 +65,8 @@ class StoreSingleFlight:
             missed: `lookup` has just returned None.
             between_hosts: wait for other hosts too. This costs a request before the work and one after it, and more
                 while another host works: too much for work that is likely to take less.
+            left_entry: asked after `work`: whether the processes of this host can see its entry now. Without it, the
+                store is asked.
             in_words: makes of `key` what the line about a long wait calls the work.
 
         Raises what `lookup` and `work` raise, and nothing of its own.
@@ -73,7 +76,15 @@ class StoreSingleFlight:
             if self._host is None:
                 found = None if missed else lookup()
                 return work() if found is None else found
-            return self._host.run(key, lookup=lookup, work=work, deadline=deadline, missed=missed, in_words=in_words)
+            return self._host.run(
+                key,
+                lookup=lookup,
+                work=work,
+                deadline=deadline,
+                missed=missed,
+                left_entry=left_entry,
+                in_words=in_words,
+            )
         if self._host is None:
             return between.run(key, lookup=lookup, work=work, deadline=deadline, missed=missed, in_words=in_words)
 
@@ -81,7 +92,13 @@ class StoreSingleFlight:
             return between.run(key, lookup=lookup, work=work, deadline=deadline, missed=True, in_words=in_words)
 
         return self._host.run(
-            key, lookup=lookup, work=work_between_hosts, deadline=deadline, missed=missed, in_words=in_words
+            key,
+            lookup=lookup,
+            work=work_between_hosts,
+            deadline=deadline,
+            missed=missed,
+            left_entry=left_entry,
+            in_words=in_words,
         )
 
     def _visible_here(self, key: str, callback: Callable[[], None]) -> bool:

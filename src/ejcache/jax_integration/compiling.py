@@ -375,6 +375,8 @@ class Compiler:
                 lookup=lookup,
                 work=work,
                 between_hosts=_is_worth_requests(compilation),
+                # What was not compiled here was found.
+                left_entry=lambda: compilation.is_stored or not own,
             )
         except Exception as exc:
             if own and isinstance(own[0], BaseException):
@@ -404,7 +406,8 @@ class Compiler:
         else:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
             skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
-            if skip in {None, Skip.DUPLICATE}:
+            compilation.is_stored = skip in {None, Skip.DUPLICATE}
+            if compilation.is_stored:
                 note_made(executable, compilation.text, program.target)
             if skip in {None, Skip.QUICK, Skip.DUPLICATE}:
                 self.preloader.note(compilation, program.target, seconds=seconds, stored=skip is not Skip.QUICK)
