@@ -229,15 +229,11 @@ def enable(
         wanted["max_size"] = max_size
     if read_only is not None:
         wanted["read_only"] = read_only
-    parsed = {
-        setting_named(name).name: parse(setting_named(name), value, source=f"ejcache.enable({name}=…)")
-        for name, value in wanted.items()
-    }
+    parsed = _parsed(wanted)
     global _session
     with _lock:
         state = _session.save() if _session is not None else _SavedState()
         saved = state._replace(disabled_by_program=_disabled_by_program)
-        begins = _session is None
         if _session is None:
             _session = _start()
         if _session is None:
@@ -249,9 +245,17 @@ def enable(
         cache.when_left = functools.partial(_restore, saved)
         _session.collector.settle()
         session = _session
-    if begins:
-        session.preload()
+    session.preload()
     return cache
+
+
+def _parsed(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of settings that a call of `enable` gives, by the names of the settings."""
+    settings = {name: setting_named(name) for name in wanted}
+    return {
+        settings[name].name: parse(settings[name], value, source=f"ejcache.enable({name}=…)")
+        for name, value in wanted.items()
+    }
 
 
 def enable_from_environment() -> None:
@@ -377,14 +381,12 @@ def _restore(saved: _SavedState) -> None:
         if saved.session is None:
             _set_flags(before)
             return
-        begins = _session is None
         if _session is None:
             _session = saved.session
             _install(_session)
         _session.load(saved)
         session = _session
-    if begins:
-        session.preload()
+    session.preload()
 
 
 def _set_flags(values: Mapping[str, Any]) -> None:

@@ -84,14 +84,16 @@ class Preloader:
         self._keeper: ProfileKeeper | None = None
         self._noted_at = 0.0
         self._written_at = 0.0
+        self._watching = False
         self._closed = False
         self._scheduler = Scheduler(threads=1, name="ejcache-preload")
         _alive.add(self)
         track_forks(self)
 
     def watch(self) -> None:
-        """Begin as soon as there is a backend."""
-        if not self._closed:
+        """Begin as soon as there is a backend; a second call does nothing."""
+        if not self._closed and not self._watching:
+            self._watching = True
             seam.watch(self.begin)
 
     def begin(self, client: Any) -> None:
