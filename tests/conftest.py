@@ -64,11 +64,14 @@ sys.dont_write_bytecode = False
 _ONE_PYTHON = (
     "autotune",
     "bucket",
+    "cache/test_explaining.py",
     "cache/test_harmless.py",
     "cache/test_untrusted.py",
     "cache/test_why_pairs.py",
     "cli/test_cli_demo.py",
     "cli/test_cli_doctor.py",
+    "cli/test_cli_reference.py",
+    "cli/test_cli_run.py",
     "cli/test_cli_warm.py",
     "coordination",
     "docs",
@@ -87,11 +90,18 @@ _ONE_PYTHON = (
     "jax_integration/test_xla_caches.py",
     "keys",
     "maintenance",
+    "stores/test_plain_jax.py",
     "stores/test_shared_store.py",
     "stores/test_shared_stores.py",
+    "stores/test_short_runs.py",
     "stores/test_tiered_processes.py",
+    "test_architecture.py",
+    "test_bench.py",
+    "test_one_of_each.py",
+    "typing",
 )
-"""Files and directories of tests that take long and are about JAX, XLA, servers or file systems: mark `one_python`."""
+"""Files and directories of tests that take long and are about JAX, XLA, servers, file systems or our own source: mark
+`one_python`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
