@@ -244,7 +244,7 @@ def test_a_rank_that_does_not_publish(bucket, start, compile_one, monkeypatch):
 
     def publish_as_third(self, compilation, *arguments, **options):
         compilation.publisher = 2
-        publish(self, compilation, *arguments, **options)
+        return publish(self, compilation, *arguments, **options)
 
     monkeypatch.setattr(Publisher, "publish", publish_as_third)
     for _ in range(2):
