@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ejcache.keys.options import canonical_options, canonical_topology
+from ejcache.keys import options
+from ejcache.keys.options import canonical_options, canonical_topology, without_cache_paths
 from ejcache.keys.protobuf import Field, edit, join, split
 
 PROGRAM = """
@@ -95,7 +96,24 @@ fields = st.lists(
 def test_a_message_is_taken_apart_and_put_together_again(made):
     """Every field survives, bytes and order."""
     assert split(join(made)) == made
-    assert edit(join(made), (), list) == join(made)
+    assert edit(join(made), (), lambda message: join(split(message))) == join(made)
+
+
+def test_programs_with_other_arguments_share_what_was_read_of_their_debug_options(monkeypatch):
+    """The largest part of the options is taken apart once, though each number of arguments makes other options."""
+    debug = join(Field(number, 0, b"\1") for number in range(700, 900))
+    taken_apart = []
+    monkeypatch.setattr(options, "split", lambda message: taken_apart.append(message) or split(message))
+
+    def options_of(arguments):
+        build = join([Field(3, 2, debug), Field(18, 2, b"\1" * arguments)])
+        return join([Field(3, 2, build)])
+
+    for arguments in range(1, 6):
+        assert canonical_options(options_of(arguments)) == options_of(arguments)
+        assert without_cache_paths(options_of(arguments)) == options_of(arguments)
+
+    assert taken_apart.count(debug) == 2
 
 
 @pytest.mark.parametrize("message", [b"\x0a\x05abc", b"\x80", b"\x0b\x00", b"\x00\x00", b"\x09abc"])

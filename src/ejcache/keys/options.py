@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from ejcache.keys.protobuf import Field, edit, join, split
+from ejcache.keys.protobuf import edit, join, split
 
 __all__ = ["canonical_options", "canonical_topology", "without_cache_paths"]
 
@@ -78,8 +78,8 @@ _MAPS: Final = frozenset(
 """Maps, which protobuf writes in no fixed order."""
 
 _REMEMBERED: Final = 32
-"""Results to remember: the programs of a process share few options and one topology, and reading these takes half the
-time of a key."""
+"""Results to remember: reading options takes half the time of a key. The programs of a process share one topology and
+their debug options; the other options differ by the number of arguments and results."""
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
@@ -103,7 +103,7 @@ def without_cache_paths(serialized: bytes) -> bytes:
     Raises:
         ValueError: it is not such a message.
     """
-    return edit(serialized, _DEBUG_OPTIONS, lambda fields: [each for each in fields if each.number not in _CACHE_PATHS])
+    return edit(serialized, _DEBUG_OPTIONS, _debug_options_without_cache_paths)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
@@ -119,13 +119,19 @@ def canonical_topology(serialized: bytes) -> bytes:
         ValueError: it is not such a message.
     """
     rest = join(field for field in split(serialized) if field.number != 1)
-    return edit(rest, (9, 2), lambda fields: [field for field in fields if field.number != 1])
+    return edit(rest, (9, 2), lambda topology: join(field for field in split(topology) if field.number != 1))
 
 
-def _canonical_debug_options(fields: list[Field]) -> list[Field]:
-    kept = [field for field in fields if field.number not in _DROPPED]
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _debug_options_without_cache_paths(serialized: bytes) -> bytes:
+    return join(field for field in split(serialized) if field.number not in _CACHE_PATHS)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _canonical_debug_options(serialized: bytes) -> bytes:
+    kept = [field for field in split(serialized) if field.number not in _DROPPED]
     unordered = _SETS | _MAPS
     sets = {field for field in kept if field.number in _SETS}
     maps = [field for field in kept if field.number in _MAPS]
     ordered = [field for field in kept if field.number not in unordered]
-    return [*ordered, *sorted([*sets, *maps], key=lambda field: (field.number, field.value))]
+    return join([*ordered, *sorted([*sets, *maps], key=lambda field: (field.number, field.value))])

@@ -67,10 +67,10 @@ def join(fields: Iterable[Field]) -> bytes:
     return b"".join(parts)
 
 
-def edit(message: bytes, path: tuple[int, ...], change: Callable[[list[Field]], list[Field]]) -> bytes:
-    """`message` with `change` applied to the fields of every message at `path` (field numbers from the top)."""
+def edit(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
+    """`message` with `change` applied to every message at `path` (field numbers from the top)."""
     if not path:
-        return join(change(split(message)))
+        return change(message)
     return join(
         Field(field.number, field.kind, edit(field.value, path[1:], change))
         if field.number == path[0] and field.kind == _BYTES
