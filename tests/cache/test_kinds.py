@@ -1,4 +1,4 @@
-"""An entry is used for what it was written for only."""
+"""An entry is used for what it was written for only; and when counters are written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ejcache import entry
 from ejcache.cache.counters import Miss
 from ejcache.cache.policy import CachePolicy
 from ejcache.settings.resolve import resolve
+from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 
 
@@ -20,3 +21,19 @@ def test_another_kind_is_not_an_executable():
     assert (looked.entry, looked.miss) == (None, Miss.FOREIGN)
     assert store.contains("k") is False
     policy.close()
+
+
+def test_the_first_counts_of_a_process_are_written_behind_the_program(tmp_path, monkeypatch):
+    """The thread that has its first hit goes on; the counters are in the store two seconds later, or at the exit."""
+    written = []
+    add = LocalStore.add_counters
+    monkeypatch.setattr(
+        LocalStore, "add_counters", lambda store, amounts: written.append(amounts) or add(store, amounts)
+    )
+    policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path))
+    header = entry.Header(key="key")
+    policy.write(header, b"bytes", resolve())
+    policy.count_hit(header, load_seconds=0.0)
+    assert written == []
+    policy.close()
+    assert [amounts["hits"] for amounts in written] == [1]

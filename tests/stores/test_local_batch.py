@@ -8,6 +8,7 @@ import pytest
 
 from ejcache.stores.base import BatchReadable
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
+from ejcache.stores.local.uses import PendingUses
 
 LARGE = bytes(100_000)
 
@@ -57,3 +58,22 @@ def test_a_store_that_does_not_exist(tmp_path):
     """It has no entries."""
     with LocalStore(tmp_path / "none", read_only=True) as store:
         assert store.get_small(["key"]) == {}
+
+
+def test_many_uses_are_written_by_few_statements(store):
+    """Each statement lets other threads run, so one for each entry would take the interpreter from them as often."""
+    keys = [f"small-{number}" for number in range(700)]
+    for key in keys:
+        store.put(key, key.encode())
+    store.close()
+    (index,) = (store.path / "v1" / "local").glob("g-*/cache.db")
+    uses = PendingUses()
+    for key in [*keys, *keys[:100], "gone"]:
+        uses.note(key, 4e9)
+    statements = []
+    with sqlite3.connect(index) as connection:
+        uses.mark(lambda *of: statements.append(of) or connection.execute(*of))
+    connection.close()
+    assert len(statements) == 3
+    used = {info.key: (info.last_used, info.hits) for info in store.entries()}
+    assert used == {key: (4e9, 2 if place < 100 else 1) for place, key in enumerate(keys)}

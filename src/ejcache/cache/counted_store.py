@@ -61,7 +61,7 @@ class CountedStore:
         self._store: Store | None = None
         # A store that could not be opened is tried again after the cool-down: it may be mounted again.
         self._opening = CircuitBreaker(failures=1)
-        self._flushed_at = 0.0
+        self._flushed_at = time.monotonic()
         self._flush_seconds = _FLUSH_SECONDS
         self._flush_is_planned = False
         self._lock = threading.RLock()

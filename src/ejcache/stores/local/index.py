@@ -44,6 +44,10 @@ _FIND_SMALL: Final = f"SELECT key, {_COLUMNS} FROM Cache WHERE raw = 1 AND mode 
     "length(value)", "value"
 )
 _WHOLE_ROWS: Final = f"SELECT key, raw, {_COLUMNS} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608
+_COUNT: Final = """
+    INSERT INTO EjcacheCounters VALUES (?) ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount
+"""
+"""In place of (?) it has a row for each counter: Python runs other threads at each statement."""
 _WATCH_STEPS: Final = 1_000_000
 _MOST_STEPS: Final = 200
 """A statement of more than this many million steps is in an endless loop in a damaged index."""
@@ -330,12 +334,9 @@ class EntryIndex:
         """Add to the counters."""
         with self.transact(notes=True) as (sql, _):
             self.uses.mark(sql)
-            for name, amount in amounts.items():
-                sql(
-                    "INSERT INTO EjcacheCounters VALUES (?, ?)"
-                    " ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount",
-                    (name, amount),
-                )
+            if amounts:
+                rows = ", ".join(["(?, ?)"] * len(amounts))
+                sql(_COUNT.replace("(?)", rows), [value for pair in amounts.items() for value in pair])
 
     def counters(self) -> dict[str, float]:
         """The counters."""

@@ -16,6 +16,16 @@ __all__ = ["USES_SECONDS", "PendingUses"]
 USES_SECONDS: Final = 1.0
 """How long a use may be known to this process only. A killed process loses it."""
 _MOST: Final = 1_000
+_ROWS: Final = 300
+"""Rows of one statement, which may have 999 values. Python runs other threads at each statement: one for each row takes
+the interpreter from the program so often."""
+_MARK: Final = """
+    WITH Used (key, at, times) AS (VALUES {rows})
+    UPDATE Cache SET
+        access_time = max(access_time, (SELECT at FROM Used WHERE Used.key = Cache.key)),
+        access_count = access_count + (SELECT times FROM Used WHERE Used.key = Cache.key)
+    WHERE raw = 1 AND key IN (SELECT key FROM Used)
+"""
 
 
 class PendingUses:
@@ -53,12 +63,10 @@ class PendingUses:
     def mark(self, sql: Callable[..., Any]) -> None:
         """Write the uses, inside a transaction. `committed` or `rolled_back` says what became of it."""
         self._marked = dict(self._uses)
-        for key, (when, times) in self._marked.items():
-            sql(
-                "UPDATE Cache SET access_time = max(access_time, ?), access_count = access_count + ?"
-                " WHERE key = ? AND raw = 1",
-                (when, times, key),
-            )
+        rows = [(key, when, times) for key, (when, times) in self._marked.items()]
+        for start in range(0, len(rows), _ROWS):
+            some = rows[start : start + _ROWS]
+            sql(_MARK.format(rows=", ".join(["(?, ?, ?)"] * len(some))), [value for row in some for value in row])
 
     def committed(self) -> None:
         """Forget what `mark` has written."""
