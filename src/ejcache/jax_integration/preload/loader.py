@@ -19,7 +19,6 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.util.lifecycle import track_forks
@@ -57,9 +56,8 @@ class _State(enum.Enum):
     GONE = enum.auto()
 
 
-@dataclass(eq=False, slots=True)
 class Preloaded:
-    """A program that is loaded ahead.
+    """A program that is loaded ahead. A process makes one for each program of its profile, so it is a plain class.
 
     Attributes:
         use: what the run profile says of it.
@@ -75,17 +73,32 @@ class Preloaded:
         seconds: what reading and loading took.
     """
 
-    use: ProgramUse
-    client: Any
-    state: _State = _State.WAITING
-    cost: int = 0
-    ready: bool = True
-    done: threading.Event = field(default_factory=threading.Event)
-    executable: Any = None
-    devices: Any = None
-    header: Header | None = None
-    size: int = 0
-    seconds: float = 0.0
+    __slots__ = (
+        "client",
+        "cost",
+        "devices",
+        "done",
+        "executable",
+        "header",
+        "ready",
+        "seconds",
+        "size",
+        "state",
+        "use",
+    )
+
+    def __init__(self, use: ProgramUse, client: Any, *, cost: int = 0, ready: bool = True) -> None:
+        self.use = use
+        self.client = client
+        self.state = _State.WAITING
+        self.cost = cost
+        self.ready = ready
+        self.done = threading.Event()
+        self.executable: Any = None
+        self.devices: Any = None
+        self.header: Header | None = None
+        self.size = 0
+        self.seconds = 0.0
 
 
 class BackgroundLoader:

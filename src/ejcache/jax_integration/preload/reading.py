@@ -19,6 +19,8 @@ __all__ = ["EntryReader"]
 
 _AT_ONCE: Final = 512
 """How many small entries are read at once, and held at most: up to 8 MB."""
+_MOST_DECODED: Final = 64 << 20
+"""Bytes of executables that are held decompressed. XLA's small entries come to less; hostile ones may be any size."""
 
 
 class EntryReader:
@@ -34,7 +36,7 @@ class EntryReader:
         self._settings = settings
         self._expected: list[str] = []
         self._places: dict[str, int] = {}
-        self._held: dict[str, bytes] = {}
+        self._held: dict[str, bytes | entry.Entry] = {}
         self._lock = threading.Lock()
 
     def expect(self, keys: Sequence[str], *, at_once: bool) -> None:
@@ -42,8 +44,9 @@ class EntryReader:
 
         Args:
             keys: of the entries.
-            at_once: read the first small ones now, and not when the first of them is read. Each row that is read lets
-                other threads run, and a thread in the background would wait for the program after each.
+            at_once: read and decode the first small ones now, and not when the first of them is read. Each row that is
+                read, and each payload that is decompressed, lets other threads run, and a thread in the background
+                would wait for the program after each.
 
         Raises:
             StoreError: the storage failed.
@@ -67,29 +70,40 @@ class EntryReader:
         store = self._policy.opened(self._settings)
         if store is None:
             return None
-        data = self._small(store, key) if isinstance(store, BatchReadable) else None
-        if data is None:
-            data = store.get(key)
-        if data is None:
-            return None
-        try:
-            found = entry.decode(data, key=key, kind="executable")
-        except EntryError:
-            return None
-        self._policy.tally.add(bytes_read=len(data))
-        return found
-
-    def _small(self, store: BatchReadable, key: str) -> bytes | None:
         with self._lock:
-            if key not in self._held:
+            if key not in self._held and isinstance(store, BatchReadable):
                 self._read_from(store, key)
-            return self._held.pop(key, None)
+            held = self._held.pop(key, None)
+        if isinstance(held, entry.Entry):
+            return held
+        data = held if held is not None else store.get(key)
+        return self._decoded(key, data) if data is not None else None
 
     def _read_from(self, store: BatchReadable, key: str) -> None:
         """Read the small entries that are expected from `key` on, if that was not tried before. With the lock held."""
         place = self._places.get(key, -1)
-        if place >= 0:
-            batch = self._expected[place : place + _AT_ONCE]
-            self._held = store.get_small(batch)
-            # What is not small is not looked for again.
-            self._places.update(dict.fromkeys(batch, -1))
+        if place < 0:
+            return
+        batch = self._expected[place : place + _AT_ONCE]
+        small = store.get_small(batch)
+        # What is not small is not looked for again.
+        self._places.update(dict.fromkeys(batch, -1))
+        self._held = {**small}
+        left = _MOST_DECODED
+        for each, data in small.items():
+            found = self._decoded(each, data, most=left)
+            if found is not None:
+                self._held[each] = found
+                left -= len(found.raw)
+
+    def _decoded(self, key: str, data: bytes, *, most: int = entry.MAX_RAW_SIZE) -> entry.Entry | None:
+        """The entry in `data`; None if it is damaged, or its payload has more than `most` bytes."""
+        try:
+            header = entry.verify(data, key=key, kind="executable")
+            if header.raw_size > most:
+                return None
+            found = entry.decode(data, verified=header)
+        except EntryError:
+            return None
+        self._policy.tally.add(bytes_read=len(data))
+        return found

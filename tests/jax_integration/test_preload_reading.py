@@ -1,0 +1,70 @@
+"""The entries that are loaded ahead are read and decoded many at once, within a bound of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from ejcache import entry
+from ejcache.cache.opening import open_cache_store
+from ejcache.cache.policy import CachePolicy
+from ejcache.jax_integration.preload import reading
+from ejcache.settings.resolve import resolve
+
+PAYLOAD = bytes(1_000)
+KEYS = [f"jit_f_{number}-cpu-plain-{number:040x}-{0:024x}" for number in range(5)]
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """Of a cache that has an entry under each key."""
+    url, settings = str(tmp_path / "cache"), resolve()
+    policy = CachePolicy(url, open_store=lambda: open_cache_store(url, settings))
+    for key in KEYS:
+        assert policy.write(entry.Header(key=key), PAYLOAD, settings) is None
+    yield reading.EntryReader(policy, settings)
+    policy.close()
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The keys of the entries that have been decompressed, in their order."""
+    keys = []
+    decode = entry.decode
+
+    def note(data, **named):
+        found = decode(data, **named)
+        keys.append(found.header.key)
+        return found
+
+    monkeypatch.setattr(entry, "decode", note)
+    return keys
+
+
+def test_small_entries_are_decoded_when_they_are_expected(reader, decoded):
+    """So the thread that loads them lets go of the interpreter only while it loads."""
+    reader.expect(KEYS, at_once=True)
+    assert decoded == KEYS
+
+    assert [reader.read(key).raw for key in KEYS] == [PAYLOAD] * 5
+    assert decoded == KEYS
+
+
+def test_only_so_many_bytes_are_held_decompressed(reader, decoded, monkeypatch):
+    """A small entry may expand to any size; what does not fit is decompressed when it is asked for."""
+    monkeypatch.setattr(reading, "_MOST_DECODED", 2 * len(PAYLOAD))
+    reader.expect(KEYS, at_once=True)
+    assert decoded == KEYS[:2]
+
+    assert [reader.read(key).raw for key in KEYS] == [PAYLOAD] * 5
+    assert decoded == KEYS
+
+
+def test_an_entry_of_another_key_is_none(reader):
+    """The request for it finds that out, counts it and quarantines the entry."""
+    store = reader._policy.opened(resolve())
+    damaged = store.get(KEYS[0])
+    store.replace(KEYS[1], damaged)
+
+    reader.expect(KEYS, at_once=True)
+    assert reader.read(KEYS[1]) is None
+    assert reader.read(KEYS[2]).raw == PAYLOAD
