@@ -28,6 +28,7 @@ __all__ = [
     "DONE",
     "JAX",
     "JAX_DEFAULTS",
+    "LEAST",
     "MEASURES",
     "NONE",
     "PARTS",
@@ -88,11 +89,16 @@ JAX_DEFAULTS = Contestant("JAX, defaults", "JAX")
 PLAIN = Contestant(f"{OURS}, no preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "0"})
 PRELOAD = Contestant(f"{OURS}, preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "1"})
 DEFAULTS = Contestant(f"{OURS}, defaults", "ejcache")
+LEAST = Contestant("the least preload", "least", _FLOORS)
+"""No cache: a bound for every preload that loads in a thread of Python (`bench/programs/least_preload.py`)."""
 DIRECT = Contestant(
     f"{OURS}, direct",
     "ejcache",
     _FLOORS | {"EJCACHE_PRELOAD": "1", "EJCACHE_DIRECT": "1", "EJCACHE_DIRECT_CHECK_ONE_IN": "0"},
 )
+
+
+_MOST_ROUNDS = {JAX_DEFAULTS: 7, DEFAULTS: 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,9 @@ def start_by_turns(
 ) -> tuple[dict[str, Start], dict[tuple[str, str], list[Start]]]:
     """The first process of each contestant, which compiles, and the later ones by contestant and work, by rounds.
 
-    A contestant without a cache compiles every time: where that takes long, it takes part in two rounds only.
+    A contestant without a cache compiles every time: where that takes long, it takes part in two rounds only. Those
+    with default floors, one of which compiles much, take part in seven. The contestants of a round begin with another
+    one each time, and every second round goes backwards.
 
     Raises:
         ChildError: a process failed, or computed other bits than the others.
@@ -169,8 +177,10 @@ def start_by_turns(
                 start_once(context, program, size, one, home)
         warm: dict[tuple[str, str], list[Start]] = {(one.name, work.name): [] for one, work in contestants}
         for number in range(rounds):
-            for one, work in contestants if number % 2 == 0 else reversed(contestants):
-                if one.who == "none" and number >= 2 and cold[one.name].seconds > 5:
+            first = number // 2 % len(contestants)
+            turn = [*contestants[first:], *contestants[:first]]
+            for one, work in turn if number % 2 == 0 else reversed(turn):
+                if number >= (2 if one.who == "none" and cold[one.name].seconds > 5 else _MOST_ROUNDS.get(one, rounds)):
                     continue
                 context.say(f"round {number + 1} of {rounds}: {one.name}, {work.name}")
                 warm[one.name, work.name].append(start_once(context, program, size, one, home, units=work.units))
@@ -197,7 +207,7 @@ def pairs_of(
     of = MEASURES[measure]
     peers = warm[theirs.name, moment]
     own = statistics.median(one.phases["own work"] for one in peers)
-    rounds = zip(peers, warm[ours.name, moment], strict=True)
+    rounds = zip(peers, warm[ours.name, moment], strict=False)
     return [(max(of(first) - own, 1e-3), max(of(second) - own, 1e-3)) for first, second in rounds]
 
 

@@ -1,9 +1,9 @@
 """python -m bench.programs.start_up PROGRAM SIZE WHO CACHE UNITS: start PROGRAM with WHO's cache, and time it.
 
-PROGRAM is a module of `bench.programs.start`, SIZE what it takes, WHO `ejcache`, `JAX` or `none`, CACHE a directory,
-and UNITS how much work of its own the program does between its backend and its first call. The answer has the seconds
-of each phase in the main thread and behind it, and when this process ended by the machine's monotonic clock; where
-`EJCACHE_DIRECT` is set, what direct mode did with each call, and what it cost.
+PROGRAM is a module of `bench.programs.start`, SIZE what it takes, WHO `ejcache`, `JAX`, `least` (`least_preload.py`) or
+`none`, CACHE a directory, and UNITS how much work of its own the program does between its backend and its first call.
+The answer has the seconds of each phase in the main thread and behind it, and when this process ended by the machine's
+monotonic clock; where `EJCACHE_DIRECT` is set, what direct mode did with each call, and what it cost.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 
 from bench.phases import Phases  # noqa: E402
+from bench.programs.least_preload import LeastPreload  # noqa: E402
 
 _TOLD = 1000
 """Larger results are not compared: the parameters of a model follow from the loss of the next step."""
@@ -33,6 +34,7 @@ def main() -> None:
     import jax
 
     phases = Phases()
+    least = LeastPreload(cache) if who == "least" else None
     records: list[int] = []
     phases.watch_loads()
     if not os.environ.get("EJCACHE_DIRECT") or Path(cache).exists():
@@ -40,14 +42,16 @@ def main() -> None:
         phases.listen()
     if program.startswith("real_"):
         # As people write it; some libraries compile when they are imported.
-        enabling = _enable(who, cache, phases, records)
+        enabling = _enable(who, cache, phases, records, least)
     module = import_module(f"bench.programs.start.{program}")
     calls = module.calls(size)
     imported = time.perf_counter()
     if not program.startswith("real_"):
-        enabling = _enable(who, cache, phases, records)
+        enabling = _enable(who, cache, phases, records, least)
     enabled = time.perf_counter()
     jax.devices()
+    if least is not None:
+        least.begin()
     backend = time.perf_counter()
     for _ in range(units):
         work()
@@ -59,6 +63,8 @@ def main() -> None:
         called = called or time.perf_counter()
         jax.block_until_ready(results[-1])
     done = time.perf_counter()
+    if least is not None:
+        least.end()
     during = {name: seconds - before.get(name, 0.0) for name, seconds in phases.main.items()}
     answer = {
         "import": enabled - began - enabling,
@@ -93,7 +99,7 @@ def work() -> None:
     sum(number * number % 7 for number in range(30_000))
 
 
-def _enable(who: str, cache: str, phases: Phases, records: list[int]) -> float:
+def _enable(who: str, cache: str, phases: Phases, records: list[int], least: LeastPreload | None) -> float:
     start = time.perf_counter()
     direct = who == "ejcache" and bool(os.environ.get("EJCACHE_DIRECT"))
     if who == "ejcache":
@@ -107,6 +113,8 @@ def _enable(who: str, cache: str, phases: Phases, records: list[int]) -> float:
         import jax
 
         jax.config.update("jax_compilation_cache_dir", cache)
+    elif least is not None:
+        least.enable()
     seconds = time.perf_counter() - start
     phases.watch_compiler()
     if direct:
