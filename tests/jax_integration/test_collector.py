@@ -53,6 +53,7 @@ def test_while_tracing_and_lowering(enable):
         return y
 
     enable()
+    gc.collect(0)
     assert gc.get_threshold() == (701, 11, 12)
     jax.jit(outer)(jax.numpy.ones(2))
     with pytest.raises(ValueError, match="wrong"):
@@ -73,6 +74,7 @@ def test_while_tracing_and_lowering(enable):
 def test_left_alone(enable, reason):
     """The setting 0, a collector that is off, a higher threshold, and a change made meanwhile stay as they are."""
     enable(tracing_gc_threshold=0 if reason == "setting" else 60_000)
+    gc.collect(0)
     if reason == "off":
         gc.disable()
     elif reason == "higher":
@@ -94,6 +96,26 @@ def test_left_alone(enable, reason):
     expected = {"higher": (100_000, 1, 1), "changed": (900, 9, 9)}.get(reason, (701, 11, 12))
     assert seen == [expected]
     assert gc.get_threshold() == expected
+
+
+@pytest.mark.parametrize("threshold", [0, 10_000])
+def test_libraries_that_are_imported_after_enable(enable, threshold):
+    """The first collection comes after as many objects as the setting says, and the next one as ever."""
+    enable(tracing_gc_threshold=threshold)
+    collections = []
+
+    def watch(phase, about):
+        collections.append(phase)
+
+    gc.callbacks.append(watch)
+    try:
+        kept = []
+        while not collections and len(kept) < 50_000:
+            kept.append([])
+        assert len(kept) <= 701 if threshold == 0 else 5_000 < len(kept) <= 10_001
+        assert gc.get_threshold() == (701, 11, 12)
+    finally:
+        gc.callbacks.remove(watch)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="there the collector counts in another way")

@@ -244,6 +244,7 @@ def enable(
         cache = _session.cache() or _session.make(str(now.cache_dir), now)[1]
         cache.when_left = functools.partial(_restore, saved)
         _session.collector.settle()
+        _session.collector.postpone()
         session = _session
     session.preload()
     return cache

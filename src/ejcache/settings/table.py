@@ -323,7 +323,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         read.integer,
         50_000,
         "a number of objects, or 0 to leave the collector alone",
-        "collect cyclic garbage after this many new objects while JAX traces and lowers, and at exit where it matters",
+        "collect cyclic garbage after this many new objects while JAX traces and lowers, and once after `enable()`",
     ),
     _variable(
         "direct",

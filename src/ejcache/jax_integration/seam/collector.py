@@ -5,6 +5,9 @@ takes 5 to 15 % of the time of tracing and lowering. So its threshold is higher 
 everything passes is running, `_infer_params` (tracing) and `lower_sharding_computation`. It is not switched off: cycles
 that a program drops while it is traced are collected after as many new objects as the setting says.
 
+The libraries that a program imports after `enable()` make such objects, too: the first collection after that waits for
+as many new objects.
+
 What was made during a trace does not count against the program afterwards, either: if it did, a collection would begin
 right after each trace of a small program. The threshold is put back by the next collection, which comes after as many
 objects of the program's own as ever, and after as many objects in all as the setting says.
@@ -76,12 +79,12 @@ class OldObjects:
         """Have all of them collected again."""
         later, self._later = self._later, None
         if later is not None and _is_collected(later):
-            gc.unfreeze()
+            _unfreeze()
 
     def end(self) -> None:
         """The program exits: have all objects collected, even those that the program froze: looking takes longer."""
         if self._later is not None:
-            gc.unfreeze()
+            _unfreeze()
         self._later = None
 
     def _collecting(self, phase: str, about: dict[str, int]) -> None:
@@ -97,6 +100,13 @@ def _is_collected(later: list[object]) -> bool:
         if any(map(operator.is_, gc.get_objects(generation=number), itertools.repeat(later))):
             return True
     return False
+
+
+def _unfreeze() -> None:
+    # First freeze what is not: the collector works through its list in order, and needs a tenth longer if objects come
+    # before the older ones that refer to them.
+    gc.freeze()
+    gc.unfreeze()
 
 
 def _is_generational() -> bool:
@@ -149,6 +159,20 @@ class CollectorPatch:
         """Have the objects that exist now left out of the next full collection, unless the setting is 0."""
         if self._threshold() > 0:
             old_objects.leave_out()
+
+    def postpone(self) -> None:
+        """Have the next collection wait for as many new objects as the setting says.
+
+        Programs import their libraries after `enable()`. Those make a hundred thousand objects that live on.
+        """
+        if self._is_free.acquire(blocking=False):
+            try:
+                self._raise(self._threshold())
+                if self._before is not None and self._raised is not None:
+                    self._later = _Later(self._raised, self._before)
+                    self._before = None
+            finally:
+                self._is_free.release()
 
     def install(self) -> None:
         """Replace the two functions."""
