@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Found = dict[tuple[str, str], list[Start]]
 
 LATER = "after 1 s of own work"
-_ROUNDS = 13
+_ROUNDS = 9
 """One start differs from the next by 10 % and more on a machine that is shared with others."""
 
 
