@@ -277,3 +277,46 @@ def test_old_objects_are_put_back(run_python, tmp_path, how):
     ).stdout.splitlines()
     expected = ["then True"] if how.startswith("frozen") else ["collected enabled", "then False"]
     assert said[:2] == (["then True", "collected enabled"] if how == "exit" else expected)
+
+
+EXIT = """
+import atexit, gc, os, sys
+class Cycle:
+    def __init__(self, name):
+        self.name, self.me, self.file = name, self, open(f"{sys.argv[1]}/{name}", "w")
+        self.file.write("all of it")
+    def __del__(self, write=os.write):
+        write(1, f"ended {self.name}\\n".encode())
+kept, garbage = Cycle("kept"), Cycle("garbage")
+def note(phase, about, write=os.write):
+    write(1, f"{phase}\\n".encode())
+@atexit.register  # it runs after ejcache's own functions, which are registered later
+def last():
+    gc.callbacks.append(note)
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "then", "collections"),
+    [
+        ("{}", "", 0),
+        ("{'tracing_gc_threshold': 0}", "", 1),
+        ("{}", "ejcache.disable()", 1),
+        ("{}", "gc.disable()", 0),
+    ],
+)
+def test_collections_while_the_program_exits(run_python, tmp_path, settings, then, collections):
+    """The first of three is left out; the second calls all finalizers and writes all files, as the first would have.
+
+    All are left alone by the setting 0, after `disable`, and in a program that has switched them off.
+    """
+    program = f"""{EXIT}
+import ejcache
+ejcache.enable(sys.argv[1] + "/cache", preload=False, **{settings})
+del garbage
+{then}
+"""
+    said = run_python(program, str(tmp_path)).stdout.splitlines()
+    assert said.count("start") == collections
+    assert sorted(line for line in said if line.startswith("ended")) == ["ended garbage", "ended kept"]
+    assert [(tmp_path / name).read_text() for name in ("kept", "garbage")] == ["all of it", "all of it"]

@@ -84,7 +84,7 @@ class SettingOptions(TypedDict, total=False):
     preload_requests: int
     """How many requests fetch entries of a remote cache at once, for all processes of a host together."""
     tracing_gc_threshold: int
-    """Collect cyclic garbage after this many new objects while JAX traces and lowers, and once after `enable()`."""
+    """Collect cyclic garbage after this many new objects while JAX traces and lowers, and once after `enable()`; and twice while the program exits, not three times."""
     direct: bool | Literal["off", "on", "strict", "explain"]
     """Find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)."""
     direct_check_one_in: int
