@@ -57,7 +57,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 (`typing.get_type_hints` evaluates the annotations)
 from os import PathLike  # noqa: TC003 (the same)
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+else:
+
+    class TypedDict:
+        """In place of the real one, which compiles every annotation: that took a millisecond of `enable()`."""
+
+        def __init_subclass__(cls, *, total: bool) -> None:
+            """Nothing is checked while the program runs."""
+
 
 __all__ = ["SettingOptions", "SettingValues"]
 

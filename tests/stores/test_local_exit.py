@@ -93,3 +93,22 @@ def test_beside_another_process(run_python, tmp_path, log, order):
     assert not log.exists()
     with LocalStore(path, read_only=True) as reader:
         assert reader.get("c") == b"c"
+
+
+def test_a_connection_that_is_kept_until_the_end(run_python, tmp_path):
+    """A library in C may keep modules until the interpreter clears them; closing a connection after that says nothing.
+
+    The interpreter clears this program's names last.
+    """
+    program = """
+import ctypes, sys
+from ejcache.stores.local import index
+from ejcache.stores.local.store import LocalStore
+
+for module in (index, sys.modules["__main__"]):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+store = LocalStore(sys.argv[1])
+store.put("a", b"a")
+kept = store._manager._connection
+"""
+    assert run_python(program, str(tmp_path / "store")).stderr == ""

@@ -29,7 +29,7 @@ def with_setting_keywords(function: Callable[P, R]) -> Callable[P, R]:
     named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     settings = [
         # As text, as the annotations of the other parameters are: to evaluate all of them takes a millisecond.
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_NotGiven(), annotation=hint.__forward_arg__)
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_NotGiven(), annotation=hint)
         for name, hint in SettingOptions.__annotations__.items()
     ]
     attributes: dict[str, Any] = vars(function)

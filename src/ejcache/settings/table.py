@@ -323,8 +323,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         read.integer,
         50_000,
         "a number of objects, or 0 to leave the collector alone",
-        "collect cyclic garbage after this many new objects while JAX traces and lowers, and once after `enable()`; and"
-        " twice while the program exits, not three times",
+        "collect garbage after so many new objects while JAX traces, once after `enable()`; once less at exit",
     ),
     _variable(
         "direct",

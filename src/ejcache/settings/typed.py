@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 (`typing.get_type_hints` evaluates the annotations)
 from os import PathLike  # noqa: TC003 (the same)
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+else:
+
+    class TypedDict:
+        """In place of the real one, which compiles every annotation: that took a millisecond of `enable()`."""
+
+        def __init_subclass__(cls, *, total: bool) -> None:
+            """Nothing is checked while the program runs."""
+
 
 __all__ = ["SettingOptions", "SettingValues"]
 
@@ -84,7 +95,7 @@ class SettingOptions(TypedDict, total=False):
     preload_requests: int
     """How many requests fetch entries of a remote cache at once, for all processes of a host together."""
     tracing_gc_threshold: int
-    """Collect cyclic garbage after this many new objects while JAX traces and lowers, and once after `enable()`; and twice while the program exits, not three times."""
+    """Collect garbage after so many new objects while JAX traces, once after `enable()`; once less at exit."""
     direct: bool | Literal["off", "on", "strict", "explain"]
     """Find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)."""
     direct_check_one_in: int
