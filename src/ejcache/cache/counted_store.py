@@ -10,7 +10,6 @@ import weakref
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.cache.counters import CacheTally, Stats
 from ejcache.errors import StoreError, StoreForbiddenError, UsageError
 from ejcache.stores.base import UploadingStore
@@ -22,6 +21,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ejcache.bucket.breaker import CircuitBreaker
     from ejcache.coordination.store_single_flight import StoreSingleFlight
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import Store
@@ -59,8 +59,7 @@ class CountedStore:
         self._open_single_flight = open_single_flight
         self._single_flight: tuple[Store, StoreSingleFlight | None] | None = None
         self._store: Store | None = None
-        # A store that could not be opened is tried again after the cool-down: it may be mounted again.
-        self._opening = CircuitBreaker(failures=1)
+        self._opening: CircuitBreaker | None = None
         self._flushed_at = time.monotonic()
         self._flush_seconds = _FLUSH_SECONDS
         self._flush_is_planned = False
@@ -86,19 +85,27 @@ class CountedStore:
         with self._lock:
             if self._store is not None:
                 return self._store
-            if not self._opening.allow_probe():
+            if self._opening is not None and not self._opening.allow_probe():
                 return None
             try:
                 store = self._open_store()
                 self._store = store
-                self._opening.succeed()
+                self._opening = None
                 if isinstance(store, UploadingStore):
                     # Uploads that are made while it closes count, too.
                     store.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
-                self._opening.fail()
+                self._note_failed_opening()
                 self.report_failure("open the cache", exc, settings)
             return self._store
+
+    def _note_failed_opening(self) -> None:
+        """Try again after the cool-down of a circuit breaker: the store may be mounted again."""
+        if self._opening is None:
+            from ejcache.bucket.breaker import CircuitBreaker
+
+            self._opening = CircuitBreaker(failures=1)
+        self._opening.fail()
 
     def _opened_single_flight(self) -> StoreSingleFlight | None:
         """What lets several processes compile each program once; opened at the first miss, because hits do without."""

@@ -14,7 +14,8 @@ from ejcache.cli.app.completion import settings_beginning
 from ejcache.cli.options import Dir, Json, examples, warn_of_bytes
 from ejcache.cli.target import command_settings
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
-from ejcache.settings.config_file import HOST_FILE, change_file, user_file
+from ejcache.settings.config_file import change_file
+from ejcache.settings.directories import HOST_FILE, user_file
 from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.stores.location import display_url

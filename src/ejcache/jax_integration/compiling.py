@@ -20,17 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
-from ejcache.cache.reasons import why_not_stored
 from ejcache.jax_integration.compilation import Compilation, KeyText, StoredKey
 from ejcache.jax_integration.direct.made import note_made
 from ejcache.jax_integration.lowering.key import PointerError, alternative_key, make_key, short_digest
 from ejcache.jax_integration.origins import ExecutableOrigins
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded
-from ejcache.jax_integration.progress import progress_of
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination import coordination_client, process_index
-from ejcache.jax_integration.warm_start.forbidding import refuse_if_forbidden
 from ejcache.jax_integration.warm_start.state import is_forbidden
 from ejcache.keys.key import PGLE
 from ejcache.settings.floors import Floors
@@ -130,6 +127,9 @@ class Compiler:
         """The key of a program, which carries its `Compilation`; None if the program is compiled without the cache."""
         key = self._key_or_reason(module, devices, options, backend, profile_sentinel)
         if isinstance(key, Skip):
+            from ejcache.cache.reasons import why_not_stored
+            from ejcache.jax_integration.warm_start.forbidding import refuse_if_forbidden
+
             refuse_if_forbidden(seam.module_name(module), why_not_stored(key))
             return None
         return key
@@ -391,6 +391,8 @@ class Compiler:
         return made.executable
 
     def _compile_here(self, compilation: Compilation, program: LoweredProgram) -> Any:
+        from ejcache.jax_integration.progress import progress_of
+
         self._refuse_if_forbidden(compilation, program)
         started = time.monotonic()
         with progress_of(program.name, compilation.settings):

@@ -2,7 +2,7 @@
 
     file    := TOML; each key of the top level is the name of a setting, each value what the setting accepts
     user's  := $XDG_CONFIG_HOME/ejcache/config.toml, or ~/.config/ejcache/config.toml
-    host's  := /etc/ejcache/config.toml
+    host's  := /etc/ejcache/config.toml (both in `directories.py`)
 
 A value of the user's file counts before one of the host's. A file decides where code is loaded from, so one that other
 users can write to is not read.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError
-from ejcache.settings.directories import home_directory
+from ejcache.settings.directories import configuration_files
 from ejcache.util.files import write_atomically
 from ejcache.util.safe_files import UnsafeFileError, read_regular
 from ejcache.util.trust import why_untrusted
@@ -24,28 +24,14 @@ from ejcache.util.trust import why_untrusted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["HOST_FILE", "change_file", "config_files", "read_files", "user_file"]
+__all__ = ["change_file", "read_files"]
 
-HOST_FILE: Final = Path("/etc/ejcache/config.toml")
 _MAX_BYTES: Final = 64 << 10
-
-
-def user_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The path of the user's configuration file, which need not exist."""
-    root = env.get("XDG_CONFIG_HOME", "")
-    # The specification says to ignore a relative path.
-    above = Path(root) if root.startswith("/") else home_directory(env) / ".config"
-    return above / "ejcache" / "config.toml"
-
-
-def config_files(env: Mapping[str, str]) -> tuple[Path, ...]:
-    """The files that count, the one with precedence first."""
-    return user_file(env), HOST_FILE
 
 
 def read_files(env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any] | ConfigFileError]]:
     """The values of each configuration file that exists, by the name as written, or why it cannot be read."""
-    for path in config_files(env):
+    for path in configuration_files(env):
         try:
             values = _read(path)
         except ConfigFileError as problem:

@@ -1,4 +1,4 @@
-"""The directories of a user on this machine, made so that no other user can write to them."""
+"""The directories of a user on this machine, made so that no other user can write to them; and configuration files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "HOST_FILE",
+    "configuration_files",
     "default_directory",
     "home_directory",
     "make_private",
     "make_user_directory_above",
+    "may_exist",
     "state_directory",
     "temporary_directory",
     "user_directory",
+    "user_file",
 ]
+
+HOST_FILE: Final = Path("/etc/ejcache/config.toml")
+"""The configuration file of this host."""
 
 
 def user_directory() -> Path:
@@ -69,6 +76,30 @@ def default_directory(env: Mapping[str, str]) -> Path:
 def home_directory(env: Mapping[str, str]) -> Path:
     """The home directory of this user; a directory of this process where there is none."""
     return Path(env["HOME"]) if env.get("HOME") else _home()
+
+
+def user_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The path of the user's configuration file, which need not exist."""
+    root = env.get("XDG_CONFIG_HOME", "")
+    # The specification says to ignore a relative path.
+    above = Path(root) if root.startswith("/") else home_directory(env) / ".config"
+    return above / "ejcache" / "config.toml"
+
+
+def configuration_files(env: Mapping[str, str]) -> tuple[Path, ...]:
+    """The configuration files that count, the one with precedence first."""
+    return user_file(env), HOST_FILE
+
+
+def may_exist(path: Path) -> bool:
+    """Whether there is something under `path`, or this user cannot know."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def state_directory() -> Path:

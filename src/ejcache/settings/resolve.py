@@ -16,8 +16,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
-from ejcache.settings.config_file import read_files
-from ejcache.settings.directories import default_directory
+from ejcache.settings.directories import configuration_files, default_directory, may_exist
 from ejcache.settings.table import SETTINGS
 from ejcache.settings.typed import SettingValues
 from ejcache.settings.values import Origin, Setting, Value, jax_reading
@@ -181,6 +180,10 @@ def resolve(
 def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[str, Value]:
     """The values of the configuration files by setting name. What cannot be used is added to `problems`."""
     found: dict[str, Value] = {}
+    if not any(map(may_exist, configuration_files(env))):
+        return found
+    from ejcache.settings.config_file import read_files
+
     for path, values in read_files(env):
         if isinstance(values, ConfigFileError):
             problems.append(values)

@@ -15,7 +15,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.breaker import breaker_for
 from ejcache.stores.location import LocationKind
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 
@@ -59,6 +58,8 @@ def _detect_shared_directory(path: str) -> bool:
     except CallTimeoutError:
         # The mount's server is down. Shared storage is used with deadlines, a local directory without; and the first
         # read need not wait for the same server again.
+        from ejcache.bucket.breaker import breaker_for
+
         breaker_for(f"file://{path}").fail(seconds=_LOOK_SECONDS)
         return True
 

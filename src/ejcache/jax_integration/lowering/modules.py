@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from jaxlib.mlir import ir, passmanager
 
 from ejcache._tuples import NamedTuple
-from ejcache.jax_integration.lowering.kernels import KernelStripper
 from ejcache.keys.modules import base_name, content_name, function_order, module_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ejcache.jax_integration.lowering.kernels import KernelStripper
 
 __all__ = ["ModuleDigest", "digest_module", "module_text"]
 
@@ -103,7 +104,7 @@ class _Work:
         self.functions_size = 0
         self._metadata = metadata
         self._ignore_custom_partitioning = ignore_custom_partitioning
-        self._kernels = KernelStripper()
+        self._kernels: KernelStripper | None = None
         if not metadata:
             _run(self.clone, "strip-debuginfo")
         # For each operation at the top: the references to functions in it.
@@ -208,6 +209,10 @@ class _Work:
         elif target == "InspectSharding":
             self.inspections += 1
         elif not self._metadata:
+            if self._kernels is None:
+                from ejcache.jax_integration.lowering.kernels import KernelStripper
+
+                self._kernels = KernelStripper()
             self._kernels.strip(operation, target)
 
 
