@@ -127,10 +127,9 @@ class Compiler:
         """The key of a program, which carries its `Compilation`; None if the program is compiled without the cache."""
         key = self._key_or_reason(module, devices, options, backend, profile_sentinel)
         if isinstance(key, Skip):
-            from ejcache.cache.reasons import why_not_stored
             from ejcache.jax_integration.warm_start.forbidding import refuse_if_forbidden
 
-            refuse_if_forbidden(seam.module_name(module), why_not_stored(key))
+            refuse_if_forbidden(seam.module_name(module), key)
             return None
         return key
 

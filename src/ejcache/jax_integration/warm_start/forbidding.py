@@ -11,6 +11,8 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from ejcache.cache.counters import Skip
+from ejcache.cache.reasons import why_not_stored
 from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.compilations import before_each_compilation
@@ -96,10 +98,11 @@ def forbid_compile(*, everywhere: bool = False) -> CompileGuard:
     return CompileGuard(everywhere=everywhere)
 
 
-def refuse_if_forbidden(program: str, why: str) -> None:
+def refuse_if_forbidden(program: str, why: str | Skip) -> None:
     """Raise CompileForbiddenError if this thread may not compile; `why` says why no cache can answer for `program`."""
     if is_forbidden():
-        raise CompileForbiddenError(program, f"{program} would be compiled: {why}", caller())
+        words = why_not_stored(why) if isinstance(why, Skip) else why
+        raise CompileForbiddenError(program, f"{program} would be compiled: {words}", caller())
 
 
 def _refuse_unasked(program: str) -> None:
