@@ -185,7 +185,8 @@ class Preloader:
     def _note(
         self, compilation: Compilation, target: CompileTarget, found: Loaded | None, *, seconds: float, stored: bool
     ) -> None:
-        if self._closed or not self._is_concerned(compilation, target):
+        was_taken = found is not None and found.ahead is not None
+        if self._closed or not (was_taken or self._is_concerned(compilation, target)):
             return
         run = self._run_of(target.backend)
         if run is None:
@@ -344,11 +345,11 @@ def _is_wanted(settings: Settings) -> bool:
 
 def _answers(preloaded: Preloaded, target: CompileTarget) -> bool:
     """Whether JAX would load the very same now."""
-    return (
-        preloaded.client is target.backend
-        and bool(preloaded.devices == target.devices)
-        and preloaded.use.options == without_cache_paths(seam.raw_options(target.options))
-    )
+    if not (preloaded.client is target.backend and bool(preloaded.devices == target.devices)):
+        return False
+    options, recorded = seam.raw_options(target.options), preloaded.use.options
+    # Most have no paths to take out, and looking for them takes longer than comparing.
+    return recorded == options or recorded == without_cache_paths(options)
 
 
 _alive: weakref.WeakSet[Preloader] = weakref.WeakSet()
