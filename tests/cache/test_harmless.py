@@ -229,8 +229,10 @@ def test_fork_after_activation(run_python, tmp_path):
         if factor == 3:
             child = os.fork()
             if child == 0:
+                from ejcache.keys.key import is_side_key
                 with ejcache.open_store(directory) as store:
-                    assert len(list(store.entries())) == 3, "three programs"
+                    # A program that takes long to compile, as on a busy machine, leaves its text beside its entry.
+                    assert len([e for e in store.entries() if not is_side_key(e.key)]) == 3, "three programs"
                 assert cache.put("from the child", b"x") and cache.get("from the child") == b"x"
                 assert cache.stats().hits == 1
                 os._exit(7)
