@@ -50,7 +50,7 @@ class LeastPreload:
             payloads = pickle.loads(self._payloads.read_bytes())
             self._done = {key: threading.Event() for key, _, _ in payloads}
             sys.setswitchinterval(_TURN)
-            threading.Thread(target=self._load, args=(payloads,), daemon=True).start()
+            threading.Thread(target=self._load, args=(payloads, dict(self._done)), daemon=True).start()
 
     def end(self) -> None:
         """The last result is there: write what was asked for, if that was not known."""
@@ -68,7 +68,7 @@ class LeastPreload:
             ]
             self._payloads.write_bytes(pickle.dumps(payloads))
 
-    def _load(self, payloads: list[tuple[str, bytes, int]]) -> None:
+    def _load(self, payloads: list[tuple[str, bytes, int]], done: dict[str, threading.Event]) -> None:
         import jax
         from jax._src import compiler
         from jax._src.lib import _jax
@@ -78,7 +78,8 @@ class LeastPreload:
         options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
         for key, payload, seconds in payloads:
             self._loaded[key] = device.client.deserialize_executable(payload, devices, options), seconds
-            self._done[key].set()
+            # The program takes the event of `self._done` away before it waits for it.
+            done[key].set()
 
     def _answer(self, key: str, *options: Any) -> tuple[Any, int | None]:
         done = self._done.pop(key, None)
