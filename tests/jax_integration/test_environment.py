@@ -241,6 +241,7 @@ def test_it(number):
 """
 
 
+@pytest.mark.one_python
 def test_pytest_with_several_processes(ejcache_run, tmp_path):
     """`ejcache run -m pytest -n 2`: the workers cache, although the process that starts them does not import JAX."""
     pytest.importorskip("xdist")
@@ -253,6 +254,7 @@ def test_pytest_with_several_processes(ejcache_run, tmp_path):
     assert report["misses"] == 0
 
 
+@pytest.mark.one_python
 def test_joblib(ejcache_run, write_way, tmp_path):
     """Workers of joblib cache."""
     pytest.importorskip("joblib")
@@ -268,6 +270,7 @@ def test_joblib(ejcache_run, write_way, tmp_path):
     assert str(tmp_path / "cache") in done.stdout
 
 
+@pytest.mark.one_python
 def test_jupyter(ejcache_run, write_way):
     """The kernel of a notebook caches."""
     pytest.importorskip("nbclient")
