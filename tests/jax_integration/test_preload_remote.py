@@ -97,6 +97,19 @@ def test_a_new_host_asks_for_nothing_that_is_known_to_be_quick(program, bucket):
     assert len(reads(bucket)) == 1 + slow
 
 
+def test_a_new_host_asks_for_nothing_that_stayed_on_another_host(program, bucket):
+    """On the default floors quick programs are stored on their own host only, and the profile says so."""
+    program("one", floor="")
+    reads(bucket)
+    (uses,) = profile_in(bucket).environments.values()
+    stayed = sum(use.stored and 0 < use.quick < 0.1 for use in uses)
+    assert stayed
+    quick = sum(0 < use.quick < 0.1 for use in uses)
+    counted = program("two", floor="")
+    assert counted["miss_quick"] == quick
+    assert len(reads(bucket)) == 1 + len(uses) - quick
+
+
 def test_a_bucket_that_fails_costs_the_preload_only(program, bucket):
     """The programs compile as without a cache."""
     program("one")

@@ -23,6 +23,7 @@ from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.coordination import coordination_client
 from ejcache.keys.options import without_cache_paths
+from ejcache.settings.floors import Floors
 from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
@@ -281,8 +282,13 @@ class Preloader:
             self._reader.expect([use.key for use in planned], at_once=shared is None)
         loader.plan(client, planned, ready=shared is None)
         if shared is not None:
-            keys = [use.key for use in planned]
-            for key, found in shared.fetch_ahead(keys, requests=settings.preload_requests, wanted=loader.is_wanted):
+            keys, below = [use.key for use in planned], Floors.of(settings).ask
+
+            def wanted(key: str) -> bool:
+                # What another host compiled quickly is stored there only.
+                return loader.is_wanted(key) and not shared.is_quick(key, below)
+
+            for key, found in shared.fetch_ahead(keys, requests=settings.preload_requests, wanted=wanted):
                 loader.now_ready(key, found=found)
 
     def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:
