@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from bench.context import Context
     from bench.outcome import Outcome
 
-LATENCY, SLOWER = 0.03, 0.13
-FETCHED, FAR, ALONE = "from the bucket", "from a bucket at 130 ms", "from this host's copies"
+LATENCY, SLOWER = 0.03, 0.53
+FETCHED, FAR, ALONE = "from the bucket", "from a bucket at 530 ms", "from this host's copies"
 
 
 @case(
