@@ -16,6 +16,7 @@ from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.collector import CollectorPatch
+from ejcache.jax_integration.seam.contexts import ContextPatch
 from ejcache.settings.keywords import with_setting_keywords
 from ejcache.settings.resolve import Settings, parse, resolve, setting_named
 from ejcache.settings.source import SettingsSource
@@ -49,6 +50,7 @@ class _Session:
         self.flags = flags
         self.source = SettingsSource(flags)
         self.collector = CollectorPatch(lambda: int(self.settings().tracing_gc_threshold))
+        self.contexts = ContextPatch(lambda: int(self.settings().tracing_context_size))
         self.changed: dict[str, tuple[Any, Any]] = {}
         self.compiler: Compiler | None = None
         self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
@@ -290,6 +292,7 @@ def disable() -> None:
         session.restore()
         session.flags.unwatch()
         session.collector.uninstall()
+        session.contexts.uninstall()
     if session.compiler is not None:
         session.compiler.preloader.close()
     session.close()
@@ -369,6 +372,7 @@ def _install(session: _Session) -> None:
     seam.install(compiler)
     session.compiler = compiler
     session.collector.install()
+    session.contexts.install()
 
 
 def _restore(saved: _SavedState) -> None:

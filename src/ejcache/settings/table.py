@@ -326,6 +326,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "collect garbage after so many new objects while JAX traces, once after `enable()`; once less at exit",
     ),
     _variable(
+        "tracing_context_size",
+        "EJCACHE_TRACING_CONTEXT_SIZE",
+        read.limit,
+        4 << 20,
+        f"{ACCEPTED_SIZE}, 0 to leave JAX's contexts alone, or -1 for no limit",
+        "lower programs into one MLIR context until they have so many bytes together",
+    ),
+    _variable(
         "direct",
         ("EJCACHE_DIRECT", "EASYDEL_CACHE_COMPILES"),
         read.direct_mode,

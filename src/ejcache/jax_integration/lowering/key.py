@@ -19,6 +19,7 @@ from ejcache.jax_integration.lowering.components import (
 from ejcache.jax_integration.lowering.modules import digest_module
 from ejcache.jax_integration.lowering.toolchain import cpu_identity, cpu_threads, native_libraries
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.contexts import note_lowered
 from ejcache.keys.key import CacheKey
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def make_key(
         metadata=settings.include_metadata_in_key,
         ignore_custom_partitioning=settings.remove_custom_partitioning_ptr,
     )
+    note_lowered(module, computation.size)
     if computation.custom_partitionings and not settings.remove_custom_partitioning_ptr:
         raise PointerError(Skip.PARTITIONING)
     if computation.inspections:
