@@ -329,7 +329,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "tracing_context_size",
         "EJCACHE_TRACING_CONTEXT_SIZE",
         read.limit,
-        4 << 20,
+        1 << 20,
         f"{ACCEPTED_SIZE}, 0 to leave JAX's contexts alone, or -1 for no limit",
         "lower programs into one MLIR context until they have so many bytes together",
     ),
