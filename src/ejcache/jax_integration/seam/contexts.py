@@ -7,7 +7,7 @@ because nothing leaves a context until it is dropped.
 Here JAX gets the same context again while the programs that were lowered in it are known and small. Known is a program
 that was given a key: `make_key` tells its size. A context in which anything else was lowered, such as an export, is
 dropped as ever. Measured: for each byte of a program's canonical form, a context grows by 0.9 bytes if that is a
-constant, and by 16 if programs share neither shapes nor lines of source; 150 models of 24 blocks add nothing that shows.
+constant, and by 16 if programs share neither shapes nor lines of source; 150 models of 24 blocks add nothing visible.
 
 JAX 0.10 makes a context for each program. There nothing is replaced: sharing one took changes elsewhere in JAX.
 
