@@ -114,6 +114,17 @@ def test_a_compiled_program_keeps_the_size_that_an_earlier_run_knew():
     assert profile.environments[ON] == (FIRST,)
 
 
+def test_a_host_on_which_a_quick_program_is_quicker_says_nothing_about_the_others():
+    """Whether a program is kept is decided by each host; about as slow as the floor, it would change with each run."""
+    kept = QUICK._replace(stored=True, options=b"o", devices=(0,), size=3, unused=2)
+    before = RunProfile({ON: (FIRST, kept)})
+    after = merge(before, ON, [FIRST, QUICK._replace(key=kept.key, quick=0.007)])
+    assert after.environments[ON][1] == kept._replace(quick=0.007, unused=0)
+    assert not differs(RunProfile({ON: (FIRST, kept._replace(unused=0))}), after, ON)
+    published = RunProfile({ON: (FIRST._replace(quick=0.0),)})
+    assert not merge(published, ON, [FIRST._replace(quick=0.007, stored=False, seconds=0.0)]).environments[ON][0].stored
+
+
 def test_only_what_the_next_run_would_do_differently_is_a_difference():
     """Times and the order are not."""
     before = RunProfile({ON: (FIRST, SECOND)})

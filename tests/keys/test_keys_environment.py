@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
 from ejcache.keys import environment
 from ejcache.keys.environment import canonical_cpuinfo, content_digest, cpu_features, library_digest, native_files
+from ejcache.testing.processes import in_fork
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +78,49 @@ def test_the_memo_saves_reading(library, tmp_path, monkeypatch):
     (digest,) = json.loads(memo.read_text())["libraries"].values()
     assert len(digest) == 64
     assert [path.name for path in memo.parent.iterdir()] == ["memo.json"]
+
+
+def test_two_threads_read_a_library_once(library, monkeypatch):
+    """At the start of a program on a new host, one in the background and the first key want the same digest."""
+    begun, go_on, read = threading.Event(), threading.Event(), []
+    digest_file = environment._digest_file
+
+    def slow(path):
+        read.append(path)
+        begun.set()
+        assert go_on.wait(60)
+        return digest_file(path)
+
+    monkeypatch.setattr(environment, "_digest_file", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(library_digest, [library])
+        assert begun.wait(60)
+        second = pool.submit(library_digest, [library])
+        go_on.set()
+        assert first.result(60) == second.result(60)
+    assert read == [library]
+
+
+def test_a_child_forked_while_its_parent_reads_libraries_reads_them_itself(library, monkeypatch):
+    """The thread that has the lock does not exist in the child."""
+    begun, go_on = threading.Event(), threading.Event()
+    digest_file = environment._digest_file
+    monkeypatch.setattr(environment, "_digest_file", lambda path: (begun.set(), go_on.wait(60), digest_file(path))[-1])
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(library_digest, [library])
+        assert begun.wait(60)
+        monkeypatch.setattr(environment, "_digest_file", digest_file)
+        found = in_fork(lambda: library_digest([library]))
+        go_on.set()
+        assert first.result(60) == found
+
+
+def test_a_library_of_several_pieces_has_the_digest_of_its_content(library, monkeypatch):
+    """What is read in pieces is the same as what is read at once."""
+    monkeypatch.setattr(environment, "_PIECE_BYTES", 7)
+    content = bytes(range(256)) * 1000
+    library.write_bytes(content)
+    assert content_digest(str(library)) == hashlib.sha256(content).hexdigest()
 
 
 def test_the_memo_forgets_what_a_path_held_before(library, tmp_path):

@@ -292,6 +292,17 @@ def test_chance_at_the_end(clock):
     assert Process(MemoryBucket(), clock, chance=0.0).scheduler.run_at_exit() is None
 
 
+def test_the_end_of_most_programs_asks_for_no_policy(clock):
+    """A program that stored little would make a pass by no policy with this chance, so that it makes no request."""
+    for stored, asks in ((0, False), (10 << 20, False), (16 << 20, True)):
+        process = Process(MemoryBucket(), clock, chance=0.2)
+        asked = []
+        process.scheduler._policy = lambda asked=asked: asked.append(1)
+        process.stored = stored
+        assert process.scheduler.run_at_exit() is None
+        assert bool(asked) is asks
+
+
 def test_another_is_at_it(clock):
     """While another process makes its pass, one that is due makes none."""
     objects = MemoryBucket()

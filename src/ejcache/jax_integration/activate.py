@@ -15,6 +15,7 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
+from ejcache.jax_integration.lowering.toolchain import read_libraries_ahead
 from ejcache.jax_integration.seam.collector import CollectorPatch
 from ejcache.jax_integration.seam.contexts import ContextPatch
 from ejcache.settings.keywords import with_setting_keywords
@@ -120,9 +121,11 @@ class _Session:
         reporting.include(policy, destination=settings.report, disabled_reason=settings.disabled_reason)
         return policy, CompilationCache(policy, settings=self.settings)
 
-    def preload(self) -> None:
-        """Preload for the backends that exist and will exist; with the settings as they are now, so they come first."""
+    def prepare(self) -> None:
+        """Do ahead what the first programs need; with the settings as they are now, so they come first."""
         if self.compiler is not None:
+            if self.cache() is not None:
+                read_libraries_ahead()
             self.compiler.preloader.watch()
 
     def set(self, name: str, value: Any) -> None:
@@ -248,7 +251,7 @@ def enable(
         _session.collector.settle()
         _session.collector.postpone()
         session = _session
-    session.preload()
+    session.prepare()
     return cache
 
 
@@ -391,7 +394,7 @@ def _restore(saved: _SavedState) -> None:
             _install(_session)
         _session.load(saved)
         session = _session
-    session.preload()
+    session.prepare()
 
 
 def _set_flags(values: Mapping[str, Any]) -> None:

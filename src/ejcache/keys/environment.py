@@ -13,6 +13,7 @@ import platform
 import re
 import stat
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.settings.directories import make_private
 from ejcache.util.files import write_atomically
+from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["canonical_cpuinfo", "content_digest", "cpu_features", "library_digest", "native_files"]
 
@@ -32,8 +34,28 @@ _VERSIONED: Final = r"\.so(\.\d+)+$"
 _RACY_SECONDS: Final = 3.0
 """A file changed this recently may change again without a new time stamp."""
 
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes that are read at once. A thread in the background waits for the program twice for each piece, up to 5 ms each:
+in pieces of 256 KB, which `hashlib.file_digest` reads, 330 MB took 13 s beside a busy program."""
+
+
 # In this process: identity of a file → digest of its content. There are as many as native libraries.
 _digests: dict[str, str] = {}
+
+
+class _Computing:
+    """Held by the thread that computes digests, so that another one waits for them."""
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """The thread that holds it does not exist here."""
+        self.lock = threading.RLock()  # reentrant: a signal handler may compile a program
+
+
+_computing: Final = _Computing()
 
 
 def native_files(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -60,8 +82,17 @@ def library_digest(paths: Iterable[str | os.PathLike[str]], *, memo: str | os.Pa
         OSError: a library cannot be read.
     """
     identities = _identities(map(Path, paths))
+    # Two threads want them at the start of a program: the one that makes the first key, and one in the background.
+    with _computing.lock:
+        _compute(identities, Path(memo) if memo is not None else None)
+    lines = sorted(f"{path.name} {_digests[identity]}" for path, identity in identities.items())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _compute(identities: Mapping[Path, str], memo: Path | None) -> None:
+    """Have the digests of all these files; called with the lock held."""
     if memo is not None and any(identity not in _digests for identity in identities.values()):
-        for identity, digest in _read_memo(Path(memo)).items():
+        for identity, digest in _read_memo(memo).items():
             _digests.setdefault(identity, digest)
     fresh: dict[str, str] = {}
     for path, identity in identities.items():
@@ -71,9 +102,7 @@ def library_digest(paths: Iterable[str | os.PathLike[str]], *, memo: str | os.Pa
             if settled and _identity(path, {}) == identity:
                 fresh[identity] = _digests[identity]
     if memo is not None and fresh:
-        _write_memo(Path(memo), fresh)
-    lines = sorted(f"{path.name} {_digests[identity]}" for path, identity in identities.items())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        _write_memo(memo, fresh)
 
 
 def content_digest(path: str) -> str | None:
@@ -193,8 +222,12 @@ def _place(identity: str) -> str:
 
 
 def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        piece = memoryview(bytearray(min(_PIECE_BYTES, max(1 << 16, path.stat().st_size))))
+        while length := file.readinto(piece):
+            digest.update(piece[:length])
+    return digest.hexdigest()
 
 
 def _read_memo(path: Path) -> dict[str, str]:

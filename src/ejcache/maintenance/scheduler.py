@@ -98,11 +98,12 @@ class MaintenanceScheduler:
 
     def run_at_exit(self) -> EvictionReport | None:
         """When the program ends, make a pass with this process's probability. Never raises a `StoreError`."""
+        chance = self._chance()
+        if chance >= (self._stored() - self._stored_before) / _LEAST_BYTES:
+            return None  # whatever the policy is, so that the storage need not be asked for it
         try:
-            if self._stored() <= self._stored_before:
-                return None  # the probability is 0, so that the storage need not be asked
             policy = self._policy()
-            return self._run(policy) if self._chance() < self._share_stored(policy) else None
+            return self._run(policy) if chance < self._share_stored(policy) else None
         except StoreError as exc:
             log.debug("no eviction pass at exit: %s", exc)
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import pkgutil
 from functools import cache
 from pathlib import Path
@@ -19,9 +20,10 @@ import jaxlib.version
 from ejcache.keys.environment import cpu_features, library_digest, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import environment_variable
-from ejcache.util.threads import cores
+from ejcache.util.log import log
+from ejcache.util.threads import cores, short_turns, submit
 
-__all__ = ["cpu_identity", "cpu_threads", "native_libraries", "native_library_files"]
+__all__ = ["cpu_identity", "cpu_threads", "native_libraries", "native_library_files", "read_libraries_ahead"]
 
 _PLUGINS: Final = (
     "jax_cuda12_plugin",
@@ -45,9 +47,31 @@ def native_libraries(platform: str) -> str:
     The digests of single files are stored on disk, by inode, size and times, so that a start does not read hundreds of
     megabytes.
     """
-    digest = library_digest(native_library_files(platform), memo=state_directory() / "libraries.json")
+    digest = library_digest(native_library_files(platform), memo=_memo())
     versions = [] if platform == "cpu" else _compiler_versions()
     return hashlib.sha256("\n".join([digest, *versions]).encode()).hexdigest()
+
+
+def read_libraries_ahead() -> None:
+    """Have jaxlib's part of `native_libraries` computed in the background, if there is none on disk yet.
+
+    Reading jaxlib takes a quarter of a second, or seconds on a cold disk: on a new host, and in each new container. The
+    program imports its libraries and makes its backend meanwhile.
+    """
+    if not os.path.exists(_memo()):  # noqa: PTH110 (pathlib raises an error if the directory cannot be searched)
+        submit(_read_jaxlib)
+
+
+def _read_jaxlib() -> None:
+    try:
+        with short_turns():
+            library_digest(native_files(Path(jaxlib.__file__).parent), memo=_memo())
+    except OSError as exc:
+        log.debug("ejcache: jaxlib is read again when its digest is needed: %s", exc)
+
+
+def _memo() -> Path:
+    return state_directory() / "libraries.json"
 
 
 def native_library_files(platform: str) -> list[Path]:

@@ -68,7 +68,7 @@ class ProgramUse(NamedTuple):
         size: bytes of the serialised executable; 0 if not known.
         seconds: what loading took; 0.0 if not known.
         quick: the seconds that it took to compile, if it was too quick to be published; otherwise 0.0.
-        stored: whether this host has its entry, or shared storage does.
+        stored: whether some host has its entry, or shared storage does.
         options: its compile options, without paths of caches.
         devices: ids of its devices, in the order of the device assignment.
         unused: how many runs in a row did not use it.
@@ -115,8 +115,12 @@ def merge(profile: RunProfile, environment: str, used: Sequence[ProgramUse]) -> 
 
 def _completed(use: ProgramUse, known: ProgramUse | None) -> ProgramUse:
     """`use`, with what an earlier run knew: this one has compiled the program, and did not load it."""
-    if known is None or not use.stored or use.seconds:
+    if known is None or use.seconds:
         return use
+    if not use.stored:
+        # Each host keeps what compiles slowly enough there. Without this, each new host would write the profile anew,
+        # because a few programs always are about as slow as the floor.
+        return known._replace(quick=use.quick, unused=0) if known.stored and known.quick else use
     return use._replace(size=use.size or known.size, seconds=known.seconds)
 
 

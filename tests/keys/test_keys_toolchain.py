@@ -1,0 +1,66 @@
+"""The tool chain's digest is computed behind the program, where no earlier run has left it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ejcache.jax_integration.lowering import toolchain
+
+
+@pytest.fixture
+def computed(tmp_path, monkeypatch):
+    """The threads that compute digests, as a queue; the user's state directory is new."""
+    threads: list[str] = []
+    done = threading.Event()
+    library_digest = toolchain.library_digest
+
+    def watched(paths, *, memo):
+        threads.append(threading.current_thread().name)
+        try:
+            return library_digest(list(paths)[:1], memo=memo)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(toolchain, "library_digest", watched)
+    monkeypatch.setattr(toolchain, "state_directory", lambda: tmp_path / "state")
+    return threads, done
+
+
+def test_a_new_host_reads_the_libraries_in_the_background(computed, tmp_path):
+    """The first key finds the digest, or waits for what is left of it; the next process finds it on disk."""
+    threads, done = computed
+    toolchain.read_libraries_ahead()
+    assert done.wait(60)
+    assert threads[0] != threading.current_thread().name
+    assert (tmp_path / "state" / "libraries.json").exists()
+
+
+def test_a_host_that_knows_them_reads_nothing(computed, tmp_path):
+    """A start with a memo begins no thread for it."""
+    threads, _ = computed
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "libraries.json").write_text("{}")
+    toolchain.read_libraries_ahead()
+    assert not threads
+
+
+def test_an_activation_reads_them_and_one_without_a_cache_does_not(run_python, tmp_path):
+    """`enable` begins it, before there is a backend; where a setting disables caching nothing is read."""
+    done = run_python(
+        """
+        import threading
+        from ejcache.jax_integration.lowering import toolchain
+        begun = []
+        toolchain._read_jaxlib = lambda: begun.append(threading.current_thread().name)
+        toolchain.submit = lambda task: task()
+        import ejcache
+        ejcache.enable(max_size=0)
+        print(len(begun))
+        ejcache.enable(max_size=-1)
+        print(len(begun))
+        """,
+        env={"XDG_CACHE_HOME": str(tmp_path / "home")},
+    )
+    assert done.stdout.split() == ["0", "1"]
