@@ -287,6 +287,7 @@ def test_what_is_said_of_direct_mode(shell, tmp_path, clean_environment, monkeyp
         return [line for line in text.splitlines() if not line.startswith(("cache ", "key ", "nearest ", "  (", "$"))]
 
     monkeypatch.setenv("EJCACHE_DIRECT_CHECK_ONE_IN", "0")  # one start in twenty would trace
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # `jnp.ones` may compile in 0.01 s, or less
     (tmp_path / "train.py").write_text(DIRECT)
     for _ in range(2):
         shell("ejcache run train.py")

@@ -32,11 +32,17 @@ def compile_one(monkeypatch):
     monkeypatch.setattr(compiling, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     x = np.arange(4, dtype=np.float32)
 
-    def compile_one(factor, seconds):
+    def compile_one(factor, seconds, *, operations=30):
         nonlocal step
         step = seconds
+
+        def program(x, cos):
+            for _ in range(operations):
+                x = cos(x) / 2 + factor / 100
+            return x
+
         jax.clear_caches()
-        assert np.allclose(jax.jit(lambda x: jax.numpy.cos(x) * factor)(x), np.cos(x) * factor)
+        assert np.allclose(jax.jit(lambda x: program(x, jax.numpy.cos))(x), program(x, np.cos), atol=1e-5)
 
     return compile_one
 
@@ -292,10 +298,48 @@ def test_programs_on_defaults(bucket, run_python, tmp_path):
     """
     env = {"EJCACHE_LOCAL_DIR": str(tmp_path / "local")}
     cold = json.loads(run_python(program, env=env).stdout)
-    assert cold["misses_by_reason"] == {"absent": 8}
+    assert sum(cold["misses_by_reason"].values()) == 8
     bucket.clear_requests()
     warm = json.loads(run_python(program, env=env).stdout)
     assert warm["hits"] == cold["stores"]
     assert warm["misses_by_reason"].get("quick", 0) == 8 - cold["stores"]
     # What compiled quickly the first time, and slowly now on a busy machine, is published now.
     assert "GET" not in requests_for(bucket)
+
+
+def test_no_host_is_asked_for_tiny_programs_once_three_were_quick(bucket, start, compile_one):
+    """The first start on an empty bucket would else wait for a request for each program of one operation."""
+    cache = start()
+    for factor in range(6):
+        compile_one(factor, QUICK, operations=1)
+    compile_one(7, QUICK)
+    assert cache.stats().misses_by_reason == {"absent": 4, "quick": 3}
+    assert requests_for(bucket).count("GET") == 4
+
+
+def test_hosts_are_asked_for_tiny_programs_where_one_was_slow(bucket, start, compile_one):
+    """As on an accelerator, whose compiler needs a while for any program: another host has published it."""
+    cache = start()
+    for factor, seconds in enumerate((QUICK, SLOW, QUICK, QUICK, QUICK)):
+        compile_one(factor, seconds, operations=1)
+    assert cache.stats().misses_by_reason == {"absent": 5}
+
+
+def test_hosts_are_asked_for_tiny_programs_below_a_floor_that_is_set(bucket, start, compile_one):
+    """Where tiny programs are published, they are asked for."""
+    cache = start(min_compile_seconds=0)
+    for factor in range(5):
+        compile_one(factor, MIDDLING, operations=1)
+    assert cache.stats().misses_by_reason == {"absent": 5}
+
+
+def test_hosts_are_asked_for_tiny_programs_where_compiling_is_forbidden(bucket, start, compile_one):
+    """What a slower host has published is served to a program that may not compile it."""
+    start("two")
+    compile_one(9, SLOW, operations=1)
+    cache = start("one")
+    for factor in range(4):
+        compile_one(factor, QUICK, operations=1)
+    with ejcache.forbid_compile():
+        compile_one(9, QUICK, operations=1)
+    assert cache.stats().hits == 1

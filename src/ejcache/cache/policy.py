@@ -60,10 +60,11 @@ class CachePolicy(CountedStore):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def read(self, key: str, settings: Settings, *, kind: str | None = "executable") -> Lookup:
+    def read(self, key: str, settings: Settings, *, kind: str | None = "executable", here_only: bool = False) -> Lookup:
         """The verified entry of this kind under `key`, or why there is none. The caller counts the result.
 
-        A damaged entry is counted and quarantined here, so that the next `write` replaces it.
+        A damaged entry is counted and quarantined here, so that the next `write` replaces it. Shared storage is not
+        asked for a program that is known to be quick, nor with `here_only`.
         """
         if settings.disabled_reason:
             return Lookup(None, Miss.DISABLED)
@@ -73,18 +74,20 @@ class CachePolicy(CountedStore):
         if store is None:
             return Lookup(None, Miss.ERROR)
         damaged: list[bytes] = []
-        looked = self._read(store, key, kind, settings, damaged)
+        looked = self._read(store, key, kind, settings, damaged, here_only=here_only)
         if damaged and self._may_write(store, settings):
             # The damaged entry is quarantined. Another tier may have an intact one, or another host has written one.
-            again = self._read(store, key, kind, settings, damaged)
+            again = self._read(store, key, kind, settings, damaged, here_only=here_only)
             if again.entry is not None:
                 return again
         return looked
 
-    def _read(self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes]) -> Lookup:
+    def _read(
+        self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes], *, here_only: bool
+    ) -> Lookup:
         try:
             tiers = two_tiers(store)
-            here_only = tiers is not None and tiers.is_quick(key, Floors.of(settings).ask)
+            here_only = tiers is not None and (here_only or tiers.is_quick(key, Floors.of(settings).ask))
             if tiers is not None:
                 data, verified = tiers.get_verified(key, here_only=here_only)
             else:

@@ -19,7 +19,7 @@ _REASONS: Final[dict[str, str]] = {
     Miss.CHECKED: "the hit was recompiled to check it",
     Miss.ERROR: "the storage could not be read",
     Miss.DISABLED: "the cache is switched off",
-    Miss.QUICK: "it compiled on this host before, too quickly to be published, so shared storage was not asked",
+    Miss.QUICK: "it is known to compile too quickly to be published, so shared storage was not asked",
 }
 
 _SKIPS: Final = {

@@ -77,6 +77,7 @@ class Compilation:
         ranks: the processes that take part in the program, ascending.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
+        is_asked_here_only: shared storage is not asked for it.
         miss: why no executable was loaded.
         unloadable: keys of intact entries that XLA refuses to load on this host.
         publisher: 0 if this rank stores the result, n if n ranks come before it.
@@ -104,6 +105,7 @@ class Compilation:
         self.ranks = ranks
         self.has_profile = has_profile
         self.profile: Profile | None = None
+        self.is_asked_here_only = False
         self.miss = Miss.ABSENT
         self.unloadable: set[str] = set()
         self.publisher = 0

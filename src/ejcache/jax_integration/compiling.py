@@ -22,6 +22,7 @@ from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
 from ejcache.jax_integration.compilation import Compilation, KeyText, StoredKey
 from ejcache.jax_integration.direct.made import note_made
+from ejcache.jax_integration.lowering.compile_time import TinyPrograms, is_worth_requests
 from ejcache.jax_integration.lowering.key import PointerError, alternative_key, make_key, short_digest
 from ejcache.jax_integration.origins import ExecutableOrigins
 from ejcache.jax_integration.preload.preloader import Preloader
@@ -30,7 +31,6 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination import coordination_client, process_index
 from ejcache.jax_integration.warm_start.state import is_forbidden
 from ejcache.keys.key import PGLE
-from ejcache.settings.floors import Floors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiler"]
 
-_SMALL_PROGRAM: Final = 6000
-"""Bytes of a program's canonical form below which it compiles in well under a second."""
-_QUICK_SECONDS: Final = 0.1
-"""With a lower floor for what other hosts get, small programs are published too."""
 _PLATFORMS_WITH_CACHES: Final = frozenset({"cuda", "gpu", "rocm", "sycl"})
 """The platforms on which XLA has caches of its own."""
 _POINTERS: Final = {
@@ -91,6 +87,7 @@ class Compiler:
         self._origins = ExecutableOrigins()
         self._checked: set[str] = set()
         self._hits_seen = 0
+        self._tiny = TinyPrograms()
         self.preloader = Preloader(settings=settings, cache=cache)
 
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
@@ -191,6 +188,7 @@ class Compiler:
         compilation = _compilation_of(key)
         if compilation is None:
             return None, None
+        compilation.is_asked_here_only = not is_forbidden() and self._tiny.is_quick(compilation)
         found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
         if isinstance(found, Loaded):
             if self._wants_check(compilation, found):
@@ -261,7 +259,7 @@ class Compiler:
 
     def _read_entry(self, compilation: Compilation, text: str) -> Lookup:
         try:
-            return compilation.cache.read(text, compilation.settings)
+            return compilation.cache.read(text, compilation.settings, here_only=compilation.is_asked_here_only)
         except Exception as exc:
             compilation.report_failure("read an entry", exc)
             return Lookup(None, Miss.ERROR)
@@ -373,7 +371,7 @@ class Compiler:
                 compilation.settings,
                 lookup=lookup,
                 work=work,
-                between_hosts=_is_worth_requests(compilation),
+                between_hosts=is_worth_requests(compilation),
                 # What was not compiled here was found.
                 left_entry=lambda: compilation.is_stored or not own,
             )
@@ -397,6 +395,7 @@ class Compiler:
         with progress_of(program.name, compilation.settings):
             executable = seam.compile_executable(program)
         seconds = time.monotonic() - started
+        self._tiny.note(compilation.key, seconds)
         self._origins.compiled(executable)
         self._collect_xla_caches()
         if _holds_callbacks(program):
@@ -543,8 +542,3 @@ def _compilation_of(key: str) -> Compilation | None:
 def _holds_callbacks(program: LoweredProgram) -> bool:
     """Whether the program calls Python functions that this JAX cannot restore with an executable."""
     return bool(program.target.callbacks) and not seam.callbacks_are_cacheable()
-
-
-def _is_worth_requests(compilation: Compilation) -> bool:
-    """Whether to ask other hosts before compiling: not for a program that is surely too quick to be stored."""
-    return bool(Floors.of(compilation.settings).publish < _QUICK_SECONDS or compilation.key.size >= _SMALL_PROGRAM)
