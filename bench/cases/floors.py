@@ -75,7 +75,7 @@ def many_small_programs(context: Context, outcome: Outcome) -> None:
     names = (NONE, "first start", "second start", "another host")
     taken: dict[str, dict[str, list[float]]] = {what: {name: [] for name in names} for what in (WHOLE, CPU)}
     digests, requests, misses = set(), [], []
-    for number in range(context.pick(5, 1)):
+    for number in range(context.pick(7, 1)):
         context.say(f"round {number + 1}")
         with context.directory() as home, BucketServer(latency=LATENCY) as server:
             for name in names if number % 2 == 0 else (*names[1:], NONE):
