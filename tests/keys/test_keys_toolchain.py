@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from ejcache.jax_integration.lowering import toolchain
+from ejcache.keys import environment
 
 
 @pytest.fixture
@@ -24,6 +25,7 @@ def computed(tmp_path, monkeypatch):
             done.set()
 
     monkeypatch.setattr(toolchain, "library_digest", watched)
+    monkeypatch.setattr(environment, "_digests", {})  # as in a new process
     monkeypatch.setattr(toolchain, "state_directory", lambda: tmp_path / "state")
     return threads, done
 
