@@ -298,7 +298,9 @@ def test_programs_on_defaults(bucket, run_python, tmp_path):
     """
     env = {"EJCACHE_LOCAL_DIR": str(tmp_path / "local")}
     cold = json.loads(run_python(program, env=env).stdout)
-    assert sum(cold["misses_by_reason"].values()) == 8
+    asked, quick = (cold["misses_by_reason"].pop(reason, 0) for reason in ("absent", "quick"))
+    assert (asked + quick, cold["misses_by_reason"]) == (8, {})
+    assert asked >= 3
     bucket.clear_requests()
     warm = json.loads(run_python(program, env=env).stdout)
     assert warm["hits"] == cold["stores"]

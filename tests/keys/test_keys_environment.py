@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -82,8 +83,17 @@ def test_the_memo_saves_reading(library, tmp_path, monkeypatch):
 
 def test_two_threads_read_a_library_once(library, monkeypatch):
     """At the start of a program on a new host, one in the background and the first key want the same digest."""
-    begun, go_on, read = threading.Event(), threading.Event(), []
-    digest_file = environment._digest_file
+    begun, waits, go_on, read = threading.Event(), threading.Event(), threading.Event(), []
+    digest_file, lock = environment._digest_file, threading.RLock()
+
+    class Watched:
+        def __enter__(self):
+            if begun.is_set():
+                waits.set()
+            lock.acquire()
+
+        def __exit__(self, *_):
+            lock.release()
 
     def slow(path):
         read.append(path)
@@ -92,10 +102,12 @@ def test_two_threads_read_a_library_once(library, monkeypatch):
         return digest_file(path)
 
     monkeypatch.setattr(environment, "_digest_file", slow)
+    monkeypatch.setattr(environment, "_computing", SimpleNamespace(lock=Watched()))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(library_digest, [library])
         assert begun.wait(60)
         second = pool.submit(library_digest, [library])
+        assert waits.wait(60)
         go_on.set()
         assert first.result(60) == second.result(60)
     assert read == [library]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import pytest
@@ -12,7 +13,7 @@ from ejcache.keys import environment
 
 @pytest.fixture
 def computed(tmp_path, monkeypatch):
-    """The threads that compute digests, as a queue; the user's state directory is new."""
+    """The names of the threads that computed digests, and an event that the first sets; nothing is known yet."""
     threads: list[str] = []
     done = threading.Event()
     library_digest = toolchain.library_digest
@@ -25,7 +26,9 @@ def computed(tmp_path, monkeypatch):
             done.set()
 
     monkeypatch.setattr(toolchain, "library_digest", watched)
-    monkeypatch.setattr(environment, "_digests", {})  # as in a new process
+    # As in a new process.
+    monkeypatch.setattr(environment, "_digests", {})
+    monkeypatch.setattr(toolchain, "native_libraries", functools.cache(toolchain.native_libraries.__wrapped__))
     monkeypatch.setattr(toolchain, "state_directory", lambda: tmp_path / "state")
     return threads, done
 

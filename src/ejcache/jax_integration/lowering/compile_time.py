@@ -22,7 +22,7 @@ _TINY: Final = 512
 """Bytes of a program's canonical form below which it has one operation, or a few simple ones."""
 _SMALL: Final = 6000
 """Bytes below which it compiles in well under a second."""
-_LEAST_FLOOR: Final = 0.1
+_LEAST_FLOOR: Final = Floors().publish
 """Seconds. With a lower floor for what other hosts get, small programs are published too."""
 _EVIDENCE: Final = 3
 """How many tiny programs must have compiled here: an accelerator may need seconds for each."""
@@ -50,8 +50,8 @@ class TinyPrograms:
     def is_quick(self, compilation: Compilation) -> bool:
         """Whether the program surely compiles in less than the floor for other hosts, so that no host publishes it.
 
-        One tiny program of its platform that took longer makes it no, as long as the process lives. It is no for a
-        program of several processes, which agree about what they find, and for a variant that PGLE has made.
+        Once a tiny program of its platform took longer, the answer is False as long as the process lives. It is also
+        False for a program of several processes, which agree about what they find, and for PGLE's variants.
         """
         key, floors = compilation.key, Floors.of(compilation.settings)
         count, slowest = self._known.get(key.platform, (0, 0.0))

@@ -65,7 +65,7 @@ def read_libraries_ahead() -> None:
 def _read_jaxlib() -> None:
     try:
         with short_turns():
-            library_digest(native_files(Path(jaxlib.__file__).parent), memo=_memo())
+            native_libraries("cpu")  # those of jaxlib, which are a part of every other platform's
     except OSError as exc:
         log.debug("ejcache: jaxlib is read again when its digest is needed: %s", exc)
 
