@@ -93,8 +93,10 @@ def test_a_new_host_asks_for_nothing_that_is_known_to_be_quick(program, bucket):
     counted = program("two", floor="min_compile_seconds=1000")
     # What took longer than 0.1 s here another host may have published.
     slow = sum(use.quick >= 0.1 for use in uses)
-    assert counted.get("miss_quick", 0) == 12 - slow
-    assert len(reads(bucket)) == 1 + slow
+    # It is asked for here, unless this process knows by then that programs of its size are quick.
+    asked = 12 - counted.get("miss_quick", 0)
+    assert asked <= slow
+    assert len(reads(bucket)) == 1 + asked
 
 
 def test_a_new_host_asks_for_nothing_that_stayed_on_another_host(program, bucket):
