@@ -19,7 +19,6 @@ PACKAGE = ROOT / "src" / "ejcache"
 
 LEVELS = {
     "_version": 0,
-    "_garbage": 0,
     "_tuples": 0,
     "errors": 0,
     "util": 1,

@@ -71,28 +71,3 @@ def test_a_hit_in_a_directory_imports_what_it_uses(run_python, tmp_path):
     assert run_python(HIT, str(tmp_path)).stdout.split()[0] == "0"
     hits, misses, needless = run_python(HIT, str(tmp_path)).stdout.split(maxsplit=2)
     assert (int(hits) > 0, misses, needless.strip()) == (True, "0", "[]")
-
-
-COLLECTIONS = """
-import gc, sys
-begun = []
-gc.callbacks.append(lambda phase, about: begun.append(phase))
-import ejcache
-if sys.argv[1] == "off":
-    gc.disable()
-elif sys.argv[1] == "frozen":
-    kept = [[] for _ in range(20_000)]
-    gc.freeze()
-begun.clear()
-ejcache.enable
-import jax
-print(len(begun) > 0, gc.isenabled(), gc.get_freeze_count() > 10_000)
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "said"), [("plain", "False True False"), ("off", "False False False"), ("frozen", "True True True")]
-)
-def test_our_imports_begin_no_collections(run_python, program, said):
-    """Python's collector waits while ejcache imports its modules, and JAX; what the program has set stays."""
-    assert run_python(COLLECTIONS, program).stdout.split() == said.split()

@@ -12,7 +12,22 @@ from helpers import ROOT
 
 PACKAGE = ROOT / "src" / "ejcache"
 
-USED_BY = {
+THE_PROGRAMS = [
+    "gc.disable",
+    "gc.freeze",
+    "gc.set_threshold",
+    "gc.unfreeze",
+    "sys.setprofile",
+    "sys.setrecursionlimit",
+    "sys.setswitchinterval",
+    "sys.settrace",
+    "threading.setprofile",
+    "threading.settrace",
+    "threading.stack_size",
+]
+"""What belongs to the program and not to a cache: no module uses it."""
+
+USED_BY: dict[str, set[str]] = {
     "fcntl.flock": {
         "util/locks.py",
         "maintenance/doctor/directory.py",  # tries whether the directory's file system locks at all
@@ -21,7 +36,9 @@ USED_BY = {
     "filelock.FileLock": {
         "stores/plain_jax.py",  # JAX's own lock, which JAX takes with the same library
     },
-    "gc.callbacks": {"_garbage.py"},
+    **{name: set() for name in THE_PROGRAMS},
+    "gc.callbacks": {"fingerprint/watching/author.py"},  # reads which functions the program has there
+    "signal.signal": {"cli/run/launch.py"},  # in a process of our own, which waits for the program
     "os.register_at_fork": {"util/lifecycle.py"},
     "atexit.register": {"util/lifecycle.py"},
     "threading.Thread": {

@@ -136,9 +136,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _import(module: str) -> Any:
-    """Import a module of ours, without garbage collections: they take a fifth of the time, and find nothing."""
-    with import_module("ejcache._garbage").without_collections():
-        return import_module(f"ejcache.{module}")
+    return import_module(f"ejcache.{module}")
 
 
 def __dir__() -> list[str]:

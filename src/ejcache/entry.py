@@ -61,10 +61,6 @@ _LAST_DAY: Final = 253_402_214_400.0
 _SMALL: Final = 1 << 18
 _MAX_RATIO: Final = 1000
 _PIECE: Final = 1 << 20
-_HELD_HASH: Final = 2047
-"""hashlib lets other threads run while it hashes more bytes than these, however short that takes. A thread that loads
-small entries in the background would wait for the program after each, and the program for it."""
-_SMALL_HASH: Final = 1 << 15
 _RATIO_APPLIES: Final = 64 << 20
 """A payload that expands to more than this many bytes, and more than a thousandfold, is refused as a compression bomb.
 `encode` stores such a payload uncompressed."""
@@ -196,7 +192,7 @@ def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> H
     if len(data) < OVERHEAD or data[:3] != _FAMILY:
         raise EntryCorruptError(f"{len(data)} bytes that are not an entry")
     view = memoryview(data)
-    if _sha256(view[:-_CHECKSUM_SIZE]) != data[-_CHECKSUM_SIZE:]:
+    if hashlib.sha256(view[:-_CHECKSUM_SIZE]).digest() != data[-_CHECKSUM_SIZE:]:
         raise EntryCorruptError(f"the checksum of {len(data)} bytes does not match")
     if data[:4] != _MAGIC:
         raise EntryVersionError(
@@ -207,15 +203,6 @@ def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> H
         raise EntryCorruptError("the sizes in the header do not add up to the entry")
     _check_asked(header, key, kind)
     return header
-
-
-def _sha256(data: memoryview) -> bytes:
-    if len(data) > _SMALL_HASH:
-        return hashlib.sha256(data).digest()
-    hasher = hashlib.sha256()
-    for start in range(0, len(data), _HELD_HASH):
-        hasher.update(data[start : start + _HELD_HASH])
-    return hasher.digest()
 
 
 def _check_asked(header: Header, key: str | None, kind: str | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from jax._src.interpreters import mlir
 
 import ejcache
+from ejcache.jax_integration.seam import contexts
 
 pytestmark = pytest.mark.skipif(
     not hasattr(mlir, "_create_ir_context"), reason="this JAX makes a context for each program"
@@ -22,8 +23,8 @@ _JAX_USES = 11
 
 @pytest.fixture
 def enable(tmp_path):
-    def enable(**settings):
-        return ejcache.enable(str(tmp_path), min_compile_seconds=0, **settings)
+    def enable():
+        return ejcache.enable(str(tmp_path), min_compile_seconds=0)
 
     return enable
 
@@ -31,15 +32,15 @@ def enable(tmp_path):
 @pytest.fixture(autouse=True)
 def made(monkeypatch):
     """The contexts that were made; the test begins with none of an earlier one."""
-    original, contexts = mlir._create_ir_context, []
+    original, seen = mlir._create_ir_context, []
 
     def create():
-        contexts.append(original())
-        return contexts[-1]
+        seen.append(original())
+        return seen[-1]
 
     monkeypatch.setattr(mlir, "_create_ir_context", create)
     mlir._thread_local_context.set_local(None)
-    yield contexts
+    yield seen
     ejcache.disable()
 
 
@@ -72,27 +73,18 @@ def test_hits_share_a_context(enable, made):
     assert len(made) == 1
 
 
-@pytest.mark.parametrize("size", [0, "1kB"])
-def test_the_setting(enable, made, size):
-    """0 leaves JAX alone; otherwise a context is dropped when its programs have more bytes than the setting says."""
-    enable(tracing_context_size=size)
+def test_the_limit(enable, made, monkeypatch):
+    """A context is dropped when its programs have more bytes together than the limit."""
+    monkeypatch.setattr(contexts, "_MOST_BYTES", 1000)
+    enable()
     run(3 * _JAX_USES)
     assert len(made) == 3
 
 
-def test_no_limit(enable, made):
-    """-1 keeps the context of a thread for good."""
-    enable(tracing_context_size=-1)
-    large = np.arange(200_000, dtype=np.float32)
-    jax.jit(lambda x: x[0] + jax.numpy.asarray(large).sum())(_ONE)
-    run(3 * _JAX_USES)
-    assert len(made) == 1
-
-
 def test_a_large_constant(enable, made):
     """A context with a large constant is dropped as JAX drops it, and the constant with it."""
-    enable(tracing_context_size="100kB")
-    large = np.arange(200_000, dtype=np.float32)
+    enable()
+    large = np.arange(400_000, dtype=np.float32)
     jax.jit(lambda x: x[0] + jax.numpy.asarray(large).sum())(_ONE)
     run(_JAX_USES)
     assert len(made) == 2
@@ -129,13 +121,14 @@ def test_threads(enable, made):
     assert len(made) == 3
 
 
-def test_keys_do_not_depend_on_it(tmp_path):
+def test_keys_do_not_depend_on_it(tmp_path, monkeypatch):
     """A program has the same key in a fresh context, in one that JAX shares, and in one that was used for long."""
     keys = []
-    for size in (0, -1):
+    for size in (-1, contexts._MOST_BYTES):
+        monkeypatch.setattr(contexts, "_MOST_BYTES", size)
         mlir._thread_local_context.set_local(None)
         directory = str(tmp_path / str(size))
-        ejcache.enable(directory, min_compile_seconds=0, tracing_context_size=size)
+        ejcache.enable(directory, min_compile_seconds=0)
         run(5 * _JAX_USES)
         jax.jit(jax.grad(lambda x: jax.nn.softmax(jax.numpy.tanh(x) * x).max()))(_ONE)
         keys.append(sorted(entry.key for entry in ejcache.entries(directory)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 import threading
 import time
@@ -172,19 +171,6 @@ def test_a_program_that_is_being_loaded_is_awaited(directory, loads):
         loads.may_go.set()
         asked.join(WAIT)
         assert cache.stats().hits == amounts(cache)["hits"] == loads.programs == 1
-
-
-def test_threads_take_short_turns_while_something_is_loaded(directory, loads):
-    """Otherwise the loading thread waits for the program's whole turn after each system call; then all is as before."""
-    before = sys.getswitchinterval()
-    first_run(directory, range(2))
-    loads.may_go.clear()
-    with start(directory):
-        assert loads.begun.acquire(timeout=WAIT)
-        assert sys.getswitchinterval() < before
-        loads.may_go.set()
-        settle()
-        assert sys.getswitchinterval() == before
 
 
 def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directory, loads):

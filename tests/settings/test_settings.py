@@ -239,6 +239,17 @@ def test_misspelt_variable():
     assert str(problem) == "there is no variable EJCACHE_READONLY (did you mean EJCACHE_READ_ONLY?)"
 
 
+def test_a_removed_setting_says_why_it_was_removed():
+    """A program, a variable or a file of an earlier version gets one sentence, and the other settings count."""
+    with pytest.raises(UnknownSettingError, match=r"^there is no setting tracing_gc_threshold \(it was removed: "):
+        setting_named("tracing_gc_threshold")
+    settings = resolve(environ={"EJCACHE_TRACING_GC_THRESHOLD": "0", "EJCACHE_READ_ONLY": "1"})
+    assert [str(each).partition(":")[0] for each in settings.problems] == [
+        "there is no variable EJCACHE_TRACING_GC_THRESHOLD (it was removed"
+    ]
+    assert settings.read_only
+
+
 def test_a_jax_flag_is_known_by_its_own_name_too():
     """With and without the prefix."""
     assert setting_named("jax_compilation_cache_max_size") is setting_named("compilation_cache_max_size")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import pytest
 
 from ejcache.testing.processes import in_fork
 from ejcache.util.parallel import in_parallel
-from ejcache.util.threads import CallTimeoutError, call_with_timeout, short_turns
+from ejcache.util.threads import CallTimeoutError, call_with_timeout
 
 
 def test_a_call_that_hangs_is_left_behind():
@@ -66,41 +65,3 @@ def test_during_exit(run_python, used_before):
         """
     )
     assert done.stdout == "[3, 4, 5] 6\n"
-
-
-@pytest.fixture
-def interval():
-    """Python's switch interval, which the test may change."""
-    before = sys.getswitchinterval()
-    yield before
-    sys.setswitchinterval(before)
-
-
-def test_turns_are_short_until_the_last_user_ends(interval):
-    """Nested users change the interval once, and it is restored when the last one has ended."""
-    with short_turns():
-        short = sys.getswitchinterval()
-        with short_turns():
-            assert sys.getswitchinterval() == short < interval
-        assert sys.getswitchinterval() == short
-    assert sys.getswitchinterval() == interval
-
-
-def test_the_interval_of_the_program_is_left_alone(interval):
-    """One that is shorter is kept, and so is one that the program sets meanwhile."""
-    sys.setswitchinterval(interval / 1000)
-    own = sys.getswitchinterval()
-    with short_turns():
-        assert sys.getswitchinterval() == own
-    assert sys.getswitchinterval() == own
-    sys.setswitchinterval(interval)
-    with short_turns():
-        sys.setswitchinterval(interval * 2)
-    assert sys.getswitchinterval() == interval * 2
-
-
-def test_a_forked_child_has_the_interval_of_the_program(interval):
-    """The thread that wanted short turns does not exist in the child."""
-    with short_turns():
-        assert in_fork(sys.getswitchinterval) == interval
-        assert sys.getswitchinterval() < interval

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreNotAskedError, StoreUnavailableError
-from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, track_forks
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.threads import submit
 
@@ -97,6 +97,7 @@ class AsyncClient:
                 # A store that is dropped without being closed must not leave unclosed sessions, which aiohttp reports.
                 self._closer = weakref.finalize(self, _close, self._made.future, self._finish)
                 self._closer.atexit = False
+                exit_before_finalizers()
             return self._made
 
     @property

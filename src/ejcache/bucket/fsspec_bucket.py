@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.lifecycle import track_forks
+from ejcache.util.lifecycle import exit_before_finalizers, track_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,6 +63,7 @@ class FsspecBucket(Bucket):
 
             options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
             file_system, root = url_to_fs(self.url, **options)
+            exit_before_finalizers()
             opened = self._opened = file_system, root.rstrip("/")
         return opened
 

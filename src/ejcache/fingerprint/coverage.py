@@ -2,8 +2,7 @@
 
 Python 3.12 and later report the start of each code object (`sys.monitoring`), and each one is reported once. In code of
 the user and of packages other than JAX, calls are reported, too: they find clocks and random numbers, which C code
-computes. An audit hook finds the files that C code opens. Code of other threads is not counted, and neither are the
-finalizers that a garbage collection runs: they belong to what happened before.
+computes. An audit hook finds the files that C code opens. Code of other threads is not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._garbage import watch_collections, watchers_of_program
 from ejcache._tuples import NamedTuple
 from ejcache.fingerprint.guarding.memos import MEMO, Memo, memo_name, shows_values
 from ejcache.fingerprint.guarding.names import WARNING_FILTERS
@@ -27,6 +25,7 @@ from ejcache.fingerprint.watching.author import (
     author_of_frame,
     belongs_to_listener,
     imports,
+    listens_to_collections,
     nearest,
     owner_of,
     short_name,
@@ -117,8 +116,6 @@ class Coverage:
         # What ran in an earlier recording is not reported again otherwise.
         _monitoring.restart_events()
         report_to(self._refuse_in_thread, thread=self._owner)
-        watch_collections(_on_collection)
-        _recordings.append(self)
         _monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME)
         return self
 
@@ -128,7 +125,6 @@ class Coverage:
         tool, self._tool = self._tool, None
         if tool is None:
             return
-        _recordings.remove(self)
         self._thread = _NOBODY
         report_to(None)
         events = _monitoring.events
@@ -198,7 +194,7 @@ class Coverage:
         if not code.co_flags & CO_OPTIMIZED:
             return False  # the body of a module or a class, because a part of a library is imported only now
         if id(code) not in self.library:
-            if watchers_of_program() and belongs_to_listener(frame):
+            if listens_to_collections() and belongs_to_listener(frame):
                 return True
             generated = code.co_filename.startswith("<") and not code.co_filename.startswith("<frozen ")
             self.library[id(code)] = LibraryCode(code, frame.f_globals, owner_of(frame) if generated else None)
@@ -303,18 +299,6 @@ class Coverage:
             self._refuse(f"{short_name(caller)} changes the environment variable {frame.f_locals.get('key')}")
         elif method in ("__iter__", "__len__", "__repr__", "copy", "__or__", "__ror__"):
             self._refuse(f"{short_name(caller)} reads all environment variables")
-
-
-_recordings: Final[list[Coverage]] = []
-"""The one that is being made, if one is."""
-
-
-def _on_collection(phase: str, _about: dict[str, int]) -> None:
-    for each in _recordings:
-        if phase == "start":
-            each.pause()
-        else:
-            each.resume()
 
 
 def _shows(frame: FrameType) -> bool:

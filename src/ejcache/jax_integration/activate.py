@@ -16,7 +16,6 @@ from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration.lowering.toolchain import read_libraries_ahead
-from ejcache.jax_integration.seam.collector import CollectorPatch
 from ejcache.jax_integration.seam.contexts import ContextPatch
 from ejcache.settings.keywords import with_setting_keywords
 from ejcache.settings.resolve import Settings, parse, resolve, setting_named
@@ -50,8 +49,7 @@ class _Session:
     def __init__(self, flags: FlagReader) -> None:
         self.flags = flags
         self.source = SettingsSource(flags)
-        self.collector = CollectorPatch(lambda: int(self.settings().tracing_gc_threshold))
-        self.contexts = ContextPatch(lambda: int(self.settings().tracing_context_size))
+        self.contexts = ContextPatch()
         self.changed: dict[str, tuple[Any, Any]] = {}
         self.compiler: Compiler | None = None
         self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
@@ -248,8 +246,6 @@ def enable(
         now = _session.settings()
         cache = _session.cache() or _session.make(str(now.cache_dir), now)[1]
         cache.when_left = functools.partial(_restore, saved)
-        _session.collector.settle()
-        _session.collector.postpone()
         session = _session
     session.prepare()
     return cache
@@ -294,7 +290,6 @@ def disable() -> None:
         seam.uninstall()
         session.restore()
         session.flags.unwatch()
-        session.collector.uninstall()
         session.contexts.uninstall()
     if session.compiler is not None:
         session.compiler.preloader.close()
@@ -374,7 +369,6 @@ def _install(session: _Session) -> None:
     compiler = Compiler(settings=session.settings, cache=session.policy, active=session.cache, reset=session.close)
     seam.install(compiler)
     session.compiler = compiler
-    session.collector.install()
     session.contexts.install()
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.table import REMOVED, SETTINGS
 from ejcache.settings.typed import SettingValues
 from ejcache.settings.values import Origin, Setting, Value, jax_reading
 from ejcache.settings.values import text as plain_text
@@ -49,10 +49,13 @@ def setting_named(name: str) -> Setting:
     """The setting with this name, which may also be the name of its JAX flag, with or without `jax_`.
 
     Raises:
-        UnknownSettingError: there is no such setting; the message says which one was probably meant, or lists all.
+        UnknownSettingError: there is no such setting; the message says why it was removed, or which one was probably
+            meant, or lists all.
     """
     found = _BY_NAME.get(name) or _BY_NAME.get(f"jax_{name}")
     if found is None:
+        if name in REMOVED:
+            raise UnknownSettingError("setting", name, REMOVED[name])
         meant = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
         names = ", ".join(setting.name for setting in SETTINGS)
         raise UnknownSettingError("setting", name, f"did you mean {meant[0]}?" if meant else f"there are {names}")
@@ -213,11 +216,14 @@ def setting_in_file(name: str) -> Setting:
 
 
 def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
-    """Variables with nearly the name of one of ours. Others that begin with `EJCACHE_` may belong to other programs."""
+    """Variables with nearly the name of one of ours, or that of a removed one. Others may belong to other programs."""
     found: list[SettingError] = []
     for name in sorted(name for name in env if name.startswith("EJCACHE") and name not in _OWN_VARIABLES):
+        removed = REMOVED.get(name.removeprefix("EJCACHE_").lower())
         meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
-        if meant:
+        if removed:
+            found.append(UnknownSettingError("variable", name, removed))
+        elif meant:
             found.append(UnknownSettingError("variable", name, f"did you mean {meant[0]}?"))
     return found
 

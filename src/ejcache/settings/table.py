@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["SETTINGS"]
+__all__ = ["REMOVED", "SETTINGS"]
+
+REMOVED: Final = {
+    "tracing_context_size": "it was removed: the limit is 1 MiB",
+    "tracing_gc_threshold": "it was removed: ejcache leaves Python's garbage collector alone",
+}
+"""Settings of earlier versions, and why each was removed. Their variables are `EJCACHE_` and the name in capitals."""
 
 
 def _flag(
@@ -316,22 +322,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         32,
         "a number of requests, at least 1",
         "how many requests fetch entries of a remote cache at once, for all processes of a host together",
-    ),
-    _variable(
-        "tracing_gc_threshold",
-        "EJCACHE_TRACING_GC_THRESHOLD",
-        read.integer,
-        50_000,
-        "a number of objects, or 0 to leave the collector alone",
-        "collect garbage after so many new objects while JAX traces, once after `enable()`; once less at exit",
-    ),
-    _variable(
-        "tracing_context_size",
-        "EJCACHE_TRACING_CONTEXT_SIZE",
-        read.limit,
-        1 << 20,
-        f"{ACCEPTED_SIZE}, 0 to leave JAX's contexts alone, or -1 for no limit",
-        "lower programs into one MLIR context until they have so many bytes together",
     ),
     _variable(
         "direct",

@@ -94,10 +94,6 @@ class SettingOptions(TypedDict, total=False):
     """How many executables are loaded at once in the background (unset: one for every two cores)."""
     preload_requests: int
     """How many requests fetch entries of a remote cache at once, for all processes of a host together."""
-    tracing_gc_threshold: int
-    """Collect garbage after so many new objects while JAX traces, once after `enable()`; once less at exit."""
-    tracing_context_size: int | str
-    """Lower programs into one MLIR context until they have so many bytes together."""
     direct: bool | Literal["off", "on", "strict", "explain"]
     """Find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)."""
     direct_check_one_in: int
@@ -168,8 +164,6 @@ class SettingValues:
     preload_memory: int
     preload_threads: int | None
     preload_requests: int
-    tracing_gc_threshold: int
-    tracing_context_size: int
     direct: Literal["off", "on", "strict", "explain"]
     direct_check_one_in: int
     report: str | None

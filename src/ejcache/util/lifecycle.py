@@ -33,7 +33,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Closing", "ExitPhase", "at_exit", "track_forks"]
+__all__ = ["Closing", "ExitPhase", "at_exit", "exit_before_finalizers", "track_forks"]
 
 
 class ExitPhase(IntEnum):
@@ -94,9 +94,14 @@ def track_forks(thing: T) -> T:
     return thing
 
 
-# All finalizers run at the place that the first one of the process has in `atexit`'s order. If it came after `_exit`,
-# those of fsspec's file systems would close their connections before our last uploads.
-weakref.finalize(ExitPhase, int)
+def exit_before_finalizers() -> None:
+    """Have the phases run before the finalizers (`weakref.finalize`) of the process; call it when there is one.
+
+    All finalizers run at the place that the first one has in `atexit`'s order. Those of fsspec's file systems would
+    close their connections before our last uploads. The order of the program's own callbacks stays as it is.
+    """
+    atexit.unregister(_exit)
+    atexit.register(_exit)
 
 
 @atexit.register

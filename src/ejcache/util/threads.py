@@ -4,15 +4,13 @@ A system call on a dead NFS server, a name lookup or a search for credentials ca
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
 joins its threads at exit, so that one hanging call would keep a finished program alive.
 
-Also `short_turns`, for a thread of ours that has to get ahead of the program, and `cores`, for how many may.
+Also `cores`, for how many of our threads may compute at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
-import sys
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,9 +19,9 @@ from ejcache.errors import StoreUnavailableError
 from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-__all__ = ["CallTimeoutError", "DaemonPool", "call_with_timeout", "cores", "short_turns", "submit"]
+__all__ = ["CallTimeoutError", "DaemonPool", "call_with_timeout", "cores", "submit"]
 
 T = TypeVar("T")
 
@@ -130,62 +128,3 @@ def call_with_timeout(what: str, function: Callable[[], T], seconds: float) -> T
     except BaseException:
         future.cancel()
         raise
-
-
-_TURN: Final = 0.0002
-"""Seconds. Python's own is 0.005."""
-
-
-class _Turns:
-    """How long a thread keeps the interpreter while another waits for it. Safe for threads and forks."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before: float | None = None
-        self._set = 0.0
-        track_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        """The threads that wanted short turns do not exist here."""
-        self._lock = threading.Lock()
-        self._users = 0
-        self._restore()
-
-    def begin(self) -> None:
-        with self._lock:
-            self._users += 1
-            now = sys.getswitchinterval()
-            if self._before is None and now > _TURN:
-                self._before = now
-                sys.setswitchinterval(_TURN)
-                self._set = sys.getswitchinterval()
-
-    def end(self) -> None:
-        with self._lock:
-            self._users = max(0, self._users - 1)
-            if not self._users:
-                self._restore()
-
-    def _restore(self) -> None:
-        before, self._before = self._before, None
-        if before is not None and sys.getswitchinterval() == self._set:
-            sys.setswitchinterval(before)
-
-
-_turns: Final = _Turns()
-
-
-@contextlib.contextmanager
-def short_turns() -> Iterator[None]:
-    """Have the threads of this process take shorter turns: 0.2 ms instead of Python's 5 ms.
-
-    A thread that makes many short system calls waits for a whole turn of the others after each of them. While others
-    compute in Python, it gets nothing done. An interval that the program has set shorter, and a change that it makes
-    meanwhile, are left alone.
-    """
-    _turns.begin()
-    try:
-        yield
-    finally:
-        _turns.end()

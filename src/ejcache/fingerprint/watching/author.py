@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._garbage import watchers_of_program
 from ejcache.fingerprint.library import is_library_file, is_library_module
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
 
 __all__ = [
     "CO_OPTIMIZED",
@@ -21,6 +21,7 @@ __all__ = [
     "author_of_frame",
     "belongs_to_listener",
     "imports",
+    "listens_to_collections",
     "nearest",
     "owner_of",
     "short_name",
@@ -66,12 +67,18 @@ def belongs_to_listener(frame: FrameType | None) -> bool:
 
     Listeners are told of JAX's events, or of garbage collections: Hypothesis has one that reads a clock.
     """
-    told = watchers_of_program()
+    told = listens_to_collections()
     while frame is not None:
         if frame.f_globals.get("__name__") == _LISTENED or frame.f_code in told:
             return True
         frame = frame.f_back
     return False
+
+
+def listens_to_collections() -> frozenset[CodeType]:
+    """The code of the functions that Python calls at the start and the stop of each garbage collection."""
+    codes = (getattr(each, "__code__", None) or getattr(type(each).__call__, "__code__", None) for each in gc.callbacks)
+    return frozenset(filter(None, codes))
 
 
 def author_of_file(path: str) -> Author:

@@ -21,7 +21,7 @@ from ejcache.keys.environment import cpu_features, library_digest, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.util.log import log
-from ejcache.util.threads import cores, short_turns, submit
+from ejcache.util.threads import cores, submit
 
 __all__ = ["cpu_identity", "cpu_threads", "native_libraries", "native_library_files", "read_libraries_ahead"]
 
@@ -64,8 +64,7 @@ def read_libraries_ahead() -> None:
 
 def _read_jaxlib() -> None:
     try:
-        with short_turns():
-            native_libraries("cpu")  # those of jaxlib, which are a part of every other platform's
+        native_libraries("cpu")  # those of jaxlib, which are a part of every other platform's
     except OSError as exc:
         log.debug("ejcache: jaxlib is read again when its digest is needed: %s", exc)
 

@@ -8,10 +8,8 @@ XLA releases the GIL while it loads. A load cannot be interrupted: a fork waits 
 child would inherit XLA's locks as they are, and an exit does, because XLA's threads must not outlive its backend. Both
 waits have a deadline.
 
-While there is something to load, the threads of the process take short turns (`short_turns`): after each load a thread
-waits for the interpreter, and would otherwise take longer for a small program than the program takes to trace the next
-one. Each time it gets the interpreter costs the program about 0.1 ms, so what is done here lets go of it as rarely as
-possible.
+After each load a thread waits for the interpreter, and each time it gets it costs the program about 0.1 ms, so what is
+done here lets go of it as rarely as possible.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.threads import short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -215,10 +212,6 @@ class BackgroundLoader:
                 self._working += self._scheduler.submit(self._work)
 
     def _work(self) -> None:
-        with short_turns():
-            self._load_all()
-
-    def _load_all(self) -> None:
         while True:
             with self._lock:
                 planned = self._next()

@@ -28,7 +28,6 @@ from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.threads import short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +105,7 @@ class Preloader:
             run = _Run(weakref.ref(client))
             self._runs.append(run)
             if "://" in str(self._settings().cache_dir):
-                self._scheduler.submit(lambda: self._prepare_behind(run))
+                self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             else:
                 self._prepare(run, at_once=True)
 
@@ -231,11 +230,6 @@ class Preloader:
 
     # -- planning --------------------------------------------------------------------------------------------------
 
-    def _prepare_behind(self, run: _Run) -> None:
-        # The program is tracing meanwhile, and each of the many short reads would wait for a whole turn of it.
-        with short_turns():
-            self._prepare(run, at_once=False)
-
     def _prepare(self, run: _Run, *, at_once: bool) -> None:
         try:
             self._plan(run, at_once=at_once)
@@ -256,7 +250,7 @@ class Preloader:
         shared = two_tiers(store) if store is not None else None
         if at_once and shared is not None:
             # A directory on a file system that hosts share, whose server may be slow.
-            self._scheduler.submit(lambda: self._prepare_behind(run))
+            self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             return
         from ejcache.jax_integration.preload import keeper
 
@@ -265,7 +259,7 @@ class Preloader:
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
         if at_once and not self._keeper.knows_any:
             # There is nothing to load, and the first run on a host hashes the libraries, which may take seconds.
-            self._scheduler.submit(lambda: self._prepare_behind(run))
+            self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             return
         run.environment = keeper.environment(client, settings)
         uses = self._keeper.uses(run.environment)

@@ -32,6 +32,9 @@ _MAKER: Final = "_create_ir_context"
 _CURRENT: Final = "_thread_local_context"
 """JAX's own record: the context of this thread, and for how many programs it was used after the first."""
 
+_MOST_BYTES: Final = 1 << 20
+"""Bytes of canonical forms that the programs of one context may have together: it grows by 16 MB at most."""
+
 
 class _HeldContext:
     """A context that one thread lowers into.
@@ -67,14 +70,9 @@ def note_lowered(module: Any, size: int) -> None:
 
 
 class ContextPatch:
-    """Replaces the function of JAX that makes contexts. If JAX does not have it, nothing happens. Safe for threads.
+    """Replaces the function of JAX that makes contexts. If JAX does not have it, nothing happens. Safe for threads."""
 
-    Args:
-        limit: bytes that the programs of one context may have together; 0 leaves JAX alone, -1 is no limit.
-    """
-
-    def __init__(self, limit: Callable[[], int]) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._original: Callable[[], Any] | None = None
         self._thread = _PerThread()
 
@@ -107,5 +105,4 @@ class ContextPatch:
         used = getattr(mlir, _CURRENT).value
         if not isinstance(used, tuple) or len(used) != 2 or used[0] is not held.context:
             return False
-        limit = self._limit()
-        return held.known > used[1] and limit != 0 and (limit < 0 or held.size <= limit)
+        return held.known > used[1] and held.size <= _MOST_BYTES
