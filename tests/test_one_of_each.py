@@ -50,6 +50,11 @@ USED_BY: dict[str, set[str]] = {
     "concurrent.futures.ThreadPoolExecutor": {
         "bucket/async_client.py",  # asyncio wants one; this one hands its calls to util/threads.py
     },
+    "sys.executable": {
+        "util/worker_processes.py",  # the one command of processes of ours
+        "cli/run/launch.py",  # the user's program, as the user's Python runs it
+    },
+    "multiprocessing.Process": set(),
     "selectors.DefaultSelector": {"util/worker_processes.py"},
     "os.rename": {
         "stores/local/values.py",  # the commit of a value, whose index row names the file

@@ -7,4 +7,6 @@ import sys
 from ejcache.cli.main import main
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the working directory, to which `-m` leads: nothing is imported from a cache that lies there
     sys.exit(main())

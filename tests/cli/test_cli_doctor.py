@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import sqlite3
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -346,7 +347,7 @@ def test_what_is_wrong_with_the_installation(tmp_path, monkeypatch):
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho 9.9.9\necho jax._src.compiler.compile_or_get_cached is gone\n")
     other.chmod(0o755)
-    monkeypatch.setattr(installation.sys, "executable", str(other))
+    monkeypatch.setattr(sys, "executable", str(other))
     monkeypatch.setenv("EJCACHE_READONLY", "1")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))

@@ -113,7 +113,7 @@ def test_it_continues_and_reports_each_program(project):
     assert warm("prog.py:step", *given(SHAPES[:1])).status == 0
     (project / "shapes.txt").write_text(f"# calls\n\n{SHAPES[0]}\n{SHAPES[4]}\n")
     failing = ['f32[2] f32[2] mode:="bad"', 'f32[2] f32[2] mode:="die"', "x7[2] f32[2]", "f32[2]@99 f32[2]"]
-    said = warm("prog:step", *given([*failing, "@shapes.txt"]), "-j", "1")
+    said = warm("prog.py:step", *given([*failing, "@shapes.txt"]), "-j", "1")
     assert said.status == 1
     assert said.lines == [
         'step f32[2] f32[2] mode:="bad": failed: ValueError: no such mode',
@@ -129,17 +129,17 @@ def test_it_continues_and_reports_each_program(project):
 
 def test_a_function_that_calls_warm(project):
     """Without --shapes the function is called, and says what to compile in Python; PyTrees are possible so."""
-    said = warm("prog:programs", "--json").json
+    said = warm("prog.py:programs", "--json").json
     assert [(p["program"], p["outcome"]) for p in said["programs"]] == [
         ("jit_plain", "compiled"), ("jit__lambda", "compiled"),
     ]  # fmt: skip
-    assert warm("prog:programs", "--json").json["hit"] == 2
-    assert warm("prog:Model.plain", "--shapes", "f32[3]", "--json").json["hit"] == 1
+    assert warm("prog.py:programs", "--json").json["hit"] == 2
+    assert warm("prog.py:Model.plain", "--shapes", "f32[3]", "--json").json["hit"] == 1
 
 
 def test_what_is_too_quick_is_said(project):
     """What a floor leaves out is not stored, and the line says why."""
-    said = ejcache("warm", "prog:step", *given(SHAPES[:1]), "--dir", "cache", "--min-compile-seconds", "1000")
+    said = ejcache("warm", "prog.py:step", *given(SHAPES[:1]), "--dir", "cache", "--min-compile-seconds", "1000")
     assert said.status == 0
     assert "not stored: it compiled in less than the minimum compile time" in said.lines[0]
 
@@ -147,18 +147,18 @@ def test_what_is_too_quick_is_said(project):
 @pytest.mark.parametrize(
     ("arguments", "status", "complaint"),
     [
-        (["prog:step"], 2, "prog:step is jitted; --shapes say for which arguments to compile it"),
-        (["prog:nothing"], 2, "called ejcache.warm for nothing"),
-        (["prog:none", "--shapes", "f32[]"], 2, "prog has no none"),
+        (["prog.py:step"], 2, "prog.py:step is jitted; --shapes say for which arguments to compile it"),
+        (["prog.py:nothing"], 2, "called ejcache.warm for nothing"),
+        (["prog.py:none", "--shapes", "f32[]"], 2, "prog has no none"),
         (["none:step", "--shapes", "f32[]"], 2, "there is no module none"),
         (["none.py:step", "--shapes", "f32[]"], 2, "there is no file none.py"),
-        (["prog:os", "--shapes", "f32[]"], 2, "prog:os is not a function"),
-        (["broken:f", "--shapes", "f32[]"], 1, "cannot be imported: ZeroDivisionError: division by zero"),
-        (["ending:f", "--shapes", "f32[]"], 1, "ends its process with exit status 7 when it is imported"),
-        (["prog:step", "--shapes", "f32[2"], 2, "--shapes cannot be 'f32[2'"),
-        (["prog:step", "--shapes", "@none.txt"], 2, "the file cannot be read"),
-        (["prog:step", "--shapes", "f32[]", "-j", "0"], 2, "--jobs cannot be 0"),
-        (["prog:step", "f32[]"], 2, "arguments are for scripts; give --shapes for prog:step"),
+        (["prog.py:os", "--shapes", "f32[]"], 2, "prog.py:os is not a function"),
+        (["broken.py:f", "--shapes", "f32[]"], 1, "cannot be imported: ZeroDivisionError: division by zero"),
+        (["ending.py:f", "--shapes", "f32[]"], 1, "ends its process with exit status 7 when it is imported"),
+        (["prog.py:step", "--shapes", "f32[2"], 2, "--shapes cannot be 'f32[2'"),
+        (["prog.py:step", "--shapes", "@none.txt"], 2, "the file cannot be read"),
+        (["prog.py:step", "--shapes", "f32[]", "-j", "0"], 2, "--jobs cannot be 0"),
+        (["prog.py:step", "f32[]"], 2, "arguments are for scripts; give --shapes for prog.py:step"),
         (["--shapes", "f32[]", "prog.py"], 2, "prog.py is a script"),
         (["none.py"], 2, "there is no script none.py"),
     ],
@@ -190,7 +190,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(project):
     code = f"{INTERRUPTIBLE}\nimport sys\nfrom ejcache.cli.main import main\nsys.exit(main())"
     options = ["--dir", "cache", "--min-compile-seconds", "0", "-j", "1"]
     child = subprocess.Popen(
-        [sys.executable, "-c", code, "warm", "prog:step", *shapes, *options],
+        [sys.executable, "-c", code, "warm", "prog.py:step", *shapes, *options],
         cwd=project,
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=subprocess.PIPE,
@@ -204,7 +204,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(project):
     # The worker holds stderr open: its end means that no process is left.
     child.communicate(timeout=120)
     assert child.returncode == 130
-    assert warm("prog:step", *given(SHAPES[:2]), "--json").json["hit"] == 1
+    assert warm("prog.py:step", *given(SHAPES[:2]), "--json").json["hit"] == 1
 
 
 @pytest.mark.parametrize(

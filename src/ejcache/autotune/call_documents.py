@@ -17,6 +17,7 @@ import json
 import math
 import operator
 import sys
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +25,10 @@ from ejcache.autotune.call_key import MAPPED, array_text
 from ejcache.autotune.measure.inputs import is_scalar
 from ejcache.autotune.records.json_values import MAIN_MODULES, dtype_name, parse_json
 from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
+from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ejcache.autotune.records.key import RecordKey
 
@@ -139,13 +141,13 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
 class RecordedNames:
     """Imports the objects that a recorded call names, as far as the caller trusts them.
 
-    A person who can write to a store can put any name into a recorded call. So only data types, dataclasses, named
-    tuples and enumerations are made from a recording, and functions only if a trusted module has them.
+    A person who can write to a store can put any name into a recorded call. So no name in it makes a module be
+    imported, and what is made or called is what the trusted modules have, or what the operation annotates.
 
     Args:
-        modules: modules that the caller trusts, by name, or by path for a file that ends in `.py`. They are imported
-            now. Names in other modules are found only if such a module is loaded already. None trusts all names, which
-            is right only for a call that this program recorded itself.
+        modules: modules that the caller trusts, by name, or by path for a file that ends in `.py`, which may import
+            what is beside it. They are imported now. Operations are found in these, and in modules that are loaded
+            already. None trusts all names, which is right only for a call that this program recorded itself.
 
     Raises:
         UsageError: a module cannot be imported.
@@ -153,6 +155,7 @@ class RecordedNames:
 
     def __init__(self, modules: Iterable[str] | None) -> None:
         self._modules: dict[str, Any] | None = None
+        self._annotated: set[type] = set()
         if modules is not None:
             paths = [str(Path(name).resolve()) if name.endswith(".py") else name for name in modules]
             self._modules = {path: _imported(path) for path in paths}
@@ -165,34 +168,70 @@ class RecordedNames:
         """
         where, _, qualname = path.rpartition(":")
         if self._modules is None or where in self._modules:
-            held = _imported(where)
-        elif (held := sys.modules.get(where) or _main_module(where)) is None:
+            held, named = _imported(where), True
+        elif (held := sys.modules.get(where) or _main_module(where)) is not None:
+            named = False
+        else:
             raise UsageError(f"{path} is not used: nobody named its module. If you trust it, add --module {where}")
         try:
             for part in qualname.split("."):
-                held = getattr(held, part)
+                held = getattr(held, part) if named else _own_part(held, part)
         except AttributeError as exc:
             raise UsageError(f"{path} does not exist: {exc}") from exc
         return held
 
+    def trust_annotations(self, function: Callable[..., Any]) -> None:
+        """Find the types that this function annotates, and those that dataclasses among them annotate, as well."""
+        self._annotated |= _annotated_types(function)
+
     def find_type(self, path: str) -> Any:
-        """The dataclass, named tuple or enumeration at `path`; raises as `find` does, and for any other object."""
+        """The dataclass, named tuple or enumeration at `path`; raises as `find_function` does, and for others."""
         found = self.find(path)
         if isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             if dataclasses.is_dataclass(found) or is_named_tuple or issubclass(found, enum.Enum):
-                return found
+                return found if found in self._annotated else self._trusted(found, path)
         raise UsageError(f"{path} is not a dataclass, a named tuple or an enumeration")
 
     def find_function(self, path: str) -> Any:
         """The function or class at `path`, which a trusted module must have; raises as `find` does."""
-        found = self.find(path)
+        return self._trusted(self.find(path), path)
+
+    def _trusted(self, found: Any, path: str) -> Any:
         trusted = self._modules
-        if trusted is None or any(found is held for module in trusted.values() for held in vars(module).values()):
+        if trusted is None or path.rpartition(":")[0] in trusted:
+            return found
+        if any(found is held for module in trusted.values() for held in vars(module).values()):
             return found
         raise UsageError(
             f"{path} is not used: no trusted module has it. If you trust one that has, add it with --module"
         )
+
+
+def _own_part(held: Any, name: str) -> Any:
+    """What a module or a class has under a name; `getattr` would have some modules import another one."""
+    try:
+        return vars(held)[name]
+    except (KeyError, TypeError) as exc:
+        raise AttributeError(f"{held!r} has no {name}") from exc
+
+
+def _annotated_types(function: Callable[..., Any]) -> set[type]:
+    found: set[type] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        try:
+            hints = list(typing.get_type_hints(waiting.pop()).values())
+        except Exception as exc:  # annotations are code of the program's
+            log.debug("ejcache: the annotations of %r cannot be read: %s", function, exc)
+            continue
+        while hints:
+            hint = hints.pop()
+            hints += typing.get_args(hint)
+            if isinstance(hint, type) and hint not in found:
+                found.add(hint)
+                waiting.append(hint)
+    return found
 
 
 def arguments_of(call: dict[str, Any], names: RecordedNames) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -304,6 +343,8 @@ def _module_of_file(path: str) -> Any:
     held = sys.modules.get(_MAIN)
     if held is not None and held.__file__ == path:
         return held
+    if (beside := str(Path(path).parent)) not in sys.path:
+        sys.path.insert(0, beside)  # as Python does for a script
     spec = importlib.util.spec_from_file_location(_MAIN, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

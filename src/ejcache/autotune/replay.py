@@ -147,8 +147,10 @@ def tunable(call: dict[str, Any], names: RecordedNames) -> BoundCall | Invocatio
         operation = names.find(str(how["object"]))
         if not isinstance(operation, Autotuned):
             raise UsageError(f"{how['object']} is not autotuned any more")
+        names.trust_annotations(operation.function)
         return operation.bound(*arguments_of(call, names))
     if how.get("kind") == "ejkernel":
         kernel, executor = recorded_kernel(how, names)
+        names.trust_annotations(kernel.run)
         return recorded_invocation(kernel, executor, *arguments_of(call, names))
     raise UsageError(f"a call of kind {how.get('kind')!r} cannot be replayed")

@@ -17,10 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["WorkerProcess", "WorkerProcesses", "answering", "how_it_ended"]
+__all__ = ["WorkerProcess", "WorkerProcesses", "answering", "how_it_ended", "python_of_ours"]
 
 _LARGEST_READ: Final = 65536
 _END_SECONDS: Final = 60.0
+
+
+def python_of_ours(*arguments: str) -> list[str]:
+    """The command of a process of ours: this Python, which imports nothing from the working directory (`-P`)."""
+    return [sys.executable, "-P", *arguments]
 
 
 class Answer(Protocol):
@@ -52,7 +57,7 @@ def how_it_ended(status: int) -> str:
 
 
 class WorkerProcess:
-    """One child, `python -m MODULE ARGUMENTS`.
+    """One child, `python -P -m MODULE ARGUMENTS`.
 
     Args:
         command: the module and its arguments.
@@ -64,7 +69,7 @@ class WorkerProcess:
 
     def __init__(self, *command: str, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *command],
+            python_of_ours("-m", *command),
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

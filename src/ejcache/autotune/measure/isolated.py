@@ -11,10 +11,12 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from ejcache.autotune.records.record import Status
 from ejcache.settings.environment import child_environment
+from ejcache.util.worker_processes import python_of_ours
 
 __all__ = ["ANSWER", "TOOK_TOO_LONG", "screened"]
 
@@ -38,10 +40,12 @@ def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tup
     """
     # A second process on a GPU would find no memory, because JAX takes nearly all of it at the start.
     env = child_environment({"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "EJCACHE_AUTOTUNE_RECORD": "0"})
+    # Not the working directory, which "" stands for, but what the call's own modules were imported from.
+    path = list(dict.fromkeys([*filter(None, sys.path), *_places_of_names(call)]))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", _PROGRAM],
-            input=json.dumps({"call": call, "configuration": configuration, "path": sys.path, "timeout": timeout}),
+            python_of_ours("-m", _PROGRAM),
+            input=json.dumps({"call": call, "configuration": configuration, "path": path, "timeout": timeout}),
             env=env,
             capture_output=True,
             text=True,
@@ -60,3 +64,16 @@ def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tup
         return Status.CRASHED, f"it ended its process with {signal.Signals(-done.returncode).name}"
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     return Status.CRASHED, f"it ended its process with status {done.returncode}: {last}"[:_LENGTH]
+
+
+def _places_of_names(call: Any) -> list[str]:
+    """The directories from which the loaded modules were imported that a call names as `module:name`."""
+    if isinstance(call, dict | list):
+        items = call.values() if isinstance(call, dict) else call
+        return [place for item in items for place in _places_of_names(item)]
+    name = call.rpartition(":")[0].partition(".")[0] if isinstance(call, str) else ""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if not file:
+        return []
+    return [str(Path(file).parent.parent if hasattr(module, "__path__") else Path(file).parent)]

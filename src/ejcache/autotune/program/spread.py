@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from ejcache.autotune.records.record import decode_record
 from ejcache.autotune.replay import TunedCall, TuningOutcome
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.environment import child_environment
-from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
+from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended, python_of_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +77,7 @@ class _Place:
 
 def _places() -> list[_Place]:
     """The devices of this host. They are counted in a process of its own, because a process may keep what it sees."""
-    command = [sys.executable, "-m", _PROGRAM, "devices"]
+    command = python_of_ours("-m", _PROGRAM, "devices")
     done = subprocess.run(command, env=_environment({}), stdout=subprocess.PIPE, text=True, check=False)
     try:
         found = json.loads(done.stdout)

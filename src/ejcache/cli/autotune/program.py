@@ -52,9 +52,11 @@ def run_recorded(
     changes = {"EJCACHE_AUTOTUNE_RECORD": place, "EJCACHE_AUTOTUNE_POLICY": "heuristics"}
     if directory is not None:
         changes["EJCACHE_AUTOTUNE_DIR"] = directory
+    # As Python does for the program, so that its modules can be imported for the measurements.
     if Path(program[0]).is_file():
-        # As Python does for the script, so that its modules can be imported for the measurements.
         sys.path.insert(0, str(Path(program[0]).resolve().parent))
+    elif program[0] == "-m":
+        sys.path.insert(0, str(Path.cwd()))
     child = subprocess.Popen(command, env=child_environment(changes), stdout=2 if quiet else None)
     try:
         return child.wait(seconds)

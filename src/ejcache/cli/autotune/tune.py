@@ -73,9 +73,6 @@ def run(
     """
     from ejcache.stores.documents import open_documents
 
-    # A program's own modules are imported from the working directory.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     _check(recorded, module, program)
     options = _Options(directory, None if program else module or (), force, unsure or bool(program), spread)
     failed = False

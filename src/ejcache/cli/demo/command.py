@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from ejcache.cli.options import Dir, Json, MinCompileSeconds, count
 from ejcache.cli.target import open_target
 from ejcache.errors import UsageError
 from ejcache.util.units import format_size
+from ejcache.util.worker_processes import python_of_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def _cache_url(directory: str | None) -> Iterator[str]:
 
 def _run(scratch: Path, cache: str, *, blocks: int, min_compile_seconds: str) -> dict[str, Any]:
     measured, report = scratch / "measured.json", scratch / "report.json"
-    command = [sys.executable, "-m", "ejcache", "run", "--dir", cache, "--report", str(report)]
+    command = [*python_of_ours("-m", "ejcache"), "run", "--dir", cache, "--report", str(report)]
     command += ["--min-compile-seconds", min_compile_seconds, str(_PROGRAM), str(measured), str(blocks)]
     began = time.perf_counter()
     finished = subprocess.run(command, check=False)

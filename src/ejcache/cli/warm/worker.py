@@ -89,10 +89,11 @@ def _function(target: str) -> Callable[..., Any]:
             raise UsageError(f"there is no file {where}")
         sys.path[:0] = [str(path.parent)]
         where = path.stem
-    else:
-        sys.path[:0] = [str(Path.cwd())]
-        if _is_absent(where):
-            raise UsageError(f"there is no module {where}")
+    elif _is_absent(where):
+        raise UsageError(
+            f"there is no module {where} on Python's path: install it, put its directory into PYTHONPATH, or name its"
+            f" file, as in {where}.py:{names}"
+        )
     found: Any = importlib.import_module(where)
     if path is not None and path != Path(found.__file__ or ""):
         raise UsageError(f"{path.name} has the name of another module, {found.__file__}")

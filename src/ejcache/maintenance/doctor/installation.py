@@ -7,11 +7,11 @@ import importlib.metadata
 import importlib.util
 import resource
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 from ejcache.maintenance.doctor.checkup import fine, skipped, warning
 from ejcache.settings.environment import environment_variable
+from ejcache.util.worker_processes import python_of_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def check_installation(settings: Settings) -> Iterator[Check]:
     Args:
         settings: the settings of this command.
     """
-    yield _jax(sys.executable)
+    yield _jax(tuple(python_of_ours("-c", _ASK_JAX)))
     yield _plug_in()
     problems = "; ".join(str(problem) for problem in settings.problems)
     if problems:
@@ -55,12 +55,10 @@ def check_installation(settings: Settings) -> Iterator[Check]:
 
 
 @functools.cache
-def _jax(python: str) -> Check:
+def _jax(command: tuple[str, ...]) -> Check:
     """Asked in another process: the command line does not import JAX."""
     try:
-        done = subprocess.run(
-            [python, "-c", _ASK_JAX], capture_output=True, text=True, timeout=_JAX_SECONDS, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_JAX_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as exc:
         return skipped("JAX", f"JAX could not be imported to look at it: {exc}")
     version, _, rest = done.stdout.partition("\n")
@@ -68,7 +66,7 @@ def _jax(python: str) -> Check:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return warning("JAX", f"import jax fails: {why}", "repair the installation of JAX")
     if version == "absent":
-        return skipped("JAX", f"JAX is not installed for {python}")
+        return skipped("JAX", f"JAX is not installed for {command[0]}")
     if rest.strip():
         return warning(
             "JAX",
