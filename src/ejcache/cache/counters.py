@@ -55,6 +55,8 @@ class Miss(StrEnum):
     """The cache is switched off."""
     QUICK = "quick"
     """It compiled so quickly on this host before that shared storage was not asked."""
+    NO_DEVICES = "no_devices"
+    """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
 
 
 class Skip(StrEnum):

@@ -20,6 +20,7 @@ _REASONS: Final[dict[str, str]] = {
     Miss.ERROR: "the storage could not be read",
     Miss.DISABLED: "the cache is switched off",
     Miss.QUICK: "it is known to compile too quickly to be published, so shared storage was not asked",
+    Miss.NO_DEVICES: "its entry is for devices that this process does not have, so its caller compiled it again",
 }
 
 _SKIPS: Final = {

@@ -9,6 +9,7 @@ if two fresh compilations agree with each other and differ from it.
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ejcache.jax_integration.seam import patch as seam
@@ -16,9 +17,11 @@ from ejcache.jax_integration.seam import patch as seam
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.jax_integration.program import Loaded
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.program import Loaded, LoweredProgram
+    from ejcache.settings.resolve import Settings
 
-__all__ = ["Comparison", "StoredExecutable", "compare", "serialized"]
+__all__ = ["Comparison", "StoredExecutable", "check", "compare", "serialized"]
 
 
 class Comparison(Enum):
@@ -43,6 +46,25 @@ class StoredExecutable:
         self.key = loaded.key
         self.raw = loaded.raw
         self.program = _program(loaded.executable)
+
+
+def check(
+    stored: StoredExecutable, program: LoweredProgram, fresh: Any, cache: CachePolicy, settings: Settings
+) -> None:
+    """Compare `stored` with a fresh executable of its program; quarantine its entry if it is another program.
+
+    Raises:
+        Exception: JAX's own error for that, if `jax_compilation_cache_check_contents` is set.
+    """
+    result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
+    cache.count_check(result.value)
+    if result is not Comparison.DIFFERENT:
+        return
+    cache.quarantine(stored.key, settings)
+    cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
+    if settings.check_contents:
+        # As in JAX: a program that asks for the check gets the error, whatever `raise_persistent_cache_errors` is.
+        raise seam.verification_error(stored.key, stored.raw, serialized(fresh) or b"")
 
 
 def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:

@@ -75,6 +75,7 @@ class Compilation:
         cache: the cache that these settings ask for.
         device_ids: the ids of the program's devices, in their order.
         ranks: the processes that take part in the program, ascending.
+        for_others: the client has no devices: the result is stored, and another process loads it.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_asked_here_only: shared storage is not asked for it.
@@ -95,6 +96,7 @@ class Compilation:
         cache: CachePolicy,
         device_ids: tuple[int, ...],
         ranks: tuple[int, ...],
+        for_others: bool = False,
         has_profile: bool = False,
     ) -> None:
         self.key = key
@@ -103,6 +105,7 @@ class Compilation:
         self.cache = cache
         self.device_ids = device_ids
         self.ranks = ranks
+        self.for_others = for_others
         self.has_profile = has_profile
         self.profile: Profile | None = None
         self.is_asked_here_only = False

@@ -29,7 +29,8 @@ from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination import coordination_client, process_index
-from ejcache.jax_integration.warm_start.state import is_forbidden
+from ejcache.jax_integration.warm_start.state import AlreadyStoredError, is_forbidden, stores_only
+from ejcache.jax_integration.warm_start.storing_only import look_for_others
 from ejcache.keys.key import PGLE
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.agreement import RankAgreement
-    from ejcache.jax_integration.checking import StoredExecutable
     from ejcache.jax_integration.pgle import PgleVariants
     from ejcache.jax_integration.program import CompileTarget, LoweredProgram
     from ejcache.jax_integration.publishing import Publisher
@@ -160,12 +160,15 @@ class Compiler:
             cache.report_failure("make a key", exc, settings)
             return Skip.NO_KEY
         participants = list(devices.flat)
+        for_others = not seam.can_load(backend)
         compilation = Compilation(
             key=key,
             settings=settings,
             cache=cache,
             device_ids=tuple(device.id for device in participants),
-            ranks=tuple(sorted({device.process_index for device in participants})),
+            # The processes of absent devices take no part in compiling for them.
+            ranks=(process_index(),) if for_others else tuple(sorted({each.process_index for each in participants})),
+            for_others=for_others,
             has_profile=profile_sentinel is not None and bool(options.executable_build_options.fdo_profile),
         )
         return KeyText.of(compilation)
@@ -187,6 +190,9 @@ class Compiler:
         """The loaded executable and the seconds that it took to compile, or (None, None)."""
         compilation = _compilation_of(key)
         if compilation is None:
+            return None, None
+        if compilation.for_others:
+            compilation.miss = look_for_others(compilation)
             return None, None
         compilation.is_asked_here_only = not is_forbidden() and self._tiny.is_quick(compilation)
         found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
@@ -319,7 +325,7 @@ class Compiler:
     def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
         """Compile a program that spans processes on the first of them, and load its result on the others."""
         compilation, coordination = _compilation_of(key), coordination_client()
-        if compilation is None or coordination is None:
+        if compilation is None or coordination is None or compilation.for_others:
             return self.compile(key, program)
         executable = self._sharing.cached(compilation, program)
         if executable is not None:
@@ -344,6 +350,8 @@ class Compiler:
         target = program.target
         if (
             compilation.to_check is not None
+            # Who wants the executable itself cannot take another process's.
+            or (compilation.for_others and not stores_only())
             or compilation.text in compilation.unloadable
             or _holds_callbacks(program)
             # The ranks of one program meet in it; they must not wait for each other here.
@@ -362,6 +370,9 @@ class Compiler:
             return own[0]
 
         def lookup() -> Loaded | None:
+            if compilation.for_others:
+                look_for_others(compilation)
+                return None
             found = self._look_up(compilation, compilation.text, target)
             return found if isinstance(found, Loaded) else None
 
@@ -375,6 +386,8 @@ class Compiler:
                 # What was not compiled here was found.
                 left_entry=lambda: compilation.is_stored or not own,
             )
+        except AlreadyStoredError:
+            raise
         except Exception as exc:
             if own and isinstance(own[0], BaseException):
                 raise own[0] from own[0].__cause__
@@ -400,16 +413,22 @@ class Compiler:
         self._collect_xla_caches()
         if _holds_callbacks(program):
             self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
+        elif compilation.miss is Miss.NO_DEVICES:
+            compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
+            self._publisher.skip(compilation, program, Skip.DUPLICATE, seconds)
         elif compilation.to_check is not None:
             compilation.cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
-            self._check(compilation, compilation.to_check, program, executable)
+            from ejcache.jax_integration.checking import check
+
+            self._checked.add(compilation.to_check.key)
+            check(compilation.to_check, program, executable, compilation.cache, compilation.settings)
         else:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
             skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
             compilation.is_stored = skip in {None, Skip.DUPLICATE}
             if compilation.is_stored:
                 note_made(executable, compilation.text, program.target)
-            if skip in {None, Skip.QUICK, Skip.DUPLICATE}:
+            if skip in {None, Skip.QUICK, Skip.DUPLICATE} and not compilation.for_others:
                 self.preloader.note(compilation, program.target, seconds=seconds, stored=skip is not Skip.QUICK)
         return executable
 
@@ -443,21 +462,6 @@ class Compiler:
             return False
         self._hits_seen += 1
         return self._hits_seen % every == 0
-
-    def _check(self, compilation: Compilation, stored: StoredExecutable, program: LoweredProgram, fresh: Any) -> None:
-        from ejcache.jax_integration.checking import Comparison, compare, serialized
-
-        result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
-        cache, settings = compilation.cache, compilation.settings
-        self._checked.add(stored.key)
-        cache.count_check(result.value)
-        if result is not Comparison.DIFFERENT:
-            return
-        cache.quarantine(stored.key, settings)
-        cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
-        if settings.check_contents:
-            # As in JAX: a program that asks for the check gets the error, whatever `raise_persistent_cache_errors` is.
-            raise seam.verification_error(stored.key, stored.raw, serialized(fresh) or b"")
 
     # -- beside compilations ---------------------------------------------------------------------------------------
 

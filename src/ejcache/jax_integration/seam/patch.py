@@ -437,6 +437,11 @@ def can_serialize(backend: Any) -> bool:
     )
 
 
+def can_load(backend: Any) -> bool:
+    """Whether this client has devices to load an executable on; a client of a mere topology has none."""
+    return bool(backend.local_device_count())
+
+
 def record_event(name: str) -> None:
     """A monitoring event of JAX's, for those who listen."""
     jax_monitoring.record_event(name)

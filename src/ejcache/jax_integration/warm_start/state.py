@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import CompileForbiddenError
 
-__all__ = ["enter", "is_forbidden", "leave", "refuse_tuning"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["AlreadyStoredError", "enter", "is_forbidden", "leave", "refuse_tuning", "stores_only", "storing_only"]
+
+
+class AlreadyStoredError(Exception):
+    """The program is stored, and its caller wants no more than that."""
 
 
 class _Entered(threading.local):
-    """How many blocks this thread is in."""
+    """How many blocks this thread is in, and whether it compiles only to store."""
 
     blocks = 0
+    stores_only = False
 
 
 _here: Final = _Entered()
@@ -40,6 +49,21 @@ def leave(*, everywhere: bool) -> None:
 def is_forbidden() -> bool:
     """Whether this thread may not compile now."""
     return bool(_here.blocks or _everywhere)
+
+
+def stores_only() -> bool:
+    """Whether this thread compiles only to store: it needs no executable if there is an entry."""
+    return _here.stores_only
+
+
+@contextlib.contextmanager
+def storing_only() -> Iterator[None]:
+    """In this block, a program for absent devices that is stored already raises AlreadyStoredError."""
+    before, _here.stores_only = _here.stores_only, True
+    try:
+        yield
+    finally:
+        _here.stores_only = before
 
 
 def refuse_tuning(operation: str) -> None:
