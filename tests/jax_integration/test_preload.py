@@ -359,6 +359,23 @@ def test_another_cache_is_not_preloaded_from_this_one(directory, tmp_path):
         assert (cache.stats().hits, other.stats().misses) == (0, 1)
 
 
+def test_a_program_that_clears_its_backends_begins_with_none(program, directory):
+    """What the next backend holds is what the program compiled for it; the first one's profile and results stay."""
+    clearing = """
+        import jax.extend, jax._src.api
+        for _ in range(2):
+            assert float(jax.jit(lambda x: jax.numpy.tanh(x) * 3)(1.0)) > 2
+            jax._src.api.clear_backends()
+            assert jax.extend.backend.get_backend().live_executables() == []
+    """
+    program(clearing)
+    before = profiles(directory)
+    counted, _ = program(LOADED, clearing)
+    assert counted["preload_hits"] == 1
+    assert counted["hits"] == 3
+    assert profiles(directory).keys() == before.keys()
+
+
 def test_quick_programs_are_in_the_profile_and_are_not_loaded(directory, loads):
     """They are marked, because no storage has them."""
     with ejcache.enable(directory, min_compile_seconds=1000):

@@ -54,13 +54,15 @@ class _Run:
 
     Attributes:
         client: the backend; not kept alive, because a program may clear its backends and make new ones.
+        platform: of the backend.
         planned: set when the profile was read, and it is known what will be loaded ahead.
         environment: names what compiles and runs the programs; empty until it is known.
         uses: by key.
     """
 
-    def __init__(self, client: weakref.ref[Any]) -> None:
-        self.client = client
+    def __init__(self, client: Any) -> None:
+        self.client = weakref.ref(client)
+        self.platform = str(client.platform)
         self.planned = threading.Event()
         self.environment = ""
         self.uses: dict[str, ProgramUse] = {}
@@ -99,12 +101,18 @@ class Preloader:
     def begin(self, client: Any) -> None:
         """Preload for this backend; returns as soon as the profile is read, and does nothing if called again.
 
-        A profile on shared storage is read in the background.
+        A profile on shared storage is read in the background. A second backend of a platform means that the program has
+        cleared its backends. It begins with no executable, as it does without ejcache, and nothing is recorded for it.
         """
         if not self._closed and self._run_of(client) is None:
-            run = _Run(weakref.ref(client))
+            run = _Run(client)
+            cleared = any(each.platform == run.platform for each in self._runs)
             self._runs.append(run)
-            if "://" in str(self._settings().cache_dir):
+            if cleared:
+                run.planned.set()
+                # It waits for loads that are under way, and JAX holds its lock here.
+                self._scheduler.submit(self._close_loader)
+            elif "://" in str(self._settings().cache_dir):
                 self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             else:
                 self._prepare(run, at_once=True)
