@@ -9,12 +9,15 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from helpers import ROOT, variables_to_clear
 
 sys.path.insert(0, str(ROOT / "tools"))
 from pod import run_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PROBE = Path(__file__).resolve().parent / "key_probe.py"
 DEVICES = "--xla_force_host_platform_device_count=8"
@@ -108,16 +111,20 @@ def side(program: str = "step", /, *, process: Process | None = None, **options:
     return Side(Case(program, arguments=arguments, **fields), process or Process())
 
 
-def measure(pairs: list[Pair]) -> list[Measured]:
-    """Make the keys of all sides, each process once, and compare them."""
+def make_keys(sides: Iterable[Side]) -> dict[tuple[Process, Case], dict[str, Any]]:
+    """Make the keys of all sides, each process once."""
     groups: dict[Process, list[Case]] = {}
-    for pair in pairs:
-        for one in (pair.one, pair.other):
-            cases = groups.setdefault(one.process, [])
-            if one.case not in cases:
-                cases.append(one.case)
+    for one in sides:
+        cases = groups.setdefault(one.process, [])
+        if one.case not in cases:
+            cases.append(one.case)
     with tempfile.TemporaryDirectory(prefix="keys-") as scratch:
-        found = _run(groups, Path(scratch))
+        return _run(groups, Path(scratch))
+
+
+def measure(pairs: list[Pair]) -> list[Measured]:
+    """Make the keys of all sides, and compare them."""
+    found = make_keys(one for pair in pairs for one in (pair.one, pair.other))
     measured = []
     for pair in pairs:
         one, other = (found[one.process, one.case] for one in (pair.one, pair.other))

@@ -329,3 +329,13 @@ def collective_order(*, axis="x"):
     spec = P(None if axis == "x" else "x", None if axis == "y" else "y")
     body = jax.shard_map(collective_order, mesh=mesh, in_specs=P("x", "y"), out_specs=spec)
     return jax.jit(body), (array(4, 4, sharding=NamedSharding(mesh, P("x", "y"))),)
+
+
+def factored(*, spread=False):
+    """LAPACK's Cholesky factors of a batch of matrices, which a mesh may share."""
+    sharding = NamedSharding(mesh_of((0, 1), (2,), ("x",)), P("x")) if spread else None
+
+    def factored(x):
+        return jnp.linalg.cholesky(x), jnp.linalg.eigh(x)[0]
+
+    return jax.jit(factored), (array(8, 4, 4, sharding=sharding),)

@@ -39,6 +39,8 @@ _SKIPS: Final = {
     Skip.DISABLED: "the cache is switched off",
     Skip.ERROR: "the storage could not be written",
     Skip.FORBIDDEN: "it was not compiled, because the program forbids compilations (ejcache.forbid_compile)",
+    Skip.HLO_PASS: "it is compiled with an HLO pass that no key can describe, or that was registered before ejcache "
+    "was enabled",
 }
 
 

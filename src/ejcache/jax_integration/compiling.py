@@ -23,7 +23,7 @@ from ejcache.cache.policy import Lookup
 from ejcache.jax_integration.compilation import Compilation, KeyText, StoredKey
 from ejcache.jax_integration.direct.made import note_made
 from ejcache.jax_integration.lowering.compile_time import TinyPrograms, is_worth_requests
-from ejcache.jax_integration.lowering.key import PointerError, alternative_key, make_key, short_digest
+from ejcache.jax_integration.lowering.key import UnkeyableError, alternative_key, make_key, short_digest
 from ejcache.jax_integration.origins import ExecutableOrigins
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded
@@ -51,14 +51,6 @@ __all__ = ["Compiler"]
 
 _PLATFORMS_WITH_CACHES: Final = frozenset({"cuda", "gpu", "rocm", "sycl"})
 """The platforms on which XLA has caches of its own."""
-_POINTERS: Final = {
-    Skip.PARTITIONING: "uses custom_partitioning, whose Python function has no identity outside this process, so it is "
-    "compiled anew every time. If it does not change between runs, set "
-    "jax_remove_custom_partitioning_ptr_from_cache_key; or use shard_map instead",
-    Skip.INSPECTION: "inspects shardings (jax.debug.inspect_array_sharding, visualize_array_sharding) with a Python "
-    "function that is called while it compiles, so it is compiled anew every time; take that out to have it cached",
-}
-"""What is logged about programs that hold the address of a Python function."""
 
 
 class Compiler:
@@ -149,10 +141,10 @@ class Compiler:
                 profile_sentinel=profile_sentinel,
                 settings=settings,
             )
-        except PointerError as exc:
+        except UnkeyableError as exc:
             name = seam.module_name(module)
             self._publisher.skip_without_key(cache, settings, name, exc.skip)
-            cache.warn(exc.skip.value, f"{name} {_POINTERS[exc.skip]}")
+            cache.warn(exc.skip.value, f"{name} {exc}")
             return exc.skip
         except Exception as exc:
             # A program that has no key is compiled without the cache, as in JAX.

@@ -24,7 +24,11 @@ _WORDS: Final = {
     "arguments": "the flags on the command line",
     "threads": "the number of threads that XLA has on this host",
     "custom_hook": "the custom key hook",
+    "hlo_passes": "the registered HLO passes",
+    "partitioned_calls": "the custom calls that are registered as batch partitionable",
 }
+_ABSENT: Final = frozenset({"hlo_passes", "partitioned_calls"})
+"""Components that a key has only if there is something to say."""
 _VARIABLE: Final = re.compile(r"^([A-Z_][A-Z0-9_]*)=(.*)$", re.DOTALL)
 _DEVICE: Final = re.compile(r"^(.*?) process (\d+) device (\d+)")
 _COUNTS: Final = frozenset({"num_partitions", "num_replicas", "use_spmd_partitioning"})
@@ -86,7 +90,9 @@ def environment_differences(before: Identity, after: Identity) -> list[Differenc
     found = _versions(before, after, changed) + _machine(before, after, changed)
     for name, words in _WORDS.items():
         if name in changed:
-            found.append(Difference(name, _valued(name, words, before.details.get(name), after.details.get(name))))
+            absent = "" if name in _ABSENT else None
+            values = before.details.get(name, absent), after.details.get(name, absent)
+            found.append(Difference(name, _valued(name, words, *values)))
     if "variables" in changed:
         found += _variables(before.details.get("variables"), after.details.get("variables"))
     found += _notes(before, after, devices="devices" in changed)
@@ -148,7 +154,7 @@ def _devices(text: str) -> Counter[str]:
 def _valued(name: str, words: str, before: str | None, after: str | None) -> str:
     if before is None or after is None:
         return f"{words} changed"
-    if name in {"overrides", "arguments"}:
+    if name in {"overrides", "arguments", *_ABSENT}:
         # Overrides say the type of each value: `name=bool:True`.
         old, new = (re.sub(r"=(?:bool|int|float|str):", "=", text).splitlines() for text in (before, after))
         return f"{words} changed: {_listed(old, new)}"

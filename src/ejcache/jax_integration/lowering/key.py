@@ -17,6 +17,12 @@ from ejcache.jax_integration.lowering.components import (
     text_digest,
 )
 from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.lowering.registered import (
+    UnkeyableError,
+    partitioning_component,
+    pass_component,
+    registrations,
+)
 from ejcache.jax_integration.lowering.toolchain import cpu_identity, cpu_threads, native_libraries
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.contexts import note_lowered
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEY_FORMAT",
-    "PointerError",
+    "UnkeyableError",
     "alternative_key",
     "compiler_environment",
     "make_key",
@@ -38,18 +44,15 @@ __all__ = [
 
 KEY_FORMAT: Final = "2"
 """Part of every key; a new number makes every older entry unreachable."""
-
-
-class PointerError(Exception):
-    """The program holds the address of a Python function, so its key would have no meaning in another process.
-
-    Attributes:
-        skip: the kind of function.
-    """
-
-    def __init__(self, skip: Skip) -> None:
-        super().__init__(skip.value)
-        self.skip = skip
+_PARTITIONING: Final = (
+    "uses custom_partitioning, whose Python function has no identity outside this process, so it is compiled anew "
+    "every time. If it does not change between runs, set jax_remove_custom_partitioning_ptr_from_cache_key; or use "
+    "shard_map instead"
+)
+_INSPECTION: Final = (
+    "inspects shardings (jax.debug.inspect_array_sharding, visualize_array_sharding) with a Python function that is "
+    "called while it compiles, so it is compiled anew every time; take that out to have it cached"
+)
 
 
 def make_key(
@@ -70,7 +73,8 @@ def make_key(
         settings: what counts.
 
     Raises:
-        PointerError: the program holds a pointer, and the settings do not say to ignore it.
+        UnkeyableError: a Python function takes part in compiling it that a key cannot name, and the settings do not say
+            to ignore that.
     """
     platform = str(backend.platform)
     computation = digest_module(
@@ -80,13 +84,20 @@ def make_key(
     )
     note_lowered(module, computation.size)
     if computation.custom_partitionings and not settings.remove_custom_partitioning_ptr:
-        raise PointerError(Skip.PARTITIONING)
+        raise UnkeyableError(Skip.PARTITIONING, _PARTITIONING)
     if computation.inspections:
         # No setting excuses this one: a hit would not call the function.
-        raise PointerError(Skip.INSPECTION)
+        raise UnkeyableError(Skip.INSPECTION, _INSPECTION)
     chosen = option_components(options, profile_sentinel=profile_sentinel)
     participants = device_components(devices.ravel().tolist(), backend)
     readable = _readable(backend, settings, chosen, participants)
+    registered = {
+        "hlo_passes": pass_component(),
+        "partitioned_calls": partitioning_component(
+            computation, devices=devices.size, ignore_functions=settings.remove_custom_partitioning_ptr
+        ),
+    }
+    readable |= {name: text for name, text in registered.items() if text}
     components = {
         "format": KEY_FORMAT,
         "computation": computation.digest,
@@ -166,6 +177,9 @@ def program_independent_parts(backend: Any, settings: Settings) -> tuple[str, ..
 
     What leads to a key without lowering the program holds only where these are the same. They are stricter than a key:
     the host's CPU counts for every platform.
+
+    Raises:
+        UnkeyableError: a Python function takes part in every compilation that no key could name.
     """
     participants = device_components(list(backend.devices()), backend)
     return (
@@ -177,4 +191,5 @@ def program_independent_parts(backend: Any, settings: Settings) -> tuple[str, ..
         environment_components(str(backend.platform)).arguments,
         seam.custom_hook(),
         f"{settings.include_metadata_in_key} {settings.remove_custom_partitioning_ptr} {settings.source_file_regex}",
+        *registrations(),
     )

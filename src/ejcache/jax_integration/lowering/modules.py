@@ -31,6 +31,10 @@ _REFERENCES: Final = {
     "stablehlo.custom_call": "called_computations",
 }
 
+# Where a custom call says how many of its dimensions are batch dimensions.
+_FRONTEND: Final = "mhlo.frontend_attributes"
+_BATCH_DIMENSIONS: Final = "num_batch_dims"
+
 # The attribute of computations that an accelerator's program runs on the host.
 _HOST_CODE: Final = b"_xla_compute_type"
 
@@ -47,6 +51,8 @@ class ModuleDigest(NamedTuple):
             compiles; the digest depends on these pointers, too.
         size: bytes of its canonical form, its private functions included; an idea of how long it takes to compile.
         host_code: parts of it are compiled for the host, whatever the platform is.
+        custom_calls: the targets of its custom calls.
+        batched_calls: those that say how many of their dimensions are batch dimensions.
     """
 
     digest: str
@@ -55,6 +61,8 @@ class ModuleDigest(NamedTuple):
     inspections: int
     host_code: bool
     size: int
+    custom_calls: frozenset[str]
+    batched_calls: frozenset[str]
 
 
 class _Unexpected(Exception):  # noqa: N818  # control flow within this module
@@ -83,8 +91,16 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
             form, verbatim = "verbatim", str(reason)
         content = work.bytecode(work.clone)
         digest = module_digest(content, form=form)
-        size = len(content) + work.functions_size
-        return ModuleDigest(digest, verbatim, work.custom_partitionings, work.inspections, work.host_code, size)
+        return ModuleDigest(
+            digest,
+            verbatim,
+            work.custom_partitionings,
+            work.inspections,
+            work.host_code,
+            len(content) + work.functions_size,
+            frozenset(work.custom_calls),
+            frozenset(work.batched_calls),
+        )
 
 
 def module_text(module: Any, *, locations: bool = False) -> str:
@@ -102,6 +118,8 @@ class _Work:
         self.inspections = 0
         self.host_code = False
         self.functions_size = 0
+        self.custom_calls: set[str] = set()
+        self.batched_calls: set[str] = set()
         self._metadata = metadata
         self._ignore_custom_partitioning = ignore_custom_partitioning
         self._kernels: KernelStripper | None = None
@@ -202,6 +220,9 @@ class _Work:
     def _canonicalise_custom_call(self, operation: Any) -> None:
         attributes = operation.attributes
         target = ir.StringAttr(attributes["call_target_name"]).value
+        self.custom_calls.add(target)
+        if _FRONTEND in attributes and _BATCH_DIMENSIONS in ir.DictAttr(attributes[_FRONTEND]):
+            self.batched_calls.add(target)
         if target == "CustomSPMDPartitioning":
             self.custom_partitionings += 1
             if self._ignore_custom_partitioning:

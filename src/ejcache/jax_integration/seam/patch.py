@@ -33,6 +33,7 @@ from jax.experimental import serialize_executable as jax_serialization
 from jaxlib import _hlo
 
 from ejcache.jax_integration.program import CompileTarget, LoweredProgram
+from ejcache.jax_integration.seam import registries
 from ejcache.jax_integration.seam.tracebacks import register_our_frames, without_our_frames
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def mismatches() -> list[str]:
         found += [f"jax._src.compiler.{caller} does not call {callee}" for callee in missing]
     states = getattr(jax_config, "config_states", {})
     missing = [flag for flag in _NEEDED_FLAGS if not hasattr(states.get(flag), "_update_global_hook")]
-    return found + [f"the flag {flag} is gone" for flag in missing]
+    return found + [f"the flag {flag} is gone" for flag in missing] + registries.mismatches()
 
 
 def _nothing() -> None:
@@ -307,6 +308,7 @@ def install(hooks: Hooks) -> None:
             _originals[name] = getattr(module, name)
             setattr(module, name, without_our_frames(getattr(replacements, name)))
         register_our_frames()
+        registries.watch()
         _put_cache_object(hooks)
         _patch_pickler(hooks)
 
@@ -337,6 +339,7 @@ def uninstall() -> None:
         for name, function in _originals.items():
             setattr(_module_of(name), name, function)
         _originals.clear()
+        registries.unwatch()
         if isinstance(jax_cache._cache, _CacheObject):
             jax_cache.reset_cache()
 

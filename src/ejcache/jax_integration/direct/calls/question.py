@@ -17,7 +17,7 @@ from ejcache.jax_integration.direct.records import DirectDocument
 from ejcache.jax_integration.direct.shardings import Devices
 from ejcache.jax_integration.direct.signature import call_signature
 from ejcache.jax_integration.direct.values import describe_value
-from ejcache.jax_integration.lowering.key import program_independent_parts
+from ejcache.jax_integration.lowering.key import UnkeyableError, program_independent_parts
 from ejcache.keys.key import direct_record_key
 from ejcache.settings.environment import fixed_hash_seed, variable_digests
 
@@ -104,11 +104,15 @@ def ask(
     """
     devices = Devices(jax.devices()[0].client)
     signature = call_signature(call, devices)
+    try:
+        parts = program_independent_parts(devices.backend, settings)
+    except UnkeyableError as exc:
+        raise RefusedError(str(exc)) from exc
     identity = (
         name,
         code,
         signature.text,
-        *program_independent_parts(devices.backend, settings),
+        *parts,
         jax.__version__,
         _PYTHON,
         _number_context(),

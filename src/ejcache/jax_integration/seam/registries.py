@@ -1,0 +1,230 @@
+"""What a program has registered with JAX that acts when XLA compiles, and that the lowered module does not show.
+
+XLA keeps these registries in C++ and lists none of them. So the Python functions that fill them are replaced by ones
+that also note what is registered. Some things are known of what was registered before:
+
+* Passes over the HLO. CPython counts in the bytecode of a function how often it ran, so JAX's function that registers
+  passes shows whether it was ever called. If it was, it is not known which passes there are.
+* Custom calls that are partitioned by their batch dimensions, or by a Python function. Until JAX looks for plug-ins, it
+  keeps these registrations in a list. What was registered later, but before ejcache was enabled, is not known.
+
+docs/keys.md lists the other registries, and why they need nothing.
+
+Read for this: jax and jaxlib 0.10.2 and 0.12.0.1, `xla_transform.py`, `ffi.py`, `custom_partitioning.py`,
+`xla_bridge.py`, `lax/linalg.py`; XLA's `xla_transform.cc`, `custom_call_batch_partitioner.cc`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from jax._src import lib as jax_lib
+from jax._src import xla_bridge
+from jax._src.lib import xla_client
+
+from ejcache._tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import CodeType
+
+__all__ = ["HloPass", "hlo_passes", "mismatches", "own_batch_targets", "partitioned_calls", "unwatch", "watch"]
+
+_REGISTER: Final = "register_xla_transform"
+_CLEAR: Final = "clear_xla_transform"
+_PLUGIN: Final = "_c_api"
+"""End of the names of those two functions that are for plug-ins; the others are for the CPU."""
+_BATCHED: Final = "register_custom_call_as_batch_partitionable"
+_PARTITIONED: Final = "register_custom_call_partitioner"
+_OWN_PARTITIONER: Final = "CustomSPMDPartitioning"
+"""What `custom_partitioning` registers: its calls say in the module which Python function partitions them."""
+_OWN_BATCHED: Final = ("gpu_linalg", "gpu_solver", "gpu_sparse", "lapack")
+"""The modules whose custom calls `jax._src.lax.linalg` registers when it is imported."""
+
+
+class HloPass(NamedTuple):
+    """A pass that XLA runs over the HLO of every program.
+
+    Attributes:
+        target: "cpu" or "plugin".
+        stage: the number of the stage of the pipeline.
+        name: as the program gave it.
+        callback: the Python function.
+    """
+
+    target: str
+    stage: int
+    name: str
+    callback: Any
+
+
+class _Seen:
+    """What is known of the registries."""
+
+    def __init__(self) -> None:
+        self.passes: list[HloPass] = []
+        self.all_passes = True
+        self.batched: set[str] = set()
+        self.partitioned: set[str] = set()
+        self.all_calls = True
+
+
+_seen = _Seen()
+_originals: dict[tuple[Any, str], Any] = {}
+
+
+def mismatches() -> list[str]:
+    """How this JAX differs from what is replaced here; empty if it does not."""
+    names = [name for name in dir(_passes_module()) if name.startswith((_REGISTER, _CLEAR))]
+    found = [f"jaxlib has {name}" for name in names if name.replace(_PLUGIN, "") not in {_REGISTER, _CLEAR}]
+    missing = [name for name in (_BATCHED, _PARTITIONED) if not hasattr(xla_client, name)]
+    missing += [name for name in ("_plugin_callbacks", "_plugins_registered") if not hasattr(xla_bridge, name)]
+    return found + [f"{name} is gone" for name in missing]
+
+
+def watch() -> None:
+    """Note from now on what is registered, and find out what can be known of what was registered before."""
+    global _seen
+    _seen = _Seen()
+    registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
+    _seen.all_passes = registering is None or (_can_tell() and not _has_run(registering))
+    # JAX asks plug-ins to register the calls, too, and until it has found the plug-ins it keeps the requests.
+    _seen.all_calls = not xla_bridge._plugins_registered
+    for request in xla_bridge._plugin_callbacks:
+        if isinstance(request, functools.partial):
+            _note_call(getattr(request.func, "__name__", ""), request.args, request.keywords)
+    passes = _passes_module()
+    for name in dir(passes):
+        if name.startswith(_REGISTER):
+            _replace(passes, name, _note_pass)
+        elif name.startswith(_CLEAR):
+            _replace(passes, name, _note_clearing)
+    for name in (_BATCHED, _PARTITIONED):
+        _replace(xla_client, name, _note_call)
+
+
+def unwatch() -> None:
+    """Put JAX's functions back."""
+    for (module, name), original in _originals.items():
+        setattr(module, name, original)
+    _originals.clear()
+
+
+def hlo_passes() -> tuple[HloPass, ...] | None:
+    """The passes that are registered, in their order; None if it is not known which they are."""
+    return tuple(_seen.passes) if _seen.all_passes else None
+
+
+class PartitionedCalls(NamedTuple):
+    """The names of custom calls that XLA partitions in a way that somebody has registered.
+
+    Attributes:
+        batched: by their batch dimensions; without those of JAX's own libraries.
+        by_function: by a Python function.
+        complete: there are no others.
+    """
+
+    batched: frozenset[str]
+    by_function: frozenset[str]
+    complete: bool
+
+
+def partitioned_calls() -> PartitionedCalls:
+    """What is known of how custom calls are partitioned."""
+    batched = frozenset(_seen.batched) - own_batch_targets()
+    return PartitionedCalls(batched, frozenset(_seen.partitioned) - {_OWN_PARTITIONER}, _seen.all_calls)
+
+
+@functools.cache
+def own_batch_targets() -> frozenset[str]:
+    """The custom calls of JAX's own libraries that every process registers as partitioned by their batch."""
+    from jax._src.lax import linalg
+
+    modules = [getattr(linalg, name, None) for name in _OWN_BATCHED]
+    return frozenset(name for module in modules for name in getattr(module, "batch_partitionable_targets", list)())
+
+
+# -- noting --------------------------------------------------------------------------------------------------------
+
+
+def _replace(module: Any, name: str, note: Callable[..., None]) -> None:
+    original = _originals.setdefault((module, name), getattr(module, name))
+
+    @functools.wraps(original)
+    def noting(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        note(name, arguments, named)
+        return result
+
+    setattr(module, name, noting)
+
+
+def _note_pass(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    if named or len(arguments) < 3:
+        _seen.all_passes = False  # this is not how JAX calls it
+    else:
+        name, stage, callback = arguments[-3:]
+        _seen.passes.append(HloPass(_target(function), stage, name, callback))
+
+
+def _note_clearing(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    if named or len(arguments) < 2:
+        _seen.all_passes = False
+        return
+    cleared = (_target(function), arguments[-1], arguments[-2])
+    places = [place for place, each in enumerate(_seen.passes) if each[:3] == cleared]
+    if places:
+        del _seen.passes[places[0]]  # XLA removes the first of this name
+
+
+def _target(function: str) -> str:
+    return "plugin" if function.endswith(_PLUGIN) else "cpu"
+
+
+def _note_call(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    name = arguments[0] if arguments else named.get("name", named.get("target_name"))
+    if function == _BATCHED:
+        _seen.batched.add(name)
+    elif function == _PARTITIONED:
+        _seen.partitioned.add(name)
+
+
+def _passes_module() -> Any:
+    """None in jaxlib before 0.10.2, which has no such passes."""
+    return getattr(jax_lib, "_xla", None)
+
+
+# -- whether a function ever ran -----------------------------------------------------------------------------------
+
+
+_WARMUP: Final = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t) + 3 * ctypes.sizeof(ctypes.c_void_p) + 4
+"""Where Python 3.11 counts in a code object how often it ran."""
+
+
+def _has_run(function: FunctionType) -> bool:
+    """Whether a function was called before; what is no plain Python function counts as called."""
+    code = getattr(function, "__code__", None)
+    # A copy has never run.
+    return code is None or _counters(code) != _counters(code.replace())
+
+
+def _counters(code: CodeType) -> bytes:
+    if not hasattr(sys, "monitoring"):  # Python 3.11
+        return ctypes.string_at(id(code) + _WARMUP, 2)
+    return bytes(getattr(code, "_co_code_adaptive"))  # noqa: B009 (the type has no such attribute)
+
+
+def _can_tell() -> bool:
+    """Whether this interpreter counts as expected; one without the specialising interpreter does not."""
+    sample = FunctionType(_sample.__code__.replace(), globals())
+    before = _has_run(sample)
+    sample()
+    return not before and _has_run(sample)
+
+
+def _sample() -> int:
+    return len(())

@@ -1,0 +1,358 @@
+"""JAX's global registries that act after lowering: what they hold is in the key, or the program is not cached."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+# A pass that makes tanh of sine: the opcode of an instruction is field 2 of its message, and both names have four
+# letters. sin(1) is 0.84, tanh(1) 0.76.
+PASS = """
+    import json, os, sys
+    import jax
+    import ejcache
+
+    cache_dir, *steps = sys.argv[1:]
+    LETTERS = b"tanh"
+    TARGET = b"\\x12\\x04"
+
+    def to_tanh(hlo):
+        return hlo.replace(TARGET + b"sine", TARGET + LETTERS)
+
+    def to_ceil(hlo):
+        return hlo.replace(b"\\x12\\x04sine", b"\\x12\\x04ceil")
+
+    def nothing(hlo):
+        return None
+
+    def with_unknown_state(hlo, seen=[]):
+        return to_tanh(hlo)
+
+    def closing_over(letters):
+        return lambda hlo: hlo.replace(b"\\x12\\x04sine", b"\\x12\\x04" + letters)
+
+    def step(name):
+        if name == "enable":
+            return ejcache.enable(cache_dir, min_compile_seconds=0)
+        if name == "disable":
+            return ejcache.disable()
+        from jax.extend import xla
+
+        if name == "import":
+            return None
+        verb, _, function = name.partition(":")
+        if verb == "clear":
+            assert xla.clear_hlo_module_transformation(function, platforms="cpu")
+        elif verb == "change":
+            global LETTERS
+            LETTERS = function.encode()
+        elif verb == "closing":
+            xla.register_hlo_module_transformation(closing_over(function.encode()), name="closing", platforms="cpu")
+        else:
+            stage = xla.PipelineStage.POST_SCHEDULER if verb == "late" else xla.PipelineStage.PRE_SCHEDULER
+            platforms = None if verb == "everywhere" else "cpu"
+            xla.register_hlo_module_transformation(
+                globals()[function], name=function, stage=stage, platforms=platforms
+            )
+
+    for name in steps:
+        step(name)
+    import jax.numpy as jnp
+
+    found = float(jax.jit(lambda x: jnp.sin(x) * 1.0)(1.0))
+    counts = ejcache.active().stats() if ejcache.active() else None
+    print(json.dumps({
+        "value": {0.84: "sine", 0.76: "tanh", 1.0: "ceil"}[round(found, 2)],
+        "hits": counts.hits, "stores": counts.stores, "skipped": counts.amounts.get("skip_hlo_pass", 0),
+    }))
+"""
+
+
+@pytest.fixture
+def run(run_python, tmp_path):
+    """Run the steps in a process of its own, then the program."""
+
+    def run(*steps: str, program: str = PASS, env: dict | None = None) -> dict:
+        done = run_python(program, str(tmp_path / "cache"), *steps, env=env or {})
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+TO_TANH, PLAIN = ("enable", "register:to_tanh"), ("enable",)
+
+
+@pytest.mark.parametrize("first", ["pass", "plain"])
+@pytest.mark.parametrize("verb", ["register", "late", "everywhere"])
+def test_a_pass_and_none_are_two_programs(run, verb, first):
+    """Filled with a pass and read without it, and the reverse: each process gets its own program, and hits its own."""
+    with_pass = ("enable", f"{verb}:to_tanh")
+    order = [with_pass, PLAIN] if first == "pass" else [PLAIN, with_pass]
+
+    found = [run(*steps) for steps in (*order, *order)]
+
+    expected = ["tanh" if steps is with_pass else "sine" for steps in order]
+    assert [each["value"] for each in found] == expected * 2
+    assert [each["hits"] > 0 for each in found] == [False, False, True, True]
+
+
+def test_name_stage_order_and_content_of_passes_count(run):
+    """Each change is a program of its own, and gives what a fresh compilation gives."""
+    variants = {
+        ("register:to_tanh",): "tanh",
+        ("late:to_tanh",): "tanh",
+        ("register:nothing", "register:to_tanh"): "tanh",
+        ("register:to_tanh", "register:nothing"): "tanh",
+        ("register:to_ceil",): "ceil",
+        ("register:to_tanh", "change:ceil"): "ceil",  # a global that it reads
+        ("closing:tanh",): "tanh",
+        ("closing:ceil",): "ceil",
+        ("register:to_tanh", "register:to_ceil"): "tanh",
+        ("register:to_ceil", "register:to_tanh"): "ceil",
+    }
+
+    found = {steps: run("enable", *steps) for steps in variants}
+
+    assert {steps: each["value"] for steps, each in found.items()} == variants
+    assert [steps for steps, each in found.items() if each["hits"]] == []
+    assert run("enable", "closing:ceil")["hits"] > 0
+
+
+def test_a_pass_that_was_cleared_counts_no_more(run):
+    """XLA clears the first of a name; the passes that are left are in the key, and after the last none is."""
+    run(*PLAIN)
+    run(*TO_TANH)
+
+    cleared = run(*TO_TANH, "clear:to_tanh")
+    left = run("enable", "register:to_tanh", "register:to_tanh", "clear:to_tanh")
+
+    assert (cleared["value"], cleared["hits"] > 0) == ("sine", True)
+    assert (left["value"], left["hits"] > 0) == ("tanh", True)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(("register:to_tanh", "enable"), id="before it was enabled"),
+        pytest.param(("everywhere:to_tanh", "enable"), id="before it was enabled, on all platforms"),
+        pytest.param(("enable", "disable", "register:to_tanh", "enable"), id="while it was disabled"),
+        pytest.param(("enable", "register:with_unknown_state"), id="with state that nobody can compare"),
+    ],
+)
+@pytest.mark.parametrize("first", ["pass", "plain"])
+def test_a_pass_that_cannot_be_named_keeps_its_programs_out(run, steps, first):
+    """Nothing is stored or found with it, in either order; that is counted."""
+    order = [steps, PLAIN] if first == "pass" else [PLAIN, steps]
+
+    found = dict(zip(order, (run(*each) for each in order), strict=True))
+
+    assert {each: each_found["value"] for each, each_found in found.items()} == {steps: "tanh", PLAIN: "sine"}
+    assert (found[steps]["hits"], found[steps]["stores"]) == (0, 0)
+    assert found[steps]["skipped"] > 0
+    assert found[PLAIN]["skipped"] == 0
+
+
+def test_who_only_imports_the_function_is_cached(run):
+    """flax, optax and equinox import the module; that registers nothing."""
+    assert run("import", "enable")["stores"] > 0
+    assert run("import", "enable")["hits"] > 0
+    assert run("import", "enable", "disable", "enable")["hits"] > 0
+
+
+def test_why_names_the_pass(run_python, tmp_path):
+    """A program that is compiled because of a pass is explained by it."""
+    for steps in (PLAIN, TO_TANH):
+        run_python(PASS, str(tmp_path / "cache"), *steps)
+
+    done = run_python("from ejcache.cli.main import main; main()", "why", "--dir", str(tmp_path / "cache"), check=False)
+
+    assert "the registered HLO passes changed: + to_tanh (cpu, before scheduling, code " in done.stdout
+
+
+def test_direct_mode_knows_passes(run_python, tmp_path):
+    """A record that was made without a pass does not answer where one is registered, and the reverse."""
+    program = """
+        import json, sys
+        import jax
+        import ejcache
+        from jax.extend import xla
+
+        ejcache.enable(sys.argv[1], min_compile_seconds=0)
+        if sys.argv[2] == "pass":
+            xla.register_hlo_module_transformation(
+                lambda hlo: hlo.replace(b"\x12\x04sine", b"\x12\x04tanh"), name="tanh", platforms="cpu"
+            )
+
+        @ejcache.ejit(direct=True)
+        def f(x):
+            return jax.numpy.sin(x) * 1.0
+
+        print(round(float(f(1.0)), 2))
+    """
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    order = ["plain", "plain", "pass", "pass", "plain", "pass"]
+
+    said = [run_python(path, str(tmp_path / "cache"), each).stdout.split()[-1] for each in order]
+
+    assert said == [{"plain": "0.84", "pass": "0.76"}[each] for each in order]
+
+
+# -- custom calls --------------------------------------------------------------------------------------------------
+
+# LAPACK's Cholesky factor under a name that JAX does not know, in a call that says that it has one batch dimension.
+BATCHED = """
+    import json, sys
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    from jaxlib import lapack
+    from jax._src.lax.linalg import _build_sdy_sharding_rule
+    import ejcache
+
+    cache_dir, *steps = sys.argv[1:]
+    lapack._lapack.initialize()
+    jax.ffi.register_ffi_target("factor", lapack._lapack.registrations()["lapack_spotrf_ffi"], platform="cpu")
+    factor = Primitive("factor")
+    factor.multiple_results = True
+    factor.def_abstract_eval(lambda x: (x, jax.core.ShapedArray(x.shape[:-2], np.int32)))
+
+    def lowering(ctx, x):
+        said = {
+            "mhlo.frontend_attributes": mlir.ir_attribute({"num_batch_dims": "1"}),
+            "sdy.sharding_rule": _build_sdy_sharding_rule(ctx.module_context, 1, ctx.avals_in, ctx.avals_out),
+        }
+        layouts = {"operand_layouts": [(1, 2, 0)], "result_layouts": [(1, 2, 0), (0,)]}
+        return jax.ffi.ffi_lowering("factor", **layouts, extra_attributes=said)(ctx, x, uplo=np.uint8(ord("L")))
+
+    mlir.register_lowering(factor, lowering)
+    for step in steps:
+        if step == "enable":
+            ejcache.enable(cache_dir, min_compile_seconds=0)
+        elif step == "backend":
+            jax.devices()
+        else:
+            jax.ffi.register_ffi_target_as_batch_partitionable(step)
+
+    placed = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    x = np.stack([np.eye(4, dtype=np.float32) * (i + 1) ** 2 for i in range(8)])
+    program = jax.jit(lambda x: factor.bind(x)[0], in_shardings=placed, out_shardings=placed).lower(x).compile()
+    assert np.allclose(np.diagonal(program(jax.device_put(x, placed)), axis1=1, axis2=2)[:, 0], np.arange(8) + 1)
+    counts = ejcache.active().stats()
+    print(json.dumps({
+        "value": "gathered" if "all-gather" in program.as_text() else "partitioned",
+        "hits": counts.hits, "stores": counts.stores, "skipped": counts.amounts.get("skip_partitioning", 0),
+    }))
+"""
+TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+
+
+@pytest.mark.parametrize("first", ["batched", "plain"])
+@pytest.mark.parametrize(
+    "batched", [("enable", "factor"), ("factor", "enable"), ("enable", "backend", "factor")], ids=" ".join
+)
+def test_a_custom_call_that_is_partitioned_by_its_batch_is_another_program(run, batched, first):
+    """Filled with the registration and read without it, and the reverse; wherever it can be known."""
+    plain = ("enable",)
+    order = [batched, plain] if first == "batched" else [plain, batched]
+
+    found = [run(*steps, program=BATCHED, env=TWO_DEVICES) for steps in (*order, *order)]
+
+    expected = ["partitioned" if steps is batched else "gathered" for steps in order]
+    assert [each["value"] for each in found] == expected * 2
+    assert [each["hits"] for each in found] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("first", ["batched", "plain"])
+def test_a_registration_that_nobody_saw_keeps_its_program_out(run, first):
+    """After JAX has made its backends and before ejcache is enabled, JAX keeps no list of what is registered."""
+    unseen, plain = ("backend", "factor", "enable"), ("enable",)
+    order = [unseen, plain] if first == "batched" else [plain, unseen]
+
+    found = dict(zip(order, (run(*steps, program=BATCHED, env=TWO_DEVICES) for steps in order), strict=True))
+
+    assert (found[unseen]["value"], found[plain]["value"]) == ("partitioned", "gathered")
+    assert (found[unseen]["hits"], found[unseen]["stores"], found[unseen]["skipped"]) == (0, 0, 1)
+    assert (found[plain]["stores"], found[plain]["skipped"]) == (1, 0)
+
+
+# A call that the library behind it triples, and that a registered Python function replaces by one that doubles.
+PARTITIONED = """
+    import ctypes, io, json, sys
+    import jax, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    from jaxlib import xla_client
+    import ejcache
+
+    cache_dir, *steps = sys.argv[1:]
+    cache = ejcache.enable(cache_dir, min_compile_seconds=0)
+
+    @ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_float * 8), ctypes.POINTER(ctypes.POINTER(ctypes.c_float * 8)))
+    def triple(out, arguments):
+        for place in range(8):
+            out[0][place] = arguments[0][0][place] * 3
+
+    def partition(shapes, shardings, result_shape, result_sharding, config):
+        shape = jax.ShapeDtypeStruct((8,), np.float32)
+        content = io.BytesIO()
+        jax.jit(lambda x: x * 2).lower(shape).compiler_ir().operation.write_bytecode(content)
+        everywhere = xla_client.HloSharding.replicate()
+        return content.getvalue(), [everywhere], everywhere
+
+    jax.ffi.register_ffi_target("times", jax.ffi.pycapsule(triple), platform="cpu", api_version=0)
+    if "partitioned" in steps:
+        xla_client.register_custom_call_partitioner(
+            "times", lambda sharding, shape, config: sharding, partition, lambda *arguments: None
+        )
+    placed = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    shape = jax.ShapeDtypeStruct((8,), np.float32)
+    program = jax.jit(lambda x: jax.ffi.ffi_call("times", shape, custom_call_api_version=1)(x), out_shardings=placed)
+    value = program(jax.device_put(np.ones(8, np.float32), placed))
+    stats = cache.stats()
+    print(json.dumps({
+        "value": float(value[0]), "hits": stats.hits, "stores": stats.stores,
+        "skipped": stats.amounts.get("skip_partitioning", 0),
+    }))
+"""
+
+
+@pytest.mark.parametrize("first", ["partitioned", "plain"])
+def test_a_call_that_a_registered_function_partitions_is_not_cached(run, first):
+    """Its Python function has no identity in another process, so the program has no key while it is registered."""
+    order = ["partitioned", "plain"] if first == "partitioned" else ["plain", "partitioned"]
+
+    found = {each: run(each, program=PARTITIONED, env=TWO_DEVICES) for each in order}
+
+    assert (found["partitioned"]["value"], found["plain"]["value"]) == (2.0, 3.0)
+    assert (found["partitioned"]["hits"], found["partitioned"]["skipped"]) == (0, 1)
+    assert (found["plain"]["hits"], found["plain"]["stores"], found["plain"]["skipped"]) == (0, 1, 0)
+
+
+TARGET = """
+    import ctypes, json, sys
+    import jax, numpy as np
+    import ejcache
+
+    cache_dir, factor = sys.argv[1:]
+
+    @ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_float), ctypes.POINTER(ctypes.POINTER(ctypes.c_float)))
+    def times(out, arguments):
+        out[0] = arguments[0][0] * float(factor)
+
+    cache = ejcache.enable(cache_dir, min_compile_seconds=0)
+    jax.ffi.register_ffi_target("times", jax.ffi.pycapsule(times), platform="cpu", api_version=0)
+    result = jax.ShapeDtypeStruct((), np.float32)
+    value = jax.jit(lambda x: jax.ffi.ffi_call("times", result, custom_call_api_version=1)(x))(np.float32(3))
+    print(json.dumps({"value": float(value), "hits": cache.stats().hits}))
+"""
+
+
+def test_the_function_behind_a_custom_call_is_that_of_the_process(run):
+    """An executable names its targets, and XLA looks them up when it loads it; so they are not in the key."""
+    first, second = run("2", program=TARGET), run("5", program=TARGET)
+
+    assert (first["value"], second["value"]) == (6.0, 15.0)
+    assert (first["hits"], second["hits"]) == (0, 1)
