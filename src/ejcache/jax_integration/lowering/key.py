@@ -19,8 +19,7 @@ from ejcache.jax_integration.lowering.components import (
 from ejcache.jax_integration.lowering.modules import digest_module
 from ejcache.jax_integration.lowering.registered import (
     UnkeyableError,
-    partitioning_component,
-    pass_component,
+    registered_components,
     registrations,
 )
 from ejcache.jax_integration.lowering.toolchain import cpu_identity, cpu_threads, native_libraries
@@ -91,13 +90,9 @@ def make_key(
     chosen = option_components(options, profile_sentinel=profile_sentinel)
     participants = device_components(devices.ravel().tolist(), backend)
     readable = _readable(backend, settings, chosen, participants)
-    registered = {
-        "hlo_passes": pass_component(),
-        "partitioned_calls": partitioning_component(
-            computation, devices=devices.size, ignore_functions=settings.remove_custom_partitioning_ptr
-        ),
-    }
-    readable |= {name: text for name, text in registered.items() if text}
+    readable |= registered_components(
+        computation, devices=devices.size, ignore_functions=settings.remove_custom_partitioning_ptr
+    )
     components = {
         "format": KEY_FORMAT,
         "computation": computation.digest,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import CodeType
 
-__all__ = ["HloPass", "hlo_passes", "mismatches", "own_batch_targets", "partitioned_calls", "unwatch", "watch"]
+__all__ = ["HloPass", "Registered", "mismatches", "own_batch_targets", "registered", "unwatch", "watch"]
 
 _REGISTER: Final = "register_xla_transform"
 _CLEAR: Final = "clear_xla_transform"
@@ -41,7 +41,7 @@ _PLUGIN: Final = "_c_api"
 _BATCHED: Final = "register_custom_call_as_batch_partitionable"
 _PARTITIONED: Final = "register_custom_call_partitioner"
 _OWN_PARTITIONER: Final = "CustomSPMDPartitioning"
-"""What `custom_partitioning` registers: its calls say in the module which Python function partitions them."""
+"""What `custom_partitioning` registers."""
 _OWN_BATCHED: Final = ("gpu_linalg", "gpu_solver", "gpu_sparse", "lapack")
 """The modules whose custom calls `jax._src.lax.linalg` registers when it is imported."""
 
@@ -62,8 +62,17 @@ class HloPass(NamedTuple):
     callback: Any
 
 
-class _Seen:
-    """What is known of the registries."""
+class Registered:
+    """What is known of the registries.
+
+    Attributes:
+        passes: the HLO passes, in their order.
+        all_passes: there are no others.
+        batched: the custom calls that are partitioned by their batch dimensions.
+        partitioned: the custom calls that a Python function partitions, but those of `custom_partitioning`: they say in
+            the module which function that is.
+        all_calls: no other custom calls are partitioned in one of these ways.
+    """
 
     def __init__(self) -> None:
         self.passes: list[HloPass] = []
@@ -73,7 +82,7 @@ class _Seen:
         self.all_calls = True
 
 
-_seen = _Seen()
+_seen = Registered()
 _originals: dict[tuple[Any, str], Any] = {}
 
 
@@ -89,7 +98,7 @@ def mismatches() -> list[str]:
 def watch() -> None:
     """Note from now on what is registered, and find out what can be known of what was registered before."""
     global _seen
-    _seen = _Seen()
+    _seen = Registered()
     registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
     _seen.all_passes = registering is None or (_can_tell() and not _has_run(registering))
     # JAX asks plug-ins to register the calls, too, and until it has found the plug-ins it keeps the requests.
@@ -114,29 +123,9 @@ def unwatch() -> None:
     _originals.clear()
 
 
-def hlo_passes() -> tuple[HloPass, ...] | None:
-    """The passes that are registered, in their order; None if it is not known which they are."""
-    return tuple(_seen.passes) if _seen.all_passes else None
-
-
-class PartitionedCalls(NamedTuple):
-    """The names of custom calls that XLA partitions in a way that somebody has registered.
-
-    Attributes:
-        batched: by their batch dimensions; without those of JAX's own libraries.
-        by_function: by a Python function.
-        complete: there are no others.
-    """
-
-    batched: frozenset[str]
-    by_function: frozenset[str]
-    complete: bool
-
-
-def partitioned_calls() -> PartitionedCalls:
-    """What is known of how custom calls are partitioned."""
-    batched = frozenset(_seen.batched) - own_batch_targets()
-    return PartitionedCalls(batched, frozenset(_seen.partitioned) - {_OWN_PARTITIONER}, _seen.all_calls)
+def registered() -> Registered:
+    """What is registered now."""
+    return _seen
 
 
 @functools.cache
@@ -189,7 +178,7 @@ def _note_call(function: str, arguments: tuple[Any, ...], named: Mapping[str, An
     name = arguments[0] if arguments else named.get("name", named.get("target_name"))
     if function == _BATCHED:
         _seen.batched.add(name)
-    elif function == _PARTITIONED:
+    elif function == _PARTITIONED and name != _OWN_PARTITIONER:
         _seen.partitioned.add(name)
 
 
