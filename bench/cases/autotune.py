@@ -150,3 +150,13 @@ def lookup(context: Context, outcome: Outcome) -> None:
     cost = statistics.median(answer["lookup"]) - statistics.median(answer["plain"])
     outcome.ratio(f"a lookup beside {number:,} records", 1e6 * cost, at_most(20), unit="µs")
     outcome.ratio("files opened or looked at in the steady state", answer["opened"], at_most(0), unit="")
+
+
+@case("tuned-identical", title="races of four programs that are the same, of 50 µs, on a busy host", order=116)
+def identical(context: Context, outcome: Outcome) -> None:
+    """Real measurements beside two processes that compute: what wins against the default wins falsely."""
+    races = context.pick(200, 8)
+    with context.directory() as home:
+        answer = context.run("bench.programs.autotune_identical", races, home=home, timeout=3000.0)
+    outcome.ratio(f"false gains in {races} races", answer["false"], at_most(races * 0.03), unit="")
+    outcome.note(f"One execution takes {answer['microseconds']:.0f} µs. The false gains: {answer['gains']} %.")

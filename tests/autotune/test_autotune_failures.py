@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import time
 
 import jax.numpy as jnp
@@ -67,16 +68,52 @@ print("record", record and [(c.configuration["n"], c.status.value) for c in reco
 """
 
 
+PREEMPTED = """
+import os, sys, jax, jax.numpy as jnp
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
+
+store, start = AutotuneStore(sys.argv[1], seeds=()), sys.argv[2]
+
+def seen(x):
+    if start == "first":
+        os.kill(os.getpid(), NUMBER)  # as a scheduler does, while this candidate happens to run
+    return x
+
+def slowly(x):
+    return x + 0 * jax.lax.fori_loop(0, 300_000, lambda _, y: jnp.sin(y) + 1, x)
+
+@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="preempted", store=store, tuner=Tuner(confirm=False, workers=1))
+def op(x, *, n):
+    if n == 3:
+        raise RuntimeError("no such block")
+    return jax.pure_callback(seen, x, x) if n == 2 else slowly(x)
+
+op(jnp.ones(4))
+record = store.find(op.key(jnp.ones(4))).record
+print(record.configuration, sorted((c.configuration["n"], c.status.value) for c in record.candidates))
+"""
+
+
 @pytest.mark.parametrize(("way", "status"), [("exit", 7), ("trace", 7), ("segfault", -11)])
-def test_a_candidate_that_ends_the_process_is_tried_once(run_python, tmp_path, way, status):
-    """The first start ends with the candidate; later starts know it, do not try it again, and are right."""
+def test_a_candidate_that_ends_the_process_is_tried_twice(run_python, tmp_path, way, status):
+    """Two starts end with the candidate; later starts know it, do not try it again, and are right."""
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
-    assert run_python(PROGRAM, *arguments, check=False).returncode == status
+    for _ in range(2):
+        assert run_python(PROGRAM, *arguments, check=False).returncode == status
     for _ in range(2):
         done = run_python(PROGRAM, *arguments)
         assert "result 4.0" in done.stdout
         assert "(2, 'crashed')" in done.stdout
-    assert (tmp_path / "tried").read_text().count("ran") == 1
+    assert (tmp_path / "tried").read_text().count("ran") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_python, tmp_path, number):
+    """A healthy candidate during whose run the job is preempted is tried again by the next process, and wins."""
+    program = PREEMPTED.replace("NUMBER", str(int(number)))
+    assert run_python(program, str(tmp_path / "store"), "first", check=False).returncode == -number
+    done = run_python(program, str(tmp_path / "store"), "second")
+    assert done.stdout == "{'n': 2} [(1, 'ok'), (2, 'ok'), (3, 'failed')]\n"
 
 
 def test_a_hang_on_the_device_costs_one_attempt(run_python, tmp_path):
@@ -175,17 +212,29 @@ def test_the_journal_names_who_was_running(clean_environment):
     assert not path.exists()
     path.write_bytes(left)
     found = CandidateJournal("digest", [1, 2, 3])
-    assert found.crashed == {"2": "the process that ran it ended"}
+    assert found.crashed == {}
+    with found.running(2):
+        left = path.read_bytes()
+    found.close()
+    path.write_bytes(left)
+    found = CandidateJournal("digest", [1, 2, 3])
+    assert found.crashed == {"2": "2 processes that ran it ended"}
     with found.compiling(1), found.compiling(3):
         left = path.read_bytes()
     found.close()
     path.write_bytes(left)
     # One of two ended the process. Which one is not known yet, so they are compiled one after the other.
     both = CandidateJournal("digest", [1, 2, 3])
-    assert both.crashed == {"2": "the process that ran it ended"}
+    assert both.crashed == {"2": "2 processes that ran it ended"}
     assert both.suspects([1])
     assert not both.suspects([2])
     both.close()
+    # A version that knew no suspicion wrote the first one down as blame.
+    header = {"candidates": ["1", "2"], "crashed": {"2": "the process that ran it ended"}}
+    path.write_bytes(json.dumps(header).encode() + b"\n.r")
+    earlier = CandidateJournal("digest", [1, 2])
+    assert earlier.crashed == {"2": "2 processes that ran it ended"}
+    earlier.close()
     for damaged in (b"", b"\0" * 100, b"[]\nrr", json.dumps({"candidates": 1, "crashed": []}).encode()):
         path.write_bytes(damaged)
         again = CandidateJournal("digest", [1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from functools import partial
 from time import monotonic
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.compile import compile_trials, first_run, run_on_device, run_once
 from ejcache.autotune.measure.isolated import screened
-from ejcache.autotune.measure.results import check_results
+from ejcache.autotune.measure.results import DifferentResultError, check_results, has_nan
 from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Status
 from ejcache.autotune.records.trying import CandidateJournal
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.inputs import Inputs
     from ejcache.autotune.measure.progress import Progress
     from ejcache.autotune.measure.results import Results
+
+    _Computed = tuple[Results, Results | None]
 
 __all__ = ["Bench", "DeviceBusyError"]
 
@@ -68,7 +71,9 @@ class Bench:
         gradient: whether gradients are computed; None before the first candidate is traced.
         spent: seconds for running candidates so far.
         hung: a candidate still runs in another thread.
-        expected: the results of the default, once it has run.
+        expected: what a candidate must compute, on the inputs and on varied ones: the results of the default once it
+            has run, or of most candidates once they have been compared with each other.
+        reference_failed: why the default is not what the candidates were compared with; empty if it is.
         timer: `wall`, or `device` while the profiler can be used.
         no_device_time: why the times are not those of the device, although the tuner asks for that.
     """
@@ -89,13 +94,17 @@ class Bench:
         self.profiled = int(jax.config.jax_pgle_profiling_runs) if jax.config.jax_enable_pgle else 0
         self.spent = 0.0
         self.hung = False
-        self.expected: Results | None = None
+        self.expected: _Computed | None = None
+        self.reference_failed = ""
         self.timer = "wall" if self.pgle else str(tuner.timer)
         self.no_device_time = "PGLE uses the profiler" if self.timer != tuner.timer else ""
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
         self._compiling = 0.0
         self._compile_deadline = 0.0
         self._arrays: list[Any] | None = None
+        self._varied: list[Any] | None = None
+        self._alike: list[tuple[_Computed, list[Trial]]] = []
+        self._default: Trial | None = None
         self._timed = False
         self._profiler_lost = ""
 
@@ -103,7 +112,8 @@ class Bench:
         """Let the thread end, and release the arrays."""
         self.thread.close()
         self.journal.close()
-        self._arrays = self.expected = None
+        self._arrays = self._varied = self.expected = None
+        self._alike = []
 
     @property
     def pgle(self) -> bool:
@@ -171,6 +181,36 @@ class Bench:
             while trial.ready and trial is not reference and self._has_second_chance(trial, best):
                 self._run_warm(trial)
 
+    def settle(self) -> None:
+        """If no default has run, have those candidates fail that compute something else than most of them do."""
+        if self.expected is not None or not self._alike:
+            return
+        self.reference_failed = "there is no default that works, so the results were compared with each other only"
+        # Most agree on the right result. Of as many, those that compute no NaN are right.
+        ranks = [(len(trials), not has_nan(computed[0])) for computed, trials in self._alike]
+        best = max(ranks)
+        for (computed, trials), rank in zip(self._alike, ranks, strict=True):
+            if rank == best and ranks.count(best) == 1:
+                self.expected = computed
+                continue
+            for trial in trials:
+                with trial.failures():
+                    raise DifferentResultError("its results differ from other candidates', and no default works")
+
+    def still_right(self, trial: Trial) -> bool:
+        """Run a candidate once more and compare its results again: the first run may have been its only right one."""
+        if self.hung or self.expected is None:
+            return not self.hung
+        if self.expected[1] is None and self._default is not None and self._vary():
+            self.expected = self._computed(self._default, may_fail=True)
+        with trial.failures(running=True):
+            self._compare(self._computed(trial), self.expected)
+        return trial.ready
+
+    def repeats(self, seconds: float) -> int:
+        """How many executions of so many seconds a run of a sample has."""
+        return min(500, max(1, round(float(self.tuner.sample_seconds) / max(seconds, 1e-7))))
+
     def timed(self, trial: Trial, repeats: int) -> float:
         """Seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
         return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
@@ -190,14 +230,19 @@ class Bench:
                 return seconds
         return self.timed(trial, repeats)
 
-    def sample(self, trial: Trial) -> None:
-        """Add a sample."""
-        best = min(trial.warm)
-        repeats = min(500, max(1, round(self.tuner.sample_seconds / max(best, 1e-7))))
+    def sample(self, trial: Trial, *, like: float) -> None:
+        """Add a sample.
+
+        Args:
+            trial: the candidate.
+            like: seconds of an execution that decide how many a sample has. They must be the same for all candidates
+                that are compared: the fewer executions wait for one result, the longer each seems to take.
+        """
+        repeats = self.repeats(like)
         with trial.failures(running=True):
             try:
                 runs = [self._sampled(trial, repeats)]
-                if best < _SINGLE_SECONDS:
+                if like < _SINGLE_SECONDS:
                     # A disturbance makes a run longer, never shorter, so the shorter of two runs is the better sample.
                     runs.append(self._sampled(trial, repeats))
             except NoDeviceTimeError as exc:
@@ -209,16 +254,13 @@ class Bench:
 
     def _warm_up(self, trial: Trial, reference: Trial | None) -> None:
         with trial.failures(running=True):
-            run = partial(first_run, trial, self.arrays, gradient=bool(self.gradient))
-            seconds, results = self._run(trial, run)
-            trial.warm.append(seconds)
+            computed = self._computed(trial, may_fail=trial is reference, quickly=True)
             if trial is reference:
-                self.expected = results
+                self.expected, self._default = computed, trial
             elif self.expected is not None:
-                check = partial(
-                    check_results, results, self.expected, check=self.tuner.check, inputs=self._inexact_inputs()
-                )
-                self.thread.run(check, timeout=self.tuner.timeout)
+                self._compare(computed, self.expected)
+            else:
+                self._note_alike(trial, computed)
         for _ in range(self.profiled):
             # JAX profiles these runs and then compiles again, so they are slower.
             if trial.ready and not self.ended:
@@ -231,6 +273,56 @@ class Bench:
             if self.pgle and len(trial.warm) == 2:
                 del trial.warm[0]
                 return
+
+    def _computed(self, trial: Trial, *, may_fail: bool = False, quickly: bool = False) -> _Computed:
+        """What a candidate computes from the inputs and from varied ones, if there are any.
+
+        Args:
+            trial: the candidate.
+            may_fail: if it fails on varied inputs, the operation is not meant for them, and no candidate gets them.
+            quickly: without varied inputs if a run takes long.
+        """
+        results = self._first_run(trial, self.arrays)
+        if (quickly and trial.warm[-1] > _LONG_SHARE * self.tuner.budget) or not self._vary():
+            return results, None
+        try:
+            return results, self._first_run(trial, self._varied or [])
+        except Exception:
+            if not may_fail or self.hung:
+                raise
+            self._varied = self.arrays
+            return results, None
+
+    def _first_run(self, trial: Trial, arrays: Sequence[Any]) -> Results:
+        seconds, results = self._run(trial, partial(first_run, trial, arrays, gradient=bool(self.gradient)))
+        trial.warm.append(seconds)
+        return results  # type: ignore[no-any-return]
+
+    def _vary(self) -> bool:
+        """Make the varied inputs; False if there are none: the inputs are random already, or have no real numbers."""
+        if self._varied is None:
+            make = partial(self.inputs.varied, self.arrays, seed=self.tuner.seed, initialisers=self.tuner.initialisers)
+            self._varied = self.thread.run(make)
+        return any(one is not other for one, other in zip(self._varied, self.arrays, strict=True))
+
+    def _compare(self, computed: _Computed, expected: _Computed) -> None:
+        """Raise `DifferentResultError` if these results are not those."""
+        for found, right, inputs in zip(computed, expected, (self.arrays, self._varied), strict=True):
+            if found is not None and right is not None:
+                check = partial(check_results, found, right, check=self.tuner.check, inputs=_inexact(inputs or ()))
+                self.thread.run(check, timeout=self.tuner.timeout)
+
+    def _note_alike(self, trial: Trial, computed: _Computed) -> None:
+        """Put a candidate to those that have computed the same."""
+        for other, trials in self._alike:
+            if trials[0].outputs == trial.outputs:
+                with contextlib.suppress(DifferentResultError):
+                    # Both ways: where NaN is expected, any value is right.
+                    self._compare(computed, other)
+                    self._compare(other, computed)
+                    trials.append(trial)
+                    return
+        self._alike.append((computed, [trial]))
 
     def _has_second_chance(self, trial: Trial, best: float) -> bool:
         slow = min(trial.warm) > HOPELESS * best
@@ -254,7 +346,8 @@ class Bench:
         finally:
             self.spent += monotonic() - started
 
-    def _inexact_inputs(self) -> list[Any]:
-        import jax.numpy as jnp
 
-        return [array for array in self.arrays if jnp.issubdtype(array.dtype, jnp.inexact)]
+def _inexact(arrays: Sequence[Any]) -> list[Any]:
+    import jax.numpy as jnp
+
+    return [array for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact)]

@@ -131,6 +131,28 @@ class Inputs:
                 made.append(_made((*batch, *array.shape), array.dtype, generator, top))
         return made
 
+    def varied(self, arrays: Sequence[Any], *, seed: int, initialisers: Mapping[str, Callable[..., Any]]) -> list[Any]:
+        """`arrays`, which `concrete` returned, with other values in the floating-point arrays that the caller gave.
+
+        A permutation of the caller's values keeps to the values for which the operation is meant. Equal values become
+        different ones: a kernel that is right for ones only must not win. Values that are not finite, which masks
+        have, and integers, which may be indices, stay.
+
+        Returns:
+            The same arrays if there are none to change.
+        """
+        import jax.numpy as jnp
+        import numpy as np
+
+        places = [place for place, is_dynamic in enumerate(self.dynamic) if is_dynamic]
+        changed = []
+        for index, (place, array) in enumerate(zip(places, arrays, strict=True)):
+            given = _has_value(self.leaves[place]) and _initialiser(self.names[place], initialisers) is None
+            if given and jnp.issubdtype(array.dtype, jnp.inexact):
+                array = _varied(array, np.random.default_rng([seed, index, 1]))  # noqa: PLW2901
+            changed.append(array)
+        return changed
+
 
 def split_arguments(
     args: Sequence[Any],
@@ -254,6 +276,25 @@ def _placed(array: Any, dtype: Any) -> Any:
     if isinstance(array, jax.Array):
         return array
     return jax.device_put(np.asarray(array, dtype=dtype))
+
+
+def _varied(array: Any, generator: Any) -> Any:
+    import jax
+    import numpy as np
+
+    values = np.array(array)
+    wide = values if values.dtype.kind in "fc" and values.dtype.itemsize >= 4 else values.astype(np.float32)
+    finite = np.isfinite(wide)
+    chosen = wide[finite]
+    if not chosen.size:
+        return array
+    if np.any(chosen != chosen[0]):
+        wide[finite] = generator.permutation(chosen)
+    elif chosen[0]:
+        wide[finite] = chosen * generator.uniform(0.5, 1.5, chosen.size)
+    else:
+        wide[finite] = generator.standard_normal(chosen.size)
+    return jax.device_put(wide.astype(values.dtype), array.sharding)
 
 
 def _made(shape: tuple[int, ...], dtype: Any, generator: Any, top: int) -> Any:

@@ -60,6 +60,7 @@ class Race:
         self.alive = [
             trial for trial in trials if trial.ready and (trial is self.reference or min(trial.warm) <= HOPELESS * best)
         ]
+        self._fastest = best
         self.rounds = 0
         self.better: list[Trial] = []
         self.unsure = ""
@@ -97,7 +98,7 @@ class Race:
         for trial in list(self.alive):
             if self.bench.ended:
                 return False
-            self.bench.sample(trial)
+            self.bench.sample(trial, like=self._fastest)
             if not trial.ready:
                 self.alive.remove(trial)
                 if trial is self.reference:

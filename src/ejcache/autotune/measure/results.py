@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Check = bool | float | Callable[[Any, Any], object]
 
-__all__ = ["DifferentResultError", "Results", "check_results", "check_setting", "outputs_text", "results_of"]
+__all__ = ["DifferentResultError", "Results", "check_results", "check_setting", "has_nan", "outputs_text", "results_of"]
 
 _TOLERANCES: Final = {8: 1e-6, 4: 1e-2, 2: 5e-2, 1: 0.25}
 """By the bytes of a real number. Float32 has that of TF32, in which devices multiply unless they are told otherwise."""
@@ -70,6 +70,13 @@ def results_of(value: Any, gradients: Any = ()) -> Results:
         for leaf in jax.tree_util.tree_leaves((value, gradients))
     ]
     return Results(jax.device_get(arrays), value)
+
+
+def has_nan(results: Results) -> bool:
+    """Whether a value is NaN."""
+    import numpy as np
+
+    return any(bool(np.isnan(_wide(array)).any()) for array in results.arrays if _tolerance(array.dtype))
 
 
 def check_results(found: Results, expected: Results, *, check: Check, inputs: Sequence[Any]) -> None:

@@ -66,7 +66,8 @@ class Tuner:
         min_gain: the share of the default's time that a winner must save.
         confirm: a winner must win a second race against the default alone.
         timeout: seconds for compiling a candidate, and for one sample.
-        budget: seconds for running candidates, the warm-up included. The run that exceeds it is the last one.
+        budget: seconds for running candidates, the warm-up included. The run that exceeds it is the last one, but
+            for those that compare the winner's results once more.
         compile_budget: seconds for compiling candidates. Those that compile then are the last ones.
         workers: candidates that compile at the same time.
         gradient: time the function with its gradient.
@@ -255,8 +256,9 @@ def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str,
         held = None if known is None else known.candidate(trial.stored)
         if held is not None and not held.expired(now):
             trial.known = held
-        if (reason := crashed.get(canonical_json(trial.stored))) is not None:
-            trial.known = Candidate(trial.stored, Status.CRASHED, error=reason, measured=now)
+        # The default is what the program runs without tuning, so it is tried whatever ended a process.
+        if (reason := crashed.get(canonical_json(trial.stored))) is not None and not trial.is_default:
+            trial.known = Candidate(trial.stored, Status.CRASHED, error=reason, transient=True, measured=now)
     if known is None or all(trial.known is not None for trial in trials):
         return
     # What is new is compared with the default and the present choice. Their times of another day would not do.
@@ -322,6 +324,7 @@ class _Contest:
         else:
             finalists = fresh
             self._prepare(fresh, reference)
+            self.bench.settle()
         race = Race(self.bench, finalists, reference)
         race.run()
         for trial in fresh:
@@ -339,16 +342,19 @@ class _Contest:
         tuner = self.bench.tuner
         limit = max(tuner.exhaustive, math.ceil(_SEARCHED * len(fresh)))
         search = AxisSearch([trial.stored for trial in fresh], starts=range(_FEW // 2), limit=limit, seed=tuner.seed)
+        like = 0.0
         while asked := search.ask():
             batch = [fresh[position] for position in asked]
             self._prepare(batch, reference)
             for trial in batch:
                 if trial.ready and not self.bench.ended:
-                    self.bench.sample(trial)
+                    like = like or min(trial.warm)
+                    self.bench.sample(trial, like=like)
             search.tell({place: fresh[place].seconds if fresh[place].works else math.inf for place in asked})
             self.searched = len(search.times)
             if self.bench.ended or self.bench.out_of_compile_time():
                 break
+        self.bench.settle()
         best = sorted((trial for trial in fresh if trial.ready), key=lambda trial: trial.seconds)[:_FINALISTS]
         finalists = [*best, *([] if reference is None or reference in best else [reference])]
         for trial in finalists:
@@ -364,8 +370,11 @@ class _Contest:
         if race.unsure:
             evidence["unsure"] = race.unsure
         if self.default is None or not self.default.works:
-            best = race.better[0] if race.better else working[0]
-            return best, {name: value for name, value in evidence.items() if name != "gain"}
+            del evidence["gain"]
+            unsure = "; ".join(filter(None, (race.unsure, self.bench.reference_failed)))
+            winners = [*race.better, *(trial for trial in working if trial not in race.better)]
+            winner = next((each for each in winners if each.known is not None or self.bench.still_right(each)), None)
+            return winner, evidence | ({"unsure": unsure} if unsure else {})
         if self.default.known is not None:
             # Nothing is new, so the times of the record decide.
             gain = 1.0 - working[0].seconds / self.default.seconds
@@ -373,7 +382,7 @@ class _Contest:
             return (working[0], evidence | {"gain": round(gain, 4)}) if won else (self.default, evidence)
         for rival in race.better[:_CONFIRMED]:
             again = self._confirmed(rival, race.gain(rival))
-            if again is not None:
+            if again is not None and self.bench.still_right(rival):
                 return rival, evidence | again
         return self.default, evidence
 

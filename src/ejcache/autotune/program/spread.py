@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Spread"]
 
 _PROGRAM: Final = "ejcache.autotune.program.worker"
-_ATTEMPTS: Final = 3
-"""A call whose process ends is tried again: the crash journal names the candidate, which is then left out."""
+_ATTEMPTS: Final = 5
+"""A call whose process ends is tried again: a candidate that ends two is then left out, by the crash journal."""
 
 
 @dataclass(frozen=True)

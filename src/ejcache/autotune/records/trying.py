@@ -2,12 +2,18 @@ r"""The crash journal: which candidate a process compiles or runs now, in case t
 
 There is one small file for each key that is being tuned, in the user's state directory on this host:
 
-    journal := JSON of {"candidates": [text, …], "crashed": {text: reason, …}} · "\n" · one state byte per candidate
-    state   := "." idle | "c" compiling | "r" running
+    journal   := JSON of {"candidates": [text, …], "crashed": {text: reason, …}, "suspected": {text: suspicion, …}}
+                 · "\n" · one state byte per candidate
+    suspicion := [how often, when last (seconds since the epoch)]
+    state     := "." idle | "c" compiling | "r" running
 
 A text is the canonical JSON of a configuration. The process that tunes holds the lock of the file, which the kernel
 releases however the process ends, and removes the file when the tuning has ended. So a file that is not locked was left
 by a process that died, and its state bytes name the candidate. Setting a byte costs one system call of microseconds.
+
+A process may also die for another reason: a job is preempted, a host runs out of memory. So the candidate is suspected
+after the first death, and blamed after the second one, if a day at most lies between them. An earlier version blamed it
+at once; what that wrote counts as one suspicion.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.json_values import canonical_json, parse_json
@@ -30,6 +37,8 @@ __all__ = ["CandidateJournal"]
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_BYTES: Final = 8 * 2**20
 _IDLE, _COMPILING, _RUNNING = b".", b"c", b"r"
+_BLAMED: Final = 2
+_SUSPECTED_SECONDS: Final = 86400.0
 
 
 class CandidateJournal:
@@ -47,6 +56,7 @@ class CandidateJournal:
 
     def __init__(self, digest: str, candidates: Sequence[Any]) -> None:
         self.crashed: dict[str, str] = {}
+        self._suspected: dict[str, tuple[int, float]] = {}
         self._suspects: set[str] = set()
         self._places: dict[str, int] = {}
         self._path: Path | None = None
@@ -89,25 +99,35 @@ class CandidateJournal:
         locked_descriptors.add(fd)
         self._fd = fd
         self._learn(os.pread(fd, _MAX_BYTES, 0))
-        header = json.dumps({"candidates": texts, "crashed": self.crashed}).encode() + b"\n"
+        body = {"candidates": texts, "crashed": self.crashed, "suspected": self._suspected}
+        header = json.dumps(body).encode() + b"\n"
         os.ftruncate(fd, 0)
         os.pwrite(fd, header + _IDLE * len(texts), 0)
         self._places = {text: len(header) + number for number, text in enumerate(texts)}
         self._path = path
 
     def _learn(self, left: bytes) -> None:
-        """Note who ended the process that left this file."""
+        """Note which candidates may have ended the process that left this file."""
+        now = time.time()
         header, _, states = left.partition(b"\n")
         try:
             body = parse_json(header, max_size=_MAX_BYTES)
-            self.crashed = {str(text): str(reason) for text, reason in body["crashed"].items()}
+            crashed = {str(text): str(reason) for text, reason in body["crashed"].items()}
+            suspected = {str(text): (int(count), float(last)) for text, (count, last) in body["suspected"].items()}
             texts = [str(text) for text in body["candidates"]]
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except KeyError:
+            crashed, suspected, texts = {}, *_of_earlier_version(body, now)
+        except (AttributeError, TypeError, ValueError):
             return
+        self.crashed = crashed
+        self._suspected = {text: (count, last) for text, (count, last) in suspected.items() if _counts(last, now)}
         for state, what in ((_RUNNING, "ran"), (_COMPILING, "compiled")):
             active = [text for text, byte in zip(texts, states, strict=False) if byte == state[0]]
             if len(active) == 1:
-                self.crashed[active[0]] = f"the process that {what} it ended"
+                count = self._suspected.get(active[0], (0, now))[0] + 1
+                self._suspected[active[0]] = count, now
+                if count >= _BLAMED:
+                    self.crashed[active[0]] = f"{count} processes that {what} it ended"
             if active:
                 self._suspects = set(active)
                 return
@@ -128,3 +148,15 @@ class CandidateJournal:
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, state, place)
+
+
+def _counts(last: float, now: float) -> bool:
+    """Whether a suspicion of this time still counts; one from the future may be of any age."""
+    return 0 <= now - last <= _SUSPECTED_SECONDS
+
+
+def _of_earlier_version(body: Any, now: float) -> tuple[dict[str, tuple[int, float]], list[str]]:
+    try:
+        return {str(text): (1, now) for text in body["crashed"]}, [str(text) for text in body["candidates"]]
+    except (KeyError, TypeError):
+        return {}, []

@@ -1,0 +1,125 @@
+"""Only right results win: not what is wrong elsewhere, later, or where nothing works to compare it with."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from autotune_helpers import key
+
+from ejcache.autotune import Tuner
+from ejcache.autotune.records.record import Status
+
+QUICK = Tuner(rounds=8, confirm=False, min_gain=0.001)
+SIZE = 256
+
+
+def slow(x):
+    """The right result, after work that every wrong candidate saves: each of them would win if it were not refused."""
+    return 2 * x + 0 * jax.lax.fori_loop(0, 60_000, lambda _, y: jnp.sin(y) + 1, x.ravel()[0])
+
+
+def from_run(number, then):
+    """The right results of the first runs, and wrong ones from run `number` on."""
+    runs = itertools.count(1)
+
+    def host(x):
+        return np.asarray(2 * x if next(runs) < number else then(x), x.dtype)
+
+    return lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+KINDS = {
+    "zeros": jnp.zeros_like,
+    "NaN": lambda x: x * jnp.nan,
+    "infinite": lambda x: x * jnp.inf,
+    "other values": lambda x: 2.2 * x,
+    "another shape": lambda x: 2 * x[: SIZE // 2],
+    "another type": lambda x: (2 * x).astype(jnp.bfloat16),
+    "another tree": lambda x: (2 * x,),
+    "right for ones only": lambda x: x + 1,
+    "right for equal values only": lambda x: jnp.full_like(x, 2 * x.ravel()[0]),
+    "right for zeros only": lambda x: 3 * x,
+    "wrong from run 2 on": np.zeros_like,
+    "wrong after many runs": lambda x: 2 * x + 1,
+}
+LATER = {"wrong from run 2 on": 3, "wrong after many runs": 8}
+"""From which run on these are wrong; the first two are those on the caller's and on varied inputs."""
+INPUTS = {"right for zeros only": jnp.zeros(SIZE)}
+
+
+def fresh(kind):
+    return from_run(LATER[kind], KINDS[kind]) if kind in LATER else KINDS[kind]
+
+
+def choice(build, x, candidates, *, default):
+    return QUICK.tune(build, (x,), {}, key=key(), candidates=candidates, default=default)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_candidate_does_not_win_against_the_default(kind):
+    """However fast it is."""
+    build = {"default": slow, "wrong": fresh(kind)}.__getitem__
+    record = choice(build, INPUTS.get(kind, jnp.ones(SIZE)), ["wrong"], default="default")
+    assert record.configuration == "default"
+    assert record.candidate("wrong").status is Status.FAILED
+
+
+def fails(_):
+    raise RuntimeError("no such block")
+
+
+@pytest.mark.parametrize("default", ["raises", "is killed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_candidate_does_not_win_where_the_default_fails(kind, default):
+    """Of three others, two agree; the record is unsure."""
+    broken = fails if default == "raises" else from_run(1, fails)
+    build = {"default": broken, "wrong": fresh(kind), "right": slow, "also right": lambda x: slow(x) + 0}.__getitem__
+    x = INPUTS.get(kind, jnp.ones(SIZE))
+    record = choice(build, x, ["wrong", "right", "also right"], default="default")
+    assert record.configuration in ("right", "also right")
+    assert record.candidate("wrong").status is Status.FAILED
+    assert "no default that works" in record.measurement["unsure"]
+
+
+def test_nothing_wins_where_two_candidates_differ_and_no_default_works():
+    """Nobody knows which of them is right, unless one computes NaN."""
+    build = {"default": fails, "one": lambda x: 2 * x, "other": lambda x: 3 * x, "NaN": KINDS["NaN"]}.__getitem__
+    record = choice(build, jnp.ones(SIZE), ["one", "other"], default="default")
+    assert not record.works
+    assert choice(build, jnp.ones(SIZE), ["NaN", "one"], default="default").configuration == "one"
+
+
+def test_an_operation_that_fails_on_other_values_is_tuned():
+    """Where the default itself fails on varied inputs, the candidates are compared on the caller's."""
+
+    def checked(x):
+        def host(y):
+            if not (np.asarray(y) == 1).all():
+                raise ValueError("ones are needed")
+            return np.asarray(2 * y, y.dtype)
+
+        return jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x) + 0 * slow(x)
+
+    build = {"default": checked, "fast": lambda x: 2 * x}.__getitem__
+    assert choice(build, jnp.ones(SIZE), ["fast"], default="default").configuration == "fast"
+
+
+def test_varied_inputs_keep_to_what_the_operation_is_meant_for():
+    """Positive values stay positive, minus infinity stays where it is, integers and the type stay as they are."""
+    from ejcache.autotune.measure.inputs import split_arguments
+
+    mask = jnp.where(jnp.arange(8) % 2 == 0, -jnp.inf, 0.0)
+    args = (jnp.arange(1.0, 9.0), jnp.arange(8), mask, jnp.ones(8, jnp.bfloat16), jnp.full(4, 1j))
+    inputs = split_arguments(args, {})
+    values, index, masked, ones, imaginary = inputs.varied(inputs.concrete(), seed=0, initialisers={})
+    assert sorted(values.tolist()) == args[0].tolist() != values.tolist()
+    assert index is args[1]
+    assert (jnp.isinf(masked) == jnp.isinf(mask)).all()
+    assert len(set(ones.tolist())) > 2
+    assert ones.dtype == jnp.bfloat16
+    assert len(set(imaginary.tolist())) > 2
+    assert imaginary.real.tolist() == [0.0] * 4
