@@ -23,7 +23,8 @@ def compile_program(pair: WhyPair, which: int, place: Path) -> None:
 
     jax.clear_caches()
     path = place / "train.py"
-    path.write_text(pair.texts[which])
+    if not path.exists() or path.read_text() != pair.texts[which]:
+        path.write_text(pair.texts[which])
     for name, value in pair.config[which].items():
         jax.config.update(name, value)
     with ejcache.enable(str(place / "cache"), min_compile_seconds=0):

@@ -183,6 +183,32 @@ class WhyPair:
         return self.program, after
 
 
+SETS = """
+import jax, jax.numpy as jnp
+
+params = {name: jnp.ones(4) for name in ("decay", "momentum", "noise", "rate")}
+
+@jax.jit
+def total(params, x):
+    for name in {"decay", "momentum", "noise", "rate"}:
+        x = jnp.sin(x) * params[name]
+    return x
+
+total(params, jnp.ones(4))
+"""
+
+
+SWAPPED = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def apply(x, y):
+    return x - y
+
+apply(jnp.ones(4), jnp.ones(4))
+"""
+
+
 def mlp(title: str, says: str, *edits: tuple[str, str], program: str = MLP, **more: Any) -> WhyPair:
     return WhyPair(title, says, program=program, edits=edits, **more)
 
@@ -724,6 +750,21 @@ PAIRS = [
             "    return h * 2",
             "    h = jax.lax.with_sharding_constraint(h, NamedSharding(mesh, P(None, 'data')))\n    return h * 2",
         ),
+    ),
+    WhyPair(
+        "another hash seed",
+        r"the order of a set or dict changed.* the same operations in another order, first at train\.py:9 in total",
+        program=SETS,
+        env=({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"}),
+        function="total",
+        quick=True,
+    ),
+    WhyPair(
+        "operands swapped",
+        r"the computation changed at train\.py:6 in apply: subtract uses other values",
+        program=SWAPPED,
+        edits=(("x - y", "y - x"),),
+        function="apply",
     ),
     sharded(
         "one device only",

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.explaining.body import body_changes, likeness
+from ejcache.cache.explaining.body import body_changes, first_reordered, likeness
 from ejcache.cache.explaining.known import Known, stored_text
 from ejcache.cache.explaining.outline import Outline, read_outline
 from ejcache.cache.explaining.signature import argument_changes, changed_sizes, mesh_changes, result_changes
@@ -202,7 +202,7 @@ class _Comparison:
         name = self._record.name
         others: list[MissRecord] = []
         for each in self._others:
-            if each.name != name and all(each.name != other.name for other in others):
+            if each.url == self._record.url and each.name not in {name, *(other.name for other in others)}:
                 others.append(each)
         same = [each.identity for each in others if each.signature == self.after.signature]
         self._recall([self.after, *same[:_RENAMED]])
@@ -211,7 +211,7 @@ class _Comparison:
             other = self._outline(identity)
             if other is None or outline is None or len(outline.operations) < 2:
                 continue
-            if likeness(other, outline) >= _ALIKE:
+            if likeness(other, outline) >= _ALIKE and self._is_gone(identity.name, other, outline):
                 sentence = f"the function was renamed: {_plain(identity.name)} -> {_plain(name)}"
                 return Explanation(
                     f"{name} was compiled because {sentence}",
@@ -221,6 +221,11 @@ class _Comparison:
                 )
         where = "no entry is stored under its key, nor another entry of a function of this name"
         return Explanation(f"{name} was compiled: {where}: it is new here, or was evicted", note=note)
+
+    def _is_gone(self, name: str, before: Outline, after: Outline) -> bool:
+        """Whether the file of both programs no longer has this name, so that it is not another function's."""
+        files = [{each.place.file for each in outline.operations if each.place.line} for outline in (before, after)]
+        return files[0] == files[1] and all(self._sources.lack(file, _plain(name)) for file in files[1])
 
     # -- the nearest -----------------------------------------------------------------------------------------------
 
@@ -296,6 +301,8 @@ class _Comparison:
         old, new = self._outline(before), self._outline(self.after)
         if old is None or new is None:
             return self._without_texts(before)
+        if reordered := self._reordered(before, old, new):
+            return [reordered]
         seen = [outline.arguments for each in ranked[:_COMPARED] if (outline := self._outlines.get(each.key))]
         arguments = argument_changes(old, new, seen)
         shapes = any(each.component == "signature" for each in arguments)
@@ -317,6 +324,22 @@ class _Comparison:
                 Difference("computation", f"the module's attributes changed: {old.attributes} -> {new.attributes}")
             ]
         return found or [Difference("computation", "the order of the operations, or which values they use, changed")]
+
+    def _reordered(self, before: Identity, old: Outline, new: Outline) -> Difference | None:
+        """The difference if the source is the same and gave the same operations in another order."""
+        place = first_reordered(old, new)
+        if place is None or replace(old, operations=()) != replace(new, operations=()):
+            return None
+        files = {each.place.file for each in new.operations if each.place.line}
+        if not self._sources.are_older(files, before.created):
+            return None
+        where = f"{place} in {place.function}" if place.function else str(place)
+        return Difference(
+            "computation",
+            "the order of a set or dict changed, most likely: the same source gave the same operations in another "
+            f"order, first at {where}",
+            "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set",
+        )
 
     def _without_texts(self, before: Identity) -> list[Difference]:
         if before.signature != self.after.signature:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
     from ejcache.cache.explaining.outline import Operation, Outline
 
-__all__ = ["body_changes", "likeness"]
+__all__ = ["body_changes", "first_reordered", "likeness"]
 
 _TYPES: Final = re.compile(r"\b((?:bf|[fiu]|c)\d\w*|bool)\[([\d,]*)\]")
 _SIZE: Final = re.compile(r"\d+")
 _PRECISION: Final = re.compile(r"precision = \[([^\]]*)\]")
 _ALGORITHM: Final = re.compile(r"algorithm = (<[^>]*>|\w+)")
 _NUMBER: Final = re.compile(r"(?<![\w.%])-?\d+(?:\.\d+)?")
+_SEPARATOR: Final = re.compile(r"[\s,()]+")
 _ALIGNED: Final = 3000
 """Operations that are aligned with one another; of more, only how often each occurs is compared."""
 _QUIET: Final = frozenset({"broadcast_in_dim", "reshape", "convert", "constant", "cond", "return", "bitcast_convert"})
@@ -47,6 +48,20 @@ def likeness(before: Outline, after: Outline) -> float:
     counts = [Counter(_shapeless(o) for o in outline.operations) for outline in (before, after)]
     total = max(counts[0].total(), counts[1].total())
     return (counts[0] & counts[1]).total() / total if total else 1.0
+
+
+def first_reordered(before: Outline, after: Outline) -> Place | None:
+    """Where two programs first differ, if they have the same operations in another order or of other values.
+
+    None if they have other operations, or the same ones from other lines.
+    """
+    counts = [
+        Counter((o.place, *sorted(_SEPARATOR.split(o.text))) for o in outline.operations) for outline in (before, after)
+    ]
+    if counts[0] != counts[1]:
+        return None
+    pairs = zip(before.operations, after.operations, strict=True)
+    return next((new.place for old, new in pairs if old != new and new.place.line), None)
 
 
 def body_changes(

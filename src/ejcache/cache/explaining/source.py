@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import os
+import re
 import struct
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from ejcache.cache.explaining.locations import NOWHERE, Place
 from ejcache.util.safe_files import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["SourceFiles"]
 
@@ -31,6 +32,18 @@ class SourceFiles:
     def __init__(self, *, until: float) -> None:
         self._until = until
         self._trees = functools.lru_cache(maxsize=32)(self._tree)
+
+    def are_older(self, files: Iterable[str], time: float) -> bool:
+        """Whether all of these files exist and have not changed since `time`, in seconds since the epoch."""
+        try:
+            return all(os.stat(path).st_mtime <= time for path in files)  # noqa: PTH116
+        except (OSError, ValueError):
+            return False
+
+    def lack(self, file: str, word: str) -> bool:
+        """Whether a file is known and has no such word."""
+        _, lines = self._trees(file)
+        return bool(lines) and not any(re.search(rf"\b{re.escape(word)}\b", line) for line in lines)
 
     def line(self, place: Place) -> str:
         """The text of that line; empty if it is not known."""
