@@ -121,13 +121,15 @@ def shell(tmp_path, bucket):
         (tmp_path / place.lstrip("/")).mkdir(parents=True)
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "shapes.txt").write_text("f32[8,128]\nf32[16,128]\n")
-    (tmp_path / "my_server").mkdir()
-    (tmp_path / "my_server" / "model.py").write_text(SERVER)
+    # As if it were installed.
+    (tmp_path / "site" / "my_server").mkdir(parents=True)
+    (tmp_path / "site" / "my_server" / "model.py").write_text(SERVER)
 
     def run(text: str):
         for place in PLACES:
             text = text.replace(place, f"{tmp_path}{place}")
         environment = {"PATH": f"{commands}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+        environment["PYTHONPATH"] = str(tmp_path / "site")
         return run_program(["sh", "-eu", "-c", text], cwd=tmp_path, env=environment, timeout=600)
 
     return run
