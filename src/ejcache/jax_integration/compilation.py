@@ -37,6 +37,11 @@ class StoredKey(NamedTuple):
         """The variant, as the text has it."""
         return parse_any_key(self.text).variant
 
+    @property
+    def former_text(self) -> str:
+        """Nothing: a record of an earlier version names the key that this version gives, or none."""
+        return ""
+
 
 class Profile(NamedTuple):
     """What PGLE measured of a program.

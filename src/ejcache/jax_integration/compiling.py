@@ -226,34 +226,35 @@ class Compiler:
 
     def _look_up(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | Miss:
         """Look up and load what this rank can see under `text`, or under its alternative for this kind of host."""
-        miss: Miss | None = None
-        for is_alternative in (False, True):
-            candidate = alternative_key(text, target.backend) if is_alternative else text
-            if candidate in compilation.unloadable:
-                miss = Miss.REJECTED
-                continue
-            ahead = self.preloader.take(compilation, candidate, target)
-            if ahead is not None:
-                self._origins.loaded(ahead.executable, compilation, candidate)
-                return ahead
-            started = time.monotonic()
-            looked = self._read_entry(compilation, candidate)
-            if looked.entry is None:
-                return miss or looked.miss or Miss.ABSENT
-            try:
-                executable = seam.load_executable(looked.entry.raw, target)
-            except Exception as exc:
-                # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
-                compilation.unloadable.add(candidate)
-                compilation.cache.warn(
-                    f"unloadable:{candidate}", f"XLA does not load {candidate} here, so it is compiled anew: {exc}"
-                )
-                miss = Miss.REJECTED
-                continue
-            self._origins.loaded(executable, compilation, candidate)
-            seconds = time.monotonic() - started
-            return Loaded(executable, candidate, looked.entry.header, looked.entry.raw, seconds)
-        return Miss.REJECTED
+        found = self._load(compilation, text, target)
+        former = compilation.key.former_text if found is Miss.ABSENT and text == compilation.text else ""
+        if former and isinstance(older := self._load(compilation, former, target), Loaded):
+            return older
+        if found is Miss.REJECTED:
+            other = self._load(compilation, alternative_key(text, target.backend), target)
+            return other if isinstance(other, Loaded) else found
+        return found
+
+    def _load(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | Miss:
+        if key in compilation.unloadable:
+            return Miss.REJECTED
+        ahead = self.preloader.take(compilation, key, target)
+        if ahead is not None:
+            self._origins.loaded(ahead.executable, compilation, key)
+            return ahead
+        started = time.monotonic()
+        looked = self._read_entry(compilation, key)
+        if looked.entry is None:
+            return looked.miss or Miss.ABSENT
+        try:
+            executable = seam.load_executable(looked.entry.raw, target)
+        except Exception as exc:
+            # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
+            compilation.unloadable.add(key)
+            compilation.cache.warn(f"unloadable:{key}", f"XLA does not load {key} here, so it is compiled anew: {exc}")
+            return Miss.REJECTED
+        self._origins.loaded(executable, compilation, key)
+        return Loaded(executable, key, looked.entry.header, looked.entry.raw, time.monotonic() - started)
 
     def _read_entry(self, compilation: Compilation, text: str) -> Lookup:
         try:

@@ -8,6 +8,7 @@ that for all of them.
     ExecutableBuildOptionsProto: 3 debug_options
     PjRtTopologyDescriptionProto: 1 fingerprint, 9 platform_specific_topology (Any: 2 value)
     CpuTopologyProto: 1 cpu_devices
+    GpuTopologyProto: 9 host_target_machine_options
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 from ejcache.keys.protobuf import edit, join, split
 
-__all__ = ["canonical_options", "canonical_topology", "without_cache_paths"]
+__all__ = ["canonical_gpu_topology", "canonical_options", "canonical_topology", "without_cache_paths"]
 
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
@@ -120,6 +121,20 @@ def canonical_topology(serialized: bytes) -> bytes:
     """
     rest = join(field for field in split(serialized) if field.number != 1)
     return edit(rest, (9, 2), lambda topology: join(field for field in split(topology) if field.number != 1))
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def canonical_gpu_topology(serialized: bytes) -> bytes:
+    """The GPUs that a topology describes and how they are grouped, without the host that the process runs on.
+
+    Args:
+        serialized: a `PjRtTopologyDescriptionProto`.
+
+    Raises:
+        ValueError: it is not such a message.
+    """
+    rest = join(field for field in split(serialized) if field.number != 1)
+    return edit(rest, (9, 2), lambda topology: join(field for field in split(topology) if field.number != 9))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

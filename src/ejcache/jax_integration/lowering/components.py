@@ -21,7 +21,7 @@ from ejcache.keys.canonical_flags import canonical_flags, canonical_overrides
 from ejcache.keys.canonical_variables import compile_variables
 from ejcache.keys.environment import content_digest
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
-from ejcache.keys.options import canonical_options, canonical_topology
+from ejcache.keys.options import canonical_gpu_topology, canonical_options, canonical_topology
 from ejcache.settings.environment import all_variables, environment_variable, variables_to_compare
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ __all__ = [
 
 _WITHOUT_COMMAND_BUFFERS: Final = ("xla_gpu_enable_command_buffer", "")
 """What JAX appends to the options of a program that is to be profiled (`_resolve_compilation_strategy`)."""
+_GPUS: Final = ("gpu", "cuda", "rocm")
 _REMEMBERED: Final = 64
 _REMEMBERED_BYTES: Final = 1 << 16
 """Longer options hold a profile, which few programs share."""
@@ -67,11 +68,15 @@ class DeviceComponents(NamedTuple):
     Attributes:
         layout: see `device_layout`.
         machine: digest of what the compiler knows about the hardware.
+        former_layout: as an earlier version had it, for `CacheKey.former`.
+        former_machine: likewise.
         is_one_process: all devices belong to one process.
     """
 
     layout: str
     machine: str
+    former_layout: str
+    former_machine: str
     is_one_process: bool
 
 
@@ -163,14 +168,20 @@ def device_components(devices: Sequence[Any], backend: Any) -> DeviceComponents:
 
 
 def _read_devices(devices: Sequence[Any], backend: Any) -> DeviceComponents:
+    platform = str(backend.platform)
+    topology = seam.topology_bytes(devices) if platform in ("cpu", *_GPUS) else None
+    machine = _machine(platform, devices, topology)
+    layout = device_layout(devices, compiled_in=platform not in _GPUS or topology is None)
     return DeviceComponents(
-        layout=device_layout(devices),
-        machine=_machine(str(backend.platform), devices),
+        layout=layout,
+        machine=machine,
+        former_layout=device_layout(devices),
+        former_machine=machine if platform not in _GPUS else seam.topology_fingerprint(devices),
         is_one_process=len({device.process_index for device in devices}) == 1,
     )
 
 
-def device_layout(devices: Sequence[Any]) -> str:
+def device_layout(devices: Sequence[Any], *, compiled_in: bool = True) -> str:
     """Which device does which part of the program, in terms that are the same on every rank.
 
     A line for each logical device, in their order: its kind, the ordinal of its process among those that take part,
@@ -178,6 +189,11 @@ def device_layout(devices: Sequence[Any]) -> str:
     it in (`coords`, `core_on_chip` and `slice_index` on TPU): an executable for one position crashes at another,
     jax#38004. Without coordinates, a slice is a number that `jax.distributed` gave to a host or a group of hosts, so
     there the ordinal among the slices that take part counts: a rank on the second host has slice 1, a process alone 0.
+
+    Args:
+        devices: in the program's order.
+        compiled_in: slices and coordinates count. On GPU nothing is compiled for a place, the topology has the number
+            of slices, and a device that is absent says slice 0 whatever its slice is.
     """
     processes = sorted({device.process_index for device in devices})
     slices = sorted({getattr(device, "slice_index", None) or 0 for device in devices})
@@ -189,6 +205,9 @@ def device_layout(devices: Sequence[Any]) -> str:
             f"process {processes.index(device.process_index)}",
             f"device {own[device.process_index].index(device.id)}",
         ]
+        if not compiled_in:
+            lines.append(" ".join(parts))
+            continue
         if getattr(device, "coords", None) is None:
             parts.append(f"slice {slices.index(getattr(device, 'slice_index', None) or 0)}")
             lines.append(" ".join(parts))
@@ -201,10 +220,11 @@ def device_layout(devices: Sequence[Any]) -> str:
     return "\n".join(lines)
 
 
-def _machine(platform: str, devices: Sequence[Any]) -> str:
+def _machine(platform: str, devices: Sequence[Any], topology: bytes | None) -> str:
+    if platform in _GPUS and topology is not None:
+        return _digest(canonical_gpu_topology(topology))
     if platform != "cpu":
         return seam.topology_fingerprint(devices)
-    topology = seam.topology_bytes(devices)
     # jaxlib 0.10 gives only a fingerprint, which differs from rank to rank; there the component `cpu` and the flags
     # tell machines apart.
     return _digest(canonical_topology(topology)) if topology is not None else ""

@@ -7,8 +7,10 @@ and with those that it lists as added.
 from __future__ import annotations
 
 import hashlib
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Skip
 from ejcache.jax_integration.lowering.components import (
     device_components,
@@ -22,7 +24,12 @@ from ejcache.jax_integration.lowering.registered import (
     registered_components,
     registrations,
 )
-from ejcache.jax_integration.lowering.toolchain import cpu_identity, cpu_threads, native_libraries
+from ejcache.jax_integration.lowering.toolchain import (
+    cpu_identity,
+    cpu_threads,
+    former_native_libraries,
+    native_libraries,
+)
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.contexts import note_lowered
 from ejcache.keys.key import CacheKey
@@ -33,9 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEY_FORMAT",
+    "Described",
     "UnkeyableError",
     "alternative_key",
     "compiler_environment",
+    "describe",
     "make_key",
     "program_independent_parts",
     "short_digest",
@@ -52,6 +61,38 @@ _INSPECTION: Final = (
     "inspects shardings (jax.debug.inspect_array_sharding, visualize_array_sharding) with a Python function that is "
     "called while it compiles, so it is compiled anew every time; take that out to have it cached"
 )
+_OF_THE_API: Final = "PJRT C API\n"
+"""What jaxlib 0.10 puts before the version of a plug-in's client, unless the client has no devices."""
+
+
+class Described(NamedTuple):
+    """What a client of absent devices cannot say of the process that will have them.
+
+    Attributes:
+        platform_version: what the client of that process says.
+        cpu: `cpu_identity` of its host; empty if it is not known.
+    """
+
+    platform_version: str
+    cpu: str
+
+
+_described: Final[weakref.WeakKeyDictionary[Any, Described]] = weakref.WeakKeyDictionary()
+
+
+def describe(backend: Any, described: Described) -> None:
+    """Have the keys of this client's programs made as by the process that will run them."""
+    _described[backend] = described
+
+
+def _platform_version(backend: Any) -> str:
+    described = _described.get(backend)
+    return (described.platform_version if described else str(backend.platform_version)).removeprefix(_OF_THE_API)
+
+
+def _cpu(backend: Any) -> str:
+    described = _described.get(backend)
+    return (described.cpu if described else "") or cpu_identity()
 
 
 def make_key(
@@ -99,7 +140,7 @@ def make_key(
         "compile_options": chosen.options,
         "machine": participants.machine,
         "native_libraries": native_libraries(platform),
-        "cpu": cpu_identity() if platform == "cpu" or computation.host_code else "",
+        "cpu": _cpu(backend) if platform == "cpu" or computation.host_code else "",
         "profile": chosen.profile,
         **{name: text_digest(value) for name, value in readable.items()},
     }
@@ -110,7 +151,18 @@ def make_key(
         components=components,
         details=readable,
         size=computation.size,
+        former=_former(backend, participants) if platform != "cpu" and backend not in _described else {},
     )
+
+
+def _former(backend: Any, participants: DeviceComponents) -> dict[str, str]:
+    """The components that the version before made in another way; the next version needs them no more."""
+    return {
+        "machine": participants.former_machine,
+        "devices": text_digest(participants.former_layout),
+        "platform_version": text_digest(str(backend.platform_version)),
+        "native_libraries": former_native_libraries(),
+    }
 
 
 def _readable(
@@ -126,7 +178,7 @@ def _readable(
         "devices": participants.layout,
         "namespace": settings.namespace,
         "jaxlib": seam.jaxlib_version(),
-        "platform_version": str(backend.platform_version),
+        "platform_version": _platform_version(backend),
         "custom_hook": seam.custom_hook(),
     }
     # Not of a program that spans processes: its ranks must have one key, whatever cores each of them has.
@@ -158,7 +210,7 @@ def compiler_environment(backend: Any, settings: Settings) -> str:
         KEY_FORMAT,
         seam.jaxlib_version(),
         platform,
-        str(backend.platform_version),
+        _platform_version(backend),
         native_libraries(platform),
         settings.namespace,
         *kinds,

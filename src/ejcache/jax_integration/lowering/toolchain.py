@@ -13,7 +13,7 @@ import os
 import pkgutil
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import jaxlib.version
 
@@ -23,7 +23,17 @@ from ejcache.settings.environment import environment_variable
 from ejcache.util.log import log
 from ejcache.util.threads import cores, submit
 
-__all__ = ["cpu_identity", "cpu_threads", "native_libraries", "native_library_files", "read_libraries_ahead"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "cpu_identity",
+    "cpu_threads",
+    "former_native_libraries",
+    "native_libraries",
+    "native_library_files",
+    "read_libraries_ahead",
+]
 
 _PLUGINS: Final = (
     "jax_cuda12_plugin",
@@ -35,9 +45,19 @@ _PLUGINS: Final = (
 )
 """Packages of plug-ins outside the `jax_plugins` namespace."""
 
-_COMPILERS: Final = ("nvidia-cudnn", "nvidia-cublas", "nvidia-cuda-nvcc", "nvidia-nvjitlink", "neuronx-cc", "triton")
-"""Beginnings of the names of distributions whose programs and libraries take part in compiling. They have hundreds of
-megabytes, so their versions are used instead of their content."""
+_COMPILERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cuda": ("nvidia-cudnn", "nvidia-cublas", "nvidia-cuda-nvcc", "nvidia-nvjitlink"),
+    "rocm": (),
+    "tpu": (),
+    "neuron": ("neuronx-cc",),
+    "": ("triton",),
+}
+"""The platforms that are known by a part of the names of their plug-ins, and beginnings of the names of distributions
+whose programs and libraries take part in compiling for them. They have hundreds of megabytes, so their versions are
+used instead of their content. What is under "" counts for other platforms only, of which nothing is known."""
+
+_EVERYTHING: Final = "every platform"
+"""In place of a platform: what was counted for every one but CPU before the others were told apart."""
 
 
 @cache
@@ -48,8 +68,13 @@ def native_libraries(platform: str) -> str:
     megabytes.
     """
     digest = library_digest(native_library_files(platform), memo=_memo())
-    versions = [] if platform == "cpu" else _compiler_versions()
+    versions = [] if platform == "cpu" else _compiler_versions(platform)
     return hashlib.sha256("\n".join([digest, *versions]).encode()).hexdigest()
+
+
+def former_native_libraries() -> str:
+    """What an earlier version took for the native libraries of every platform but CPU."""
+    return native_libraries(_EVERYTHING)
 
 
 def read_libraries_ahead() -> None:
@@ -74,19 +99,20 @@ def _memo() -> Path:
 
 
 def native_library_files(platform: str) -> list[Path]:
-    """The files behind `native_libraries`: those of jaxlib and, unless the platform is CPU, of every plug-in."""
+    """The files behind `native_libraries`: those of jaxlib and, unless the platform is CPU, of its plug-in."""
     files = list(native_files(Path(jaxlib.__file__).parent))
     if platform == "cpu":
         return files
-    for directory in _plugin_directories():
-        files += native_files(directory)
-    named = [environment_variable("TPU_LIBRARY_PATH") or ""]
+    for name in _plugins(platform):
+        spec = importlib.util.find_spec(name)
+        for directory in (spec and spec.submodule_search_locations) or ():
+            files += native_files(directory)
     # "name:path,name:path", where a name may be missing.
-    named += [
-        part.partition(":")[2] for part in (environment_variable("PJRT_NAMES_AND_LIBRARY_PATHS") or "").split(",")
-    ]
-    files += [Path(path) for path in named if path and Path(path).is_file()]
-    return files
+    named = [part.split(":", 1) for part in (environment_variable("PJRT_NAMES_AND_LIBRARY_PATHS") or "").split(",")]
+    paths = [part[-1] for part in named if len(part) > 1 and (not part[0] or _is_of(part[0], platform))]
+    if _is_of("tpu", platform):
+        paths.append(environment_variable("TPU_LIBRARY_PATH") or "")
+    return files + [Path(path) for path in paths if path and Path(path).is_file()]
 
 
 @cache
@@ -104,22 +130,32 @@ def cpu_threads() -> str:
     return f"{cores()} cores, NPROC={environment_variable('NPROC') or ''}"
 
 
-def _plugin_directories() -> list[str]:
+def _plugins(platform: str) -> list[str]:
+    """The packages of plug-ins that may compile for `platform`."""
     names = list(_PLUGINS)
     namespace = importlib.util.find_spec("jax_plugins")
     if namespace is not None and namespace.submodule_search_locations is not None:
         names += [f"jax_plugins.{info.name}" for info in pkgutil.iter_modules(namespace.submodule_search_locations)]
-    directories: list[str] = []
-    for name in names:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            directories += list(spec.submodule_search_locations)
-    return directories
+    return [name for name in names if _is_of(name, platform)]
 
 
-def _compiler_versions() -> list[str]:
+def _families(name: str) -> set[str]:
+    """The known platforms that a name belongs to: JAX says `gpu` for two of them. Of any other name, "" alone."""
+    if name == "gpu":
+        return {"cuda", "rocm"}
+    return {family for family in _COMPILERS if family and family in name} or {""}
+
+
+def _is_of(name: str, platform: str) -> bool:
+    """Whether the plug-in of this name may compile for `platform`."""
+    return platform == _EVERYTHING or bool(_families(name) & _families(platform)) or _families(platform) == {""}
+
+
+def _compiler_versions(platform: str) -> list[str]:
+    families = set(_COMPILERS) if platform == _EVERYTHING or _families(platform) == {""} else _families(platform)
+    beginnings = tuple(beginning for family in families for beginning in _COMPILERS[family])
     return sorted(
         f"{name}=={distribution.version}"
-        for distribution in importlib.metadata.distributions()
-        if (name := (distribution.metadata["Name"] or "").lower()).startswith(_COMPILERS)
+        for distribution in (importlib.metadata.distributions() if beginnings else ())
+        if (name := (distribution.metadata["Name"] or "").lower()).startswith(beginnings)
     )

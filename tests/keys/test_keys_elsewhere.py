@@ -1,0 +1,142 @@
+"""Keys describe the devices that run a program, not the host that compiles it; and keys of before are still read."""
+
+from __future__ import annotations
+
+import importlib
+
+import jax
+import pytest
+
+import ejcache
+from ejcache.jax_integration import compiling
+from ejcache.jax_integration.lowering import toolchain
+from ejcache.jax_integration.lowering.components import device_layout
+from ejcache.keys.options import canonical_gpu_topology
+from ejcache.keys.protobuf import Field, join
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs a package with a native library, or a distribution of some version, into this test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(toolchain, "state_directory", lambda: tmp_path / "state")
+
+    def install(name, content="1"):
+        if "==" in name:
+            name, _, version = name.partition("==")
+            (tmp_path / f"{name}-{version}.dist-info").mkdir()
+            (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+        else:
+            package = tmp_path / name.replace(".", "/")
+            package.mkdir(parents=True, exist_ok=True)
+            (package / "plugin.so").write_text(content)
+            (package / "__init__.py").touch()
+        importlib.invalidate_caches()
+
+    return install
+
+
+def digest(platform):
+    return toolchain.native_libraries.__wrapped__(platform)
+
+
+def test_plug_ins_of_other_platforms_do_not_count(installed):
+    """Neither do the NVIDIA packages, Triton and Neuron's compiler, except where they compile."""
+    for name in ("libtpu", "jax_plugins.xla_cuda12", "jax_plugins.something"):
+        installed(name)
+    before = {platform: digest(platform) for platform in ("cpu", "tpu", "cuda", "gpu", "neuron", "something")}
+    steps = {
+        # Of a platform that is not known, nobody knows what compiles for it.
+        "jax_cuda12_plugin": {"cuda", "gpu", "something"},
+        "nvidia-cudnn-cu12==9.1": {"cuda", "gpu", "something"},
+        "nvidia-nccl-cu12==2.3": set(),
+        "triton==3": {"something"},
+        "neuronx-cc==2": {"neuron", "something"},
+        "jax_plugins.xla_rocm7": {"gpu", "something"},
+    }
+    for name, concerned in steps.items():
+        installed(name)
+        after = {platform: digest(platform) for platform in before}
+        assert {platform for platform in before if before[platform] != after[platform]} == concerned, name
+        before = after
+
+
+def test_the_content_of_the_platforms_own_plug_in_counts(installed):
+    """And that of a plug-in that a variable names for it."""
+    installed("libtpu")
+    first = digest("tpu")
+    installed("libtpu", content="22")
+    assert digest("tpu") != first
+
+
+def test_a_plug_in_that_a_variable_names_counts_for_its_platform(installed, tmp_path, monkeypatch):
+    """`tpu:path` is TPU's; a path without a name may be anybody's."""
+    library = tmp_path / "named.so"
+    library.write_text("named")
+    before = digest("tpu"), digest("cuda")
+    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"tpu:{library}")
+    assert (digest("tpu") != before[0], digest("cuda") == before[1]) == (True, True)
+    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f":{library}")
+    assert digest("cuda") != before[1]
+
+
+def gpu_topology(*, clock=b"\x01\x00\x00\x00", hosts=b"\x01", host=b"x86_64"):
+    device = join([Field(13, 5, clock)])
+    gpus = join([Field(3, 2, b"NVIDIA H100"), Field(5, 0, hosts), Field(8, 2, join([Field(1, 2, device)]))])
+    gpus += join([Field(9, 2, join([Field(1, 2, host)]))])
+    inner = join([Field(1, 2, b"type.googleapis.com/xla.GpuTopologyProto"), Field(2, 2, gpus)])
+    return join([Field(1, 0, b"\x07"), Field(2, 2, b"cuda"), Field(9, 2, inner)])
+
+
+def test_the_host_beside_a_gpu_does_not_count_and_everything_else_does():
+    """Two hosts of a fleet may have different CPUs; another clock or number of hosts is another machine."""
+    plain = canonical_gpu_topology(gpu_topology())
+    assert canonical_gpu_topology(gpu_topology(host=b"aarch64")) == plain
+    assert canonical_gpu_topology(gpu_topology(clock=b"\x02\x00\x00\x00")) != plain
+    assert canonical_gpu_topology(gpu_topology(hosts=b"\x02")) != plain
+
+
+class Gpu:
+    device_kind = "NVIDIA H100"
+
+    def __init__(self, process, number, *, slice_index):
+        self.process_index, self.id, self.slice_index, self.coords = process, number, slice_index, [slice_index, 0]
+
+
+def test_a_gpu_is_the_same_wherever_a_client_says_that_it_stands():
+    """A client of absent GPUs says slice 0 of all of them; the topology holds the number of slices."""
+    real = [Gpu(0, 0, slice_index=0), Gpu(1, 1, slice_index=1)]
+    absent = [Gpu(0, 0, slice_index=0), Gpu(1, 1, slice_index=0)]
+    assert device_layout(real, compiled_in=False) == device_layout(absent, compiled_in=False)
+    assert device_layout(real) != device_layout(absent)
+
+
+def test_an_entry_under_the_key_of_an_earlier_version_is_a_hit(tmp_path, monkeypatch):
+    """Where a component is made in another way than before, the key with its former value is asked for, too."""
+    cache = ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0, preload=False)
+    made, asked = compiling.make_key, []
+
+    def earlier(**given):
+        key = made(**given)
+        return key._replace(components={**key.components, "machine": "as it was"})
+
+    def now(**given):
+        key = made(**given)._replace(former={"machine": "as it was"})
+        asked.append(key)
+        return key
+
+    def program(x):
+        return jax.numpy.tanh(x) + 3
+
+    def run():
+        jax.clear_caches()
+        return jax.jit(program)(1.0).item()
+
+    monkeypatch.setattr(compiling, "make_key", earlier)
+    expected = run()
+    stores = cache.stats().stores
+    monkeypatch.setattr(compiling, "make_key", now)
+    assert run() == expected
+    assert (cache.stats().hits, cache.stats().stores) == (stores, stores)
+    assert asked[-1].former_text != asked[-1].text
+    assert asked[-1].of_variant("pgle").former_text == asked[-1].former_text.replace("-plain-", "-pgle-")
