@@ -6,8 +6,8 @@ and with those that it lists as added.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
@@ -35,6 +35,8 @@ from ejcache.jax_integration.seam.contexts import note_lowered
 from ejcache.keys.key import CacheKey
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ejcache.jax_integration.lowering.components import DeviceComponents, OptionComponents
     from ejcache.settings.resolve import Settings
 
@@ -44,7 +46,7 @@ __all__ = [
     "UnkeyableError",
     "alternative_key",
     "compiler_environment",
-    "describe",
+    "described",
     "make_key",
     "program_independent_parts",
     "short_digest",
@@ -77,22 +79,32 @@ class Described(NamedTuple):
     cpu: str
 
 
-_described: Final[weakref.WeakKeyDictionary[Any, Described]] = weakref.WeakKeyDictionary()
+_described: Final[dict[int, tuple[Any, Described]]] = {}
+"""Clients, by their identity, because not every object that takes the place of one can be hashed."""
 
 
-def describe(backend: Any, described: Described) -> None:
-    """Have the keys of this client's programs made as by the process that will run them."""
-    _described[backend] = described
+@contextlib.contextmanager
+def described(backend: Any, description: Described) -> Iterator[None]:
+    """In this block, the keys of this client's programs are made as by the process that will run them."""
+    _described[id(backend)] = backend, description
+    try:
+        yield
+    finally:
+        del _described[id(backend)]
+
+
+def _description(backend: Any) -> Described | None:
+    return _described.get(id(backend), (None, None))[1]
 
 
 def _platform_version(backend: Any) -> str:
-    described = _described.get(backend)
-    return (described.platform_version if described else str(backend.platform_version)).removeprefix(_OF_THE_API)
+    known = _description(backend)
+    return (known.platform_version if known else str(backend.platform_version)).removeprefix(_OF_THE_API)
 
 
 def _cpu(backend: Any) -> str:
-    described = _described.get(backend)
-    return (described.cpu if described else "") or cpu_identity()
+    known = _description(backend)
+    return (known.cpu if known else "") or cpu_identity()
 
 
 def make_key(
@@ -151,7 +163,7 @@ def make_key(
         components=components,
         details=readable,
         size=computation.size,
-        former=_former(backend, participants) if platform != "cpu" and backend not in _described else {},
+        former=_former(backend, participants) if platform != "cpu" and _description(backend) is None else {},
     )
 
 
