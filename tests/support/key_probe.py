@@ -111,7 +111,10 @@ def watch(process: dict) -> None:
     def get_cache_key(options, backend, computation, devices, override_fdo_profile=None):
         if process["platform"]:
             backend = types.SimpleNamespace(
-                platform=process["platform"], platform_version=backend.platform_version, devices=backend.devices
+                platform=process["platform"],
+                platform_version=backend.platform_version,
+                devices=backend.devices,
+                local_device_count=backend.local_device_count,
             )
         options = copy.deepcopy(options)
         for change in changes:
