@@ -90,6 +90,8 @@ class Skip(StrEnum):
     """The storage failed."""
     FORBIDDEN = "forbidden"
     """It was not compiled, because the program forbids compilations."""
+    RANKS_DIFFER = "ranks_differ"
+    """Another rank compiles another program under its name."""
     HLO_PASS = "hlo_pass"  # noqa: S105 (a pass of the compiler)
     """It is compiled with an HLO pass that no key can name."""
 

@@ -39,6 +39,7 @@ _SKIPS: Final = {
     Skip.DISABLED: "the cache is switched off",
     Skip.ERROR: "the storage could not be written",
     Skip.FORBIDDEN: "it was not compiled, because the program forbids compilations (ejcache.forbid_compile)",
+    Skip.RANKS_DIFFER: "another rank compiles another program under its name, as the log of that run says",
     Skip.HLO_PASS: "it is compiled with an HLO pass that no key can describe, or that was registered before ejcache "
     "was enabled",
 }

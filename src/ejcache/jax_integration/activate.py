@@ -124,7 +124,7 @@ class _Session:
         if self.compiler is not None:
             if self.cache() is not None:
                 read_libraries_ahead()
-            self.compiler.preloader.watch()
+            self.compiler.begin()
 
     def set(self, name: str, value: Any) -> None:
         """Set a setting as the latest call in the program."""
@@ -292,7 +292,7 @@ def disable() -> None:
         session.flags.unwatch()
         session.contexts.uninstall()
     if session.compiler is not None:
-        session.compiler.preloader.close()
+        session.compiler.end()
     session.close()
 
 

@@ -5,9 +5,10 @@ storage that it cannot reach. If each rank followed what it sees, some would loa
 it. Where compiling is a collective operation (sharded autotuning on GPU), those that compile would then wait for ever.
 So every rank publishes what it sees, the lowest rank decides from all of that, and all ranks do what it decided.
 
-Nothing here raises, and every wait has a deadline. If a rank times out waiting for the lowest rank, it publishes "no
-decision" itself, and every rank compiles, as it would without a cache. The coordination service keeps the first value
-of a name, so a rank that comes later, the lowest rank included, follows the decision that was published first.
+Nothing here raises, and every wait has a deadline. No rank waits for one that has not enabled ejcache: all compile.
+If a rank times out waiting for the lowest rank, it publishes "no decision" itself, and every rank compiles, as it would
+without a cache. The coordination service keeps the first value of a name, so a rank that comes later, the lowest rank
+included, follows the decision that was published first.
 """
 
 from __future__ import annotations
@@ -16,49 +17,79 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.util.log import log
+from ejcache._version import __version__
+from ejcache.errors import StoreUnavailableError
+from ejcache.jax_integration.seam.coordination import coordination_client
+from ejcache.util.locks import ForkLock
+from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ejcache.jax_integration.seam.coordination import CoordinationClient
 
-__all__ = ["RankAgreement"]
+__all__ = ["RankAgreement", "agreement_of_job"]
 
-_PATIENCE: Final = 60.0
-"""Seconds that the lowest rank waits for the other ranks. They must all arrive before the program can run anyway."""
+_PATIENCE: Final = 15.0
+"""Seconds that a rank waits for the others. A collective of XLA's on CPU fails after 30 s in a rank that has compiled,
+while another one has not."""
+_LEAD: Final = 2.0
+"""So many seconds sooner the lowest rank decides without those that are missing: the others wait for its decision."""
 _IMPATIENCE: Final = 0.1
-"""Seconds that a rank waits for all ranks together that did not answer last time: they have no cache, or are gone.
+"""Seconds that a rank waits for all ranks together that did not answer last time: they are gone, or late.
 
 Short, because every program pays it again. A rank that was only late is noticed by `_forgive`.
 """
+_GRACE: Final = 1.0
+"""Seconds that a rank waits once for the others to say that they use ejcache. They say so when they have a backend, and
+all ranks of a job make their backends together."""
+_PRESENT: Final = "ejcache/present"
 
 
 class RankAgreement:
     """Decisions among the processes of a job. Safe to use from several threads.
 
+    Making it tells the other ranks that this one uses ejcache. A rank that has not is not waited for.
+
     Args:
         coordination: the job's coordination service.
         patience: seconds until a rank that does not answer is counted as silent.
         impatience: seconds for all silent ranks together, from then on.
+        grace: seconds until a rank that has not said that it uses ejcache is taken for one that does not.
     """
 
     def __init__(
-        self, coordination: CoordinationClient, *, patience: float = _PATIENCE, impatience: float = _IMPATIENCE
+        self,
+        coordination: CoordinationClient,
+        *,
+        patience: float = _PATIENCE,
+        impatience: float = _IMPATIENCE,
+        grace: float = _GRACE,
     ) -> None:
         self._coordination = coordination
-        self._rank = coordination.process
+        self.rank = coordination.process
         self._patience = patience
         self._impatience = impatience
+        self._grace = grace
+        self._present: set[int] = {self.rank}
         self._silent: dict[int, str] = {}  # the ranks that did not answer, and the topic on which they did not
         # One number for each program that spans processes. None is ever dropped: a rank that had dropped one would
         # count from 1 again, and follow a decision that was made for an earlier compilation.
         self._topics: dict[str, int] = {}
+        try:
+            coordination.set_once(f"{_PRESENT}/{self.rank}", _encode(__version__))
+        except StoreUnavailableError as exc:
+            log.warning("ejcache: the other ranks do not learn that this one uses ejcache: %s", exc)
+
+    def belongs_to(self, coordination: CoordinationClient) -> bool:
+        """Whether this is the agreement of that job: JAX may begin another one."""
+        return self._coordination.is_of_job(coordination)
 
     def topic(self, name: str) -> str:
-        """A new topic: `name`, numbered by how often this process has asked for it.
+        """A new topic: `name`, numbered by how often this process has had it.
 
-        Every rank compiles the same programs in the same order, so that all ranks get the same number.
+        Every rank compiles the same programs in the same order, so that all ranks get the same number. The name holds
+        no key: ranks whose keys differ must meet, to find that out.
         """
         number = self._topics[name] = self._topics.get(name, 0) + 1
         return f"ejcache/{name}/{number}"
@@ -85,10 +116,11 @@ class RankAgreement:
         lowest = participants[0]
         try:
             self._forgive()
-            if self._rank == lowest:
+            self._await_presence(participants)
+            if self.rank == lowest:
                 said = self._collect(topic, participants[1:], about)
                 return self._publish(topic, decide({lowest: dict(mine), **said}))
-            if not self._coordination.set_once(f"{topic}/{self._rank}", _encode(mine)):
+            if not self._coordination.set_once(f"{topic}/{self.rank}", _encode(mine)):
                 log.warning("ejcache: this rank was restarted and meets the old topic %s, so it compiles", topic)
                 return None
             return self._follow(topic, lowest, about)
@@ -101,22 +133,22 @@ class RankAgreement:
         if self._coordination.set_once(f"{topic}/decision", _encode(decision)):
             return decision
         # Another rank timed out and published "no decision". Tell it that this rank was late and takes part.
-        self._coordination.set_once(f"{topic}/{self._rank}", b"{}")
+        self._coordination.set_once(f"{topic}/{self.rank}", b"{}")
         log.warning("ejcache: another rank timed out before this one had decided on %s, so it compiles", topic)
         return None
 
     def _follow(self, topic: str, lowest: int, about: str) -> Any:
         is_news = lowest not in self._silent
-        # Longer than the lowest rank waits, so that it has decided by then.
+        patience = self._patience if is_news else self._impatience
         decision = self._coordination.get(
             f"{topic}/decision",
-            timeout=2 * self._patience if is_news else self._impatience,
+            timeout=patience if lowest in self._present else 0.0,
             what=f"rank {lowest}, which decides whether the ranks load or compile {about}",
         )
         if decision is not None:
             self._silent.pop(lowest, None)
             return json.loads(decision)
-        (log.warning if is_news else log.debug)(
+        (log.warning if is_news and lowest in self._present else log.debug)(
             "ejcache: rank %d has published no decision on %s in time, so all ranks compile", lowest, topic
         )
         self._silent[lowest] = topic
@@ -130,8 +162,8 @@ class RankAgreement:
         """What `ranks` publish: the silent ones together within the impatience, the others within the patience."""
         start = time.monotonic()
         said: dict[int, Any] = {}
-        for silent, patience in ((False, self._patience), (True, self._impatience)):
-            group = [rank for rank in ranks if (rank in self._silent) is silent]
+        for silent, patience in ((False, max(self._patience - _LEAD, self._patience / 2)), (True, self._impatience)):
+            group = [rank for rank in ranks if rank in self._present and (rank in self._silent) is silent]
             for rank in group:
                 value = self._coordination.get(
                     f"{topic}/{rank}",
@@ -143,12 +175,38 @@ class RankAgreement:
                     said |= {other: view for other, view in self._published(topic).items() if other in group}
                     break
                 said[rank] = json.loads(value)
-        for rank in ranks:
+        for rank in self._present.intersection(ranks):
             if rank in said:
                 self._silent.pop(rank, None)
             else:
                 self._silent[rank] = topic
         return said
+
+    def publish(self, topic: str, name: str, value: Any) -> None:
+        """Let the other ranks of a topic read a JSON value under a name."""
+        self._coordination.set_once(f"{topic}/{name}/{self.rank}", _encode(value))
+
+    def published_by(self, rank: int, topic: str, name: str, *, timeout: float) -> Any:
+        """What a rank has published under a name; None if it does not within `timeout` seconds."""
+        value = self._coordination.get(f"{topic}/{name}/{rank}", timeout=timeout)
+        return None if value is None else json.loads(value)
+
+    def _await_presence(self, ranks: tuple[int, ...]) -> None:
+        """Learn which of these ranks use ejcache; those that have not said so within the grace, which is given once."""
+        if not self._present.issuperset(ranks):
+            self._present |= {int(name) for name in self._coordination.list(_PRESENT)}
+        deadline, self._grace = time.monotonic() + self._grace, 0.0
+        for rank in ranks:
+            left = deadline - time.monotonic()
+            if rank not in self._present and left > 0 and self._coordination.get(f"{_PRESENT}/{rank}", timeout=left):
+                self._present.add(rank)
+        missing = ", ".join(str(rank) for rank in ranks if rank not in self._present)
+        if missing:
+            warn_once(
+                ("absent ranks", missing),
+                "ejcache: rank %s has not enabled ejcache, so a program that spans it is compiled by every rank",
+                missing,
+            )
 
     def _forgive(self) -> None:
         """Stop counting a rank as silent if it has come to its earlier topic after all: it was only late."""
@@ -166,3 +224,19 @@ class RankAgreement:
 
 def _encode(value: Any) -> bytes:
     return json.dumps(value).encode()
+
+
+_meeting: Final = ForkLock()
+_met: RankAgreement | None = None
+
+
+def agreement_of_job() -> RankAgreement | None:
+    """How the ranks of this job agree; None in a program of one process. A process has one: it numbers its topics."""
+    global _met
+    coordination = coordination_client()
+    if coordination is None:
+        return None
+    with _meeting:
+        if _met is None or not _met.belongs_to(coordination):
+            _met = RankAgreement(coordination)
+        return _met

@@ -82,6 +82,8 @@ class Compilation:
         ranks: the processes that take part in the program, ascending.
         for_others: the client has no devices: the result is stored, and another process loads it.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
+        module: the lowered program, if it spans processes.
+        is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_asked_here_only: shared storage is not asked for it.
         miss: why no executable was loaded.
@@ -103,6 +105,7 @@ class Compilation:
         ranks: tuple[int, ...],
         for_others: bool = False,
         has_profile: bool = False,
+        module: Any = None,
     ) -> None:
         self.key = key
         self.text = key.text
@@ -112,6 +115,8 @@ class Compilation:
         self.ranks = ranks
         self.for_others = for_others
         self.has_profile = has_profile
+        self.module = module
+        self.is_drifted = False
         self.profile: Profile | None = None
         self.is_asked_here_only = False
         self.miss = Miss.ABSENT

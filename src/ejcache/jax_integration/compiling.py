@@ -27,14 +27,16 @@ from ejcache.jax_integration.lowering.key import UnkeyableError, alternative_key
 from ejcache.jax_integration.origins import ExecutableOrigins
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination import coordination_client, process_index
 from ejcache.jax_integration.warm_start.state import AlreadyStoredError, is_forbidden, stores_only
 from ejcache.jax_integration.warm_start.storing_only import look_for_others
 from ejcache.keys.key import PGLE
+from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.policy import CachePolicy
@@ -75,12 +77,28 @@ class Compiler:
         self.cache_of = cache
         self._active = active
         self._close = reset
-        self._ranks: RankAgreement | None = None
         self._origins = ExecutableOrigins()
         self._checked: set[str] = set()
         self._hits_seen = 0
+        self._watching = False
         self._tiny = TinyPrograms()
         self.preloader = Preloader(settings=settings, cache=cache)
+
+    def begin(self) -> None:
+        """Do ahead what the first programs need, from the moment that there is a backend; may be called again."""
+        self.preloader.watch()
+        if not self._watching:
+            self._watching = True
+            seam_backends.watch(self._meet_ranks)
+
+    def end(self) -> None:
+        """Do nothing more ahead, and release what was not used."""
+        seam_backends.unwatch(self._meet_ranks)
+        self.preloader.close()
+
+    def _meet_ranks(self, _: Any) -> None:
+        if coordination_client() is not None:
+            submit(self._agreement)  # behind the program: JAX holds its lock, and the service may be slow
 
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
 
@@ -153,13 +171,15 @@ class Compiler:
             return Skip.NO_KEY
         participants = list(devices.flat)
         for_others = not seam.can_load(backend)
+        # The processes of absent devices take no part in compiling for them.
+        ranks = (process_index(),) if for_others else tuple(sorted({each.process_index for each in participants}))
         compilation = Compilation(
             key=key,
             settings=settings,
             cache=cache,
             device_ids=tuple(device.id for device in participants),
-            # The processes of absent devices take no part in compiling for them.
-            ranks=(process_index(),) if for_others else tuple(sorted({each.process_index for each in participants})),
+            ranks=ranks,
+            module=module if len(ranks) > 1 else None,
             for_others=for_others,
             has_profile=profile_sentinel is not None and bool(options.executable_build_options.fdo_profile),
         )
@@ -270,30 +290,50 @@ class Compiler:
         agreement = self._agreement()
         if agreement is None:
             return found
+        from ejcache.jax_integration.drift import ranks_that_differ
         from ejcache.jax_integration.publishing import publisher_order
 
         ranks, domain = compilation.ranks, compilation.cache.domain
+        # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one program, two decisions.
+        topic = agreement.topic(f"{compilation.key.name}/{short_digest(repr(compilation.device_ids))}")
         decision = agreement.decide(
-            # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one key, two decisions.
-            agreement.topic(f"{text}/{short_digest(repr(compilation.device_ids))}"),
+            topic,
             participants=ranks,
-            mine={"loaded": isinstance(found, Loaded), "domain": domain, "forbids": is_forbidden()},
+            mine={"key": text, "loaded": isinstance(found, Loaded), "domain": domain, "forbids": is_forbidden()},
             decide=lambda said: {
                 "load": len(said) == len(ranks) and all(each["loaded"] for each in said.values()),
                 "domains": publisher_order(said),
                 "forbidden_on": sorted(rank for rank, each in said.items() if each.get("forbids")),
+                "differ": ranks_that_differ({rank: each["key"] for rank, each in said.items()}),
+                "key": text,
             },
             about=compilation.key.name,
         )
+        if decision is not None and decision["differ"]:
+            compilation.is_drifted = True
+            self._log_drift(compilation, agreement, topic, decision)
         compilation.forbidden_on = tuple(decision.get("forbidden_on", ())) if decision is not None else None
         order = decision["domains"].get(domain, []) if decision is not None else []
         compilation.publisher = order.index(process_index()) if process_index() in order else 0
-        if isinstance(found, Loaded) and (decision is None or not decision["load"]):
+        if compilation.is_drifted or (isinstance(found, Loaded) and (decision is None or not decision["load"])):
             return Miss.DISAGREED
         return found
 
+    def _log_drift(
+        self, compilation: Compilation, agreement: RankAgreement, topic: str, decision: Mapping[str, Any]
+    ) -> None:
+        from ejcache.jax_integration.drift import log_difference
+
+        try:
+            pair = decision["differ"][0], decision["differ"][1]
+            log_difference(compilation, agreement, topic, pair=pair, lowest_key=decision["key"])
+        except Exception as exc:
+            compilation.report_failure("compare the programs of the ranks", exc)
+
     def _load_fallback(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
         """Another variant of the program, in place of an optimised executable that cannot be loaded."""
+        if compilation.is_drifted:
+            return None
         try:
             texts = self._variants.fallbacks(compilation)
         except Exception as exc:
@@ -318,7 +358,7 @@ class Compiler:
     def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
         """Compile a program that spans processes on the first of them, and load its result on the others."""
         compilation, coordination = _compilation_of(key), coordination_client()
-        if compilation is None or coordination is None or compilation.for_others:
+        if compilation is None or coordination is None or compilation.for_others or compilation.is_drifted:
             return self.compile(key, program)
         executable = self._sharing.cached(compilation, program)
         if executable is not None:
@@ -406,9 +446,10 @@ class Compiler:
         self._collect_xla_caches()
         if _holds_callbacks(program):
             self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
-        elif compilation.miss is Miss.NO_DEVICES:
+        elif compilation.miss is Miss.NO_DEVICES or compilation.is_drifted:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
-            self._publisher.skip(compilation, program, Skip.DUPLICATE, seconds)
+            skipped = Skip.RANKS_DIFFER if compilation.is_drifted else Skip.DUPLICATE
+            self._publisher.skip(compilation, program, skipped, seconds)
         elif compilation.to_check is not None:
             compilation.cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
             from ejcache.jax_integration.checking import check
@@ -515,14 +556,11 @@ class Compiler:
             cache.put(key, value)
 
     def _agreement(self) -> RankAgreement | None:
-        if self._ranks is None:
-            coordination = coordination_client()
-            if coordination is None:
-                return None
-            from ejcache.jax_integration.agreement import RankAgreement
+        if coordination_client() is None:
+            return None
+        from ejcache.jax_integration.agreement import agreement_of_job
 
-            self._ranks = RankAgreement(coordination)
-        return self._ranks
+        return agreement_of_job()
 
     def _report_failure(self, doing: str, exc: Exception) -> None:
         settings = self.settings()

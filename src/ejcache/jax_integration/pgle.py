@@ -139,9 +139,9 @@ class PgleVariants:
         if agreement is None:
             return _NEITHER
         decision = agreement.decide(
-            agreement.topic(f"variant/{compilation.text}/{short_digest(repr(compilation.device_ids))}"),
+            agreement.topic(f"variant/{compilation.key.name}/{short_digest(repr(compilation.device_ids))}"),
             participants=compilation.ranks,
-            mine={"choice": choice, "profile": profile.digest if profile is not None else ""},
+            mine={"key": compilation.text, "choice": choice, "profile": profile.digest if profile is not None else ""},
             decide=lambda said: _common(said, len(compilation.ranks)),
             about=compilation.key.name,
         )
@@ -173,7 +173,7 @@ def _stored_profile(compilation: Compilation) -> Profile | None:
 
 def _common(said: dict[int, Any], ranks: int) -> str:
     """What all ranks can do: nothing if one did not answer, or if they see different things."""
-    views = {(each["choice"], each["profile"]) for each in said.values()}
+    views = {(each["choice"], each["profile"], each["key"]) for each in said.values()}
     if len(said) != ranks or len(views) != 1:
         return _NEITHER
     return str(views.pop()[0])

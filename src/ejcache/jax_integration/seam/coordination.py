@@ -35,6 +35,10 @@ class CoordinationClient:
         self.processes = processes
         self._say_after = say_after
 
+    def is_of_job(self, other: CoordinationClient) -> bool:
+        """Whether both are clients of one job."""
+        return self._client is other._client
+
     def set_once(self, name: str, value: bytes) -> bool:
         """Set a value; False if the name has one. Of several processes that set a name, exactly one gets True.
 
