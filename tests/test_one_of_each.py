@@ -23,7 +23,6 @@ THE_PROGRAMS = [
     "sys.settrace",
     "threading.setprofile",
     "threading.settrace",
-    "threading.stack_size",
 ]
 """What belongs to the program and not to a cache: no module uses it."""
 
@@ -38,6 +37,7 @@ USED_BY: dict[str, set[str]] = {
     },
     **{name: set() for name in THE_PROGRAMS},
     "gc.callbacks": {"fingerprint/watching/author.py"},  # reads which functions the program has there
+    "threading.stack_size": {"util/threads.py"},  # reads it
     "signal.signal": {"cli/run/launch.py"},  # in a process of our own, which waits for the program
     "os.register_at_fork": {"util/lifecycle.py"},
     "atexit.register": {"util/lifecycle.py"},

@@ -376,6 +376,25 @@ def test_a_program_that_clears_its_backends_begins_with_none(program, directory)
     assert profiles(directory).keys() == before.keys()
 
 
+def test_a_deep_program_is_not_loaded_by_a_thread_with_a_small_stack(program):
+    """XLA descends through it, and the process would end; the thread that asks for it loads it."""
+    small = "import threading; threading.stack_size(128 * 1024)"
+    deep = PROGRAM.replace(
+        "value = ",
+        """
+    def product(x):
+        for _ in range(100):
+            x = jax.numpy.sin(x) @ x
+        return x
+
+    jax.jit(product)(np.ones((2, 2), np.float32))
+    value = """,
+    )
+    program(text=deep)
+    counted, _ = program(small, LOADED, text=deep)
+    assert (counted["hits"], counted["preload_hits"]) == (2, 1)
+
+
 def test_quick_programs_are_in_the_profile_and_are_not_loaded(directory, loads):
     """They are marked, because no storage has them."""
     with ejcache.enable(directory, min_compile_seconds=1000):

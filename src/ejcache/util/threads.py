@@ -4,7 +4,7 @@ A system call on a dead NFS server, a name lookup or a search for credentials ca
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
 joins its threads at exit, so that one hanging call would keep a finished program alive.
 
-Also `cores`, for how many of our threads may compute at once.
+Also `cores`, for how many of our threads may compute at once, and `smaller_stack`, for what they cannot compute.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from ejcache.util.lifecycle import track_forks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CallTimeoutError", "DaemonPool", "call_with_timeout", "cores", "submit"]
+__all__ = ["CallTimeoutError", "DaemonPool", "call_with_timeout", "cores", "smaller_stack", "submit"]
 
 T = TypeVar("T")
 
 _MAX_THREADS: Final = 64
+_UNLIMITED_STACK: Final = 2 << 20
+"""Bytes that the C library gives a thread where the limit of the stack is `unlimited`."""
 _Task = tuple["Future[Any]", "Callable[[], Any]"]
 
 
@@ -104,6 +106,19 @@ def cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def smaller_stack() -> int | None:
+    """Bytes of stack that a new thread has, if the main thread may have more; None if both have the same.
+
+    Python can change the size only for all threads of the process, so ours have the program's.
+    """
+    import resource
+
+    limit, size = resource.getrlimit(resource.RLIMIT_STACK)[0], threading.stack_size()
+    if limit == resource.RLIM_INFINITY:
+        return size or _UNLIMITED_STACK
+    return size if 0 < size < limit else None
 
 
 def call_with_timeout(what: str, function: Callable[[], T], seconds: float) -> T:

@@ -23,6 +23,7 @@ from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
+from ejcache.util.threads import smaller_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -125,6 +126,10 @@ class BackgroundLoader:
         self._memory = memory
         self._planned: dict[str, Preloaded] = {}
         self._waiting: dict[str, Preloaded] = {}
+        # XLA descends through a program while it loads it: by less than half a byte of stack for each of its bytes,
+        # measured with jaxlib 0.12.0.1 and chains of 100 to 2,500 products. The main thread loads what is larger.
+        stack = smaller_stack()
+        self._largest = float("inf") if stack is None else stack
         self._held = 0
         self._working = 0
         self._used_at = time.monotonic()
@@ -152,7 +157,8 @@ class BackgroundLoader:
         with self._lock:
             for use in () if self._closed else uses:
                 cost = use.size * factor
-                if use.key not in self._planned and not 0 <= self._memory < cost:
+                fits = use.size <= self._largest and not 0 <= self._memory < cost
+                if fits and use.key not in self._planned:
                     self._planned[use.key] = self._waiting[use.key] = Preloaded(use, client, cost=cost, ready=ready)
             self._used_at = time.monotonic()
         self._wake()
@@ -258,7 +264,9 @@ class BackgroundLoader:
         """Correct the cost, now that the size is known; whether there is memory for it."""
         cost = size * _HELD_PER_BYTE.get(str(planned.client.platform), _HELD_ELSEWHERE)
         with self._lock:
-            if self._closed or planned.state is not _State.LOADING or not self._has_room(cost - planned.cost):
+            if self._closed or planned.state is not _State.LOADING or size > self._largest:
+                return False
+            if not self._has_room(cost - planned.cost):
                 return False
             self._held += cost - planned.cost
             planned.cost = cost
