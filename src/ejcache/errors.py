@@ -27,6 +27,8 @@ Absence is not an error: `get` returns `None`.
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = [
     "CompileForbiddenError",
     "DirectModeError",
@@ -50,6 +52,10 @@ __all__ = [
     "UntrustedDirectoryError",
     "UsageError",
 ]
+
+MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a decoder raises for text that is not in its format, whatever others have written: numbers that are too large,
+lists in place of objects, nesting without end."""
 
 
 class EjcacheError(Exception):

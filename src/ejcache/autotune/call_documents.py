@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.call_key import MAPPED, array_text
 from ejcache.autotune.measure.inputs import is_scalar
 from ejcache.autotune.records.json_values import MAIN_MODULES, dtype_name, parse_json
-from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
+from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, UsageError
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def decode_value(value: Any, names: RecordedNames) -> Any:
         return _decoded(value, names)
     except EjcacheError:
         raise
-    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
+    except MALFORMED as exc:
         raise EntryCorruptError(f"the recorded value {str(value)[:200]} cannot be made again: {exc!r}") from exc
 
 

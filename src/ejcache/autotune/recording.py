@@ -20,7 +20,7 @@ from ejcache.autotune.measure.worker_thread import WorkerThread
 from ejcache.autotune.records.key import slug
 from ejcache.autotune.records.store import default_store
 from ejcache.autotune.trace_context import traced_apart
-from ejcache.errors import EjcacheError, EntryError, StoreError
+from ejcache.errors import MALFORMED, EjcacheError, EntryError, StoreError
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
@@ -201,7 +201,7 @@ def note(key: RecordKey, describe: Callable[[], dict[str, Any]], store: Autotune
         return False
     except UnrecordableError as exc:
         warn_once(f"recording {key.operation}", "a call of %s is not recorded: %s", key.operation, exc)
-    except (EjcacheError, RecursionError, TypeError, ValueError) as exc:
+    except (EjcacheError, *MALFORMED) as exc:
         warn_once(f"recording {key.operation}", "a call of %s is not recorded: %r", key.operation, exc)
     if len(_noted) >= _MOST_NOTED:
         _noted.clear()

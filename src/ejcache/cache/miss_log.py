@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.appended_log import AppendedLog
+from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def record_miss(record: MissRecord) -> None:
 def read_misses() -> Iterator[MissRecord]:
     """The records, the latest first; lines that are damaged or of another version are skipped."""
     for line in _LOG.lines():
-        with suppress(ValueError, TypeError, RecursionError):
+        with suppress(*MALFORMED):
             fields: dict[str, Any] = json.loads(line)
             record = MissRecord(**fields)
             if record.is_valid:

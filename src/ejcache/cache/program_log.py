@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.appended_log import AppendedLog
+from ejcache.errors import MALFORMED
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def recall_programs(computations: Collection[str]) -> dict[str, str]:
         computation = wanted.get(line.partition(b",")[0])
         if computation is None or computation in found:
             continue
-        with suppress(ValueError, TypeError, KeyError, RecursionError, zlib.error):
+        with suppress(zlib.error, *MALFORMED):
             packed = base64.b64decode(json.loads(line)["text"], validate=True)
             # A line may be cut, and may unpack to anything.
             unpacking = zlib.decompressobj()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Stats
+from ejcache.errors import MALFORMED
 from ejcache.settings.environment import environment_variable
 from ejcache.util.safe_files import append_regular, open_regular
 
@@ -92,7 +93,7 @@ class RunTotal:
 
     def add(self, line: bytes) -> None:
         """Add what a line says; a line that is not one of ours is skipped."""
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(*MALFORMED):
             fields = json.loads(line)
             self.processes.add(int(fields["pid"]))
             for name, amount in fields.get("amounts", {}).items():

@@ -101,8 +101,11 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
 def _google(settings: Settings) -> Credentials:
     from ejcache.maintenance.doctor.credentials import Credentials
     from ejcache.settings.environment import environment_variable
+    from ejcache.stores.location import display_url
 
-    at = f", at {settings.gcs_endpoint} (STORAGE_EMULATOR_HOST)" if settings.gcs_endpoint else ""
+    endpoint = settings.gcs_endpoint or ""
+    shown = display_url(endpoint if "://" in endpoint else f"http://{endpoint}")
+    at = f", at {shown} (STORAGE_EMULATOR_HOST)" if endpoint else ""
     file, source = settings.gcs_credentials, settings["gcs_credentials"].source
     if not file and not settings.gcs_endpoint:
         source = "GOOGLE_APPLICATION_CREDENTIALS"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.layout import escape_key, process_in_words, process_name
 from ejcache.coordination.leases import HeldLease, LeaseState, lease_scheduler
-from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.errors import MALFORMED, StoreError, StoreReadOnlyError
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _decode(data: bytes) -> _LeaseRecord | None:
     try:
         fields = json.loads(data)
         holder, beat, interval = fields["holder"], fields["beat"], fields["interval"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except MALFORMED:
         return None
     if not isinstance(holder, str) or type(beat) is not int or type(interval) not in (int, float):
         return None

@@ -16,7 +16,7 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import EntryCorruptError, EntryVersionError, InvalidKeyError
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError, InvalidKeyError
 from ejcache.util.key_text import check_key
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
             yield _parsed(line.decode())
         if count != header["count"]:
             raise EntryCorruptError(f"{count} uses, and the header says {str(header['count'])[:40]}")
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, InvalidKeyError, zlib.error) as exc:
+    except (InvalidKeyError, zlib.error, *MALFORMED) as exc:
         raise EntryCorruptError(f"not a usage journal: {str(exc)[:200]}") from exc
 
 

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import ABSENT
-from ejcache.errors import EntryCorruptError, EntryError, EntryVersionError, SettingError, StoreBusyError
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError, StoreBusyError
 from ejcache.maintenance.policy import EvictionPolicy
 from ejcache.util.units import parse_age, parse_size, whole_number
 
@@ -98,7 +98,7 @@ def decode(data: bytes) -> dict[str, Any]:
         fields = json.loads(data)
         is_ours = fields.pop("format") == _FORMAT
         version = fields.pop("version")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+    except MALFORMED as exc:
         raise EntryCorruptError("not the policy of a cache") from exc
     if not is_ours:
         raise EntryCorruptError("not the policy of a cache")

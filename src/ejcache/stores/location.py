@@ -6,7 +6,7 @@ import os
 import re
 from enum import StrEnum
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ejcache._tuples import NamedTuple
 from ejcache.errors import UsageError
@@ -86,7 +86,7 @@ class Location(NamedTuple):
             return _directory(text, text)
         name = scheme[1].lower()
         if name == "file":
-            parts = urlsplit(text)
+            parts = _split(text)
             if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query or parts.fragment:
                 raise _refused(text, "a file URL is file:// and an absolute path")
             return _directory(unquote(parts.path), text)
@@ -96,6 +96,13 @@ class Location(NamedTuple):
         if name == "memory":
             return cls(f"memory://{rest}", LocationKind.MEMORY, bucket=rest)
         return _remote(name, rest, text)
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as exc:
+        raise _refused(text, f"a URL cannot have this form: {exc}") from exc
 
 
 def display_url(text: str | os.PathLike[str]) -> str:

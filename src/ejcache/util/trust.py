@@ -43,7 +43,7 @@ def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, in_con
             return f"{os.fspath(path)} belongs to {_user_name(about.st_uid)}, who could have put code there"
     if about.st_mode & stat.S_IWOTH:
         return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
-    if about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, user):
+    if about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, user, in_container=in_container):
         return (
             f"the group {_group_name(about.st_gid)} can write to {os.fspath(path)}"
             f" (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
@@ -81,11 +81,12 @@ def _in_container() -> bool:
         return False
 
 
-def _is_private_group(gid: int, user: int) -> bool:
+def _is_private_group(gid: int, user: int, *, in_container: bool | None) -> bool:
     try:
         group = grp.getgrgid(gid)
     except (KeyError, OSError):
-        return True  # no user of this host is in a group that the host does not know
+        # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
+        return _in_container() if in_container is None else in_container
     try:
         name = pwd.getpwuid(user).pw_name
     except (KeyError, OSError):

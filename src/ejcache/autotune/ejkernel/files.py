@@ -23,6 +23,7 @@ from ejcache.autotune.records.layer import QUARANTINE
 from ejcache.errors import EjcacheError, InvalidKeyError, StoreError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
+from ejcache.util.trust import why_untrusted
 
 if TYPE_CHECKING:
     from ejcache.stores.documents import Documents
@@ -70,9 +71,9 @@ def operation_directory() -> str:
 
 
 def _usable(directory: Path) -> bool:
-    """Whether the directory exists or could be made."""
+    """Whether the directory exists, and no other user can have put configurations into it, or could be made."""
     if directory.is_dir():
-        return True
+        return not why_untrusted(directory, directory.stat())
     parent = next((above for above in directory.parents if above.exists()), None)
     return parent is not None and parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.json_values import canonical_json, finite, parse_json
 from ejcache.autotune.records.key import RecordKey
-from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryForeignError, EntryVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -310,7 +310,7 @@ def decode_record(data: bytes, *, path: str = "") -> Record:
             created=finite(body.get("created", 0.0)),
         )
         digest = key.digest
-    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
+    except MALFORMED as exc:
         raise EntryCorruptError(f"the record is incomplete or malformed: {exc!r}") from exc
     if not record.source.storable:
         raise EntryCorruptError(f"a record cannot be of source {record.source.value}")

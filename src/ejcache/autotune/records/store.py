@@ -16,7 +16,7 @@ from ejcache.autotune.records.key import ROOT, slug
 from ejcache.autotune.records.layer import RecordLayer
 from ejcache.autotune.records.packages import package_seeds
 from ejcache.autotune.records.record import Source, encode_record
-from ejcache.errors import EjcacheError, UsageError
+from ejcache.errors import MALFORMED, EjcacheError, UsageError
 from ejcache.settings.directories import user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import resolve
@@ -264,7 +264,7 @@ class AutotuneStore:
                     taken.append(place)
                 elif layer.writable:
                     continue
-            except (EjcacheError, RecursionError, TypeError, ValueError) as exc:
+            except (EjcacheError, *MALFORMED) as exc:
                 # Drop this record. Otherwise each publication would fail at it, before the records that wait behind.
                 layer.counters["errors"] += 1
                 url = layer.documents.url

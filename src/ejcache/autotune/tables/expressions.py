@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import UsageError
+from ejcache.errors import MALFORMED, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,17 @@ def fields_of_record(record: Record) -> dict[str, Any]:
 
     These are `operation`, `version`, `device` and `environment` of the key, `config`, the `seconds` of one execution or
     None, `arguments`, and each argument by its own name. An array has `dtype`, `shape` and `ndim`.
+
+    Raises:
+        UsageError: the record's call is not in the form that this version writes.
     """
+    try:
+        return _fields_of(record)
+    except MALFORMED as exc:
+        raise UsageError(f"its call is malformed: {str(exc)[:200]}") from exc
+
+
+def _fields_of(record: Record) -> dict[str, Any]:
     candidate = record.candidate(record.configuration)
     arguments = {name: _value(item) for name, item in dict(record.key.call.get("arguments", {})).items()}
     own: dict[str, Any] = {

@@ -25,7 +25,7 @@ from ejcache.autotune.records.json_values import canonical_json, finite, parse_j
 from ejcache.autotune.records.key import RecordKey
 from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing, fastest_first
 from ejcache.autotune.tables.expressions import fields_of_record
-from ejcache.errors import UsageError
+from ejcache.errors import MALFORMED, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -67,7 +67,7 @@ def read_table(data: bytes, *, device: str, operation: str) -> tuple[list[Record
         try:
             key = RecordKey(of(), _VERSION, device_kind, {}, {_CALL: call()})
             records.append(_record(key, times, str(body.get("tokamax_version", ""))))
-        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
+        except MALFORMED as exc:
             problems.append(f"entry {number + 1} is not one of tokamax's: {exc!r}"[:300])
     return records, problems
 

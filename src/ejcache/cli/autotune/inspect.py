@@ -96,7 +96,7 @@ def show(key: Key, directory: AutotuneDir = None, as_json: Json = False) -> None
             ("gain", _gain(record)),
             ("created", output.moment(record.created)),
             *((name, str(value)) for name, value in record.measurement.items() if name != "gain"),
-            *((name, str(value)) for name, value in record.provenance.items() if value not in {"", None}),
+            *((name, str(value)) for name, value in record.provenance.items() if value not in ("", None)),
         ]
     )
     if record.candidates:

@@ -29,7 +29,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
-from ejcache.errors import EntryCorruptError, InvalidKeyError
+from ejcache.errors import MALFORMED, EntryCorruptError, InvalidKeyError
 from ejcache.util.key_text import check_key
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def decode_profile(payload: bytes) -> RunProfile:
             _text(name): tuple(_program(fields, options) for fields in programs[:_MAX_PROGRAMS])
             for name, programs in list(about["environments"].items())[-_MAX_ENVIRONMENTS:]
         }
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError, InvalidKeyError) as exc:
+    except (InvalidKeyError, *MALFORMED) as exc:
         raise EntryCorruptError("the payload is not a run profile") from exc
     return RunProfile(environments)
 

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import StoreBusyError
+from ejcache.errors import MALFORMED, StoreBusyError
 from ejcache.util.key_text import check_key
 from ejcache.util.locks import exclusive
 from ejcache.util.safe_files import append_regular, read_regular
@@ -48,7 +48,7 @@ def decode_usage(data: bytes) -> tuple[dict[str, float], dict[str, float]]:
     used: dict[str, float] = {}
     sums: Counter[str] = Counter()
     for line in data.splitlines():
-        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             fields: dict[str, dict[str, Any]] = json.loads(line)
             uses = {check_key(key): float(when) for key, when in fields["used"].items()}
             amounts = {str(name): float(amount) for name, amount in fields["sums"].items()}

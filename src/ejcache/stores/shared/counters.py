@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.layout import COUNTERS, is_process_name, process_name
-from ejcache.errors import StoreError
+from ejcache.errors import MALFORMED, StoreError
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
@@ -245,7 +245,7 @@ def _read_baseline(objects: Bucket) -> _Baseline:
     if blob is None:
         return _Baseline({}, {}, ABSENT)
     folded: dict[str, str] = {}
-    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    with contextlib.suppress(*MALFORMED):
         folded = {str(name): str(version) for name, version in json.loads(blob.data)["folded"].items()}
     return _Baseline(decode_sums(blob), folded, blob.version)
 
@@ -278,7 +278,7 @@ def decode_sums(blob: Blob | None) -> dict[str, float]:
             for name, amount in sums.items()
             if isinstance(amount, int | float) and -_LARGEST < amount < _LARGEST
         }
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except MALFORMED:
         return {}
 
 

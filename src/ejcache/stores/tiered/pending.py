@@ -15,6 +15,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
+from ejcache.errors import MALFORMED
 from ejcache.util.key_text import check_key, key_digest
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import Presence, living
@@ -152,7 +153,7 @@ class PendingUploads:
             return check_key(fields["key"]), REPLACE if fields["how"] == REPLACE else PUT
         except OSError:
             return None  # another process was faster
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except MALFORMED:
             mine.unlink(missing_ok=True)
             return None
 

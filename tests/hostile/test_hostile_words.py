@@ -1,0 +1,95 @@
+"""Text that others have written, or that a person has mistyped, ends in a sentence and in no other error."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from autotune_helpers import key, record
+from cli_helpers import ejcache
+
+from ejcache.autotune.ejkernel.files import operation_directory
+from ejcache.autotune.tables.expressions import fields_of_record
+from ejcache.cache.run_counts import RunTotal
+from ejcache.errors import UsageError
+from ejcache.stores.location import Location
+from ejcache.stores.shared.backlog import decode_usage
+from ejcache.util.trust import why_untrusted
+
+NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_damaged_line_of_counts_changes_nothing(number):
+    """The report of a run and the backlog of a host skip what is not in their format."""
+    total = RunTotal()
+    total.add(f'{{"pid": 1, "amounts": {{"hits": {number}}}}}'.encode())
+    total.add(f'{{"pid": {number}, "amounts": {{}}}}'.encode())
+    total.add(b'{"pid": 2, "amounts": {"hits": 1}}')
+    assert 2 in total.processes
+    for line in (f'{{"at": 1, "used": {{}}, "sums": {{"hits": {number}}}}}', f'{{"used": {number}, "sums": {number}}}'):
+        used, _ = decode_usage(line.encode())
+        assert used == {}
+
+
+@pytest.mark.parametrize("url", ["file://x[", "file://[", "gs://[", "s3://b[/x", "file://[::1/x"])
+def test_a_url_of_an_impossible_form_is_refused(url, run_python):
+    """In one sentence that names it, and without an error in the program that it was set for."""
+    program = "import jax; print(jax.jit(lambda x: x + 1)(1))"
+    done = run_python(program, env={"EJCACHE": url, "JAX_PLATFORMS": "cpu"})
+    assert done.stdout == "2\n"
+    assert "Traceback" not in done.stderr
+    if url.startswith("file:"):
+        with pytest.raises(UsageError, match="file:"):
+            Location.parse(url)
+
+
+def test_a_password_of_an_endpoint_is_not_printed(monkeypatch, tmp_path):
+    """`doctor` shows where Google's storage is, without the password in the variable."""
+    for endpoint in ("http://me:secret@localhost:1", "me:secret@localhost:1"):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
+        said = ejcache("doctor", "--dir", "gs://bucket/x", "--json")
+        assert "secret" not in said.out + said.err
+
+
+def test_a_malformed_record_does_not_stop_an_export():
+    """A table leaves it out and says so."""
+    hostile = record(key(x=f"float32[{'9' * 5000}]"))
+    with pytest.raises(UsageError, match="malformed"):
+        fields_of_record(hostile)
+
+
+def test_show_prints_whatever_a_record_says_of_its_measurement(tmp_path):
+    """A list or an object in its provenance is shown as text."""
+    from dataclasses import replace
+
+    from ejcache.autotune import AutotuneStore
+
+    with_list = replace(record(), provenance={"host": ["a", "b"], "more": {"x": [1]}})
+    store = AutotuneStore(str(tmp_path), seeds=())
+    store.publish(with_list)
+    said = ejcache("autotune", "show", with_list.key.digest, "--dir", tmp_path)
+    assert said.status == 0, said
+    assert "['a', 'b']" in said.out
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_group_without_a_name_is_private_in_a_container_only(tmp_path, inside):
+    """The group of a volume of Kubernetes has no name; on other hosts, a directory of users may be out of reach."""
+    tmp_path.chmod(0o770)
+    about = list(tmp_path.stat())
+    about[stat.ST_GID] = 3_000_000_000
+    found = why_untrusted(tmp_path, os.stat_result(about), in_container=inside)
+    assert bool(found) is not inside
+
+
+def test_the_directory_of_ejkernel_does_not_fall_back_to_one_that_others_can_write_to(tmp_path, monkeypatch):
+    """Where there is no home directory, a directory of the working directory counts only if it is the user's own."""
+    monkeypatch.setenv("HOME", "/dev/null/nowhere")
+    monkeypatch.chdir(tmp_path)
+    name = f".{operation_directory().rpartition('/')[2].lstrip('.')}"
+    (tmp_path / name).mkdir()
+    assert operation_directory() == str(tmp_path / name)
+    (tmp_path / name).chmod(0o777)
+    assert operation_directory() != str(tmp_path / name)
