@@ -233,7 +233,7 @@ def as_user(monkeypatch):
         (Status(1000, 0o755), ""),
         (Status(0, 0o755), ""),
         (Status(1000, 0o775, 1000), ""),  # umask 002 with a private group
-        (Status(1000, 0o2770, UNKNOWN), ""),  # Kubernetes' fsGroup
+        (Status(1000, 0o2770, UNKNOWN), f"the group with id {UNKNOWN}"),
         (Status(1000, 0o775, 100), "the group users"),
         (Status(1000, 0o775, 2000), "the group team"),
         (Status(1000, 0o777), "any user can write"),
@@ -247,6 +247,11 @@ def test_who_could_have_put_code_there(as_user, status, why):
     said = why_untrusted("/cache", status, in_container=False)
     assert why in said
     assert bool(said) == bool(why)
+
+
+def test_the_group_of_a_volume_of_kubernetes_is_private_in_a_container(as_user):
+    """Kubernetes gives a volume of a pod the `fsGroup`, which no table of groups in the container names."""
+    assert why_untrusted("/cache", Status(1000, 0o2770, UNKNOWN), in_container=True) == ""
 
 
 def test_root_in_a_container_uses_a_bind_mount(monkeypatch):

@@ -294,7 +294,8 @@ def _varied(array: Any, generator: Any) -> Any:
         wide[finite] = chosen * generator.uniform(0.5, 1.5, chosen.size)
     else:
         wide[finite] = generator.standard_normal(chosen.size)
-    return jax.device_put(wide.astype(values.dtype), array.sharding)
+    # An array that is committed to its devices and one that is not are two calls for `jax.jit`, compiled one by one.
+    return jax.device_put(wide.astype(values.dtype), array.sharding if array.committed else None)
 
 
 def _made(shape: tuple[int, ...], dtype: Any, generator: Any, top: int) -> Any:
