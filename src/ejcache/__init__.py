@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.decorator import ejit
+    from ejcache.jax_integration.targets.known import target
     from ejcache.jax_integration.warm_start.forbidding import forbid_compile
     from ejcache.jax_integration.warm_start.warming import warm
     from ejcache.settings.resolve import Settings
@@ -93,6 +94,7 @@ __all__ = [
     "open_store",
     "prune",
     "stats",
+    "target",
     "testing",
     "verify",
     "warm",
@@ -107,6 +109,7 @@ _MODULES: Final = {
     "cache.counters": ("Stats",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
+    "jax_integration.targets.known": ("target",),
     "jax_integration.warm_start.forbidding": ("forbid_compile",),
     "jax_integration.warm_start.warming": ("warm",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),

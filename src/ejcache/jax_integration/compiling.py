@@ -31,7 +31,7 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination import coordination_client, process_index
 from ejcache.jax_integration.warm_start.state import AlreadyStoredError, is_forbidden, stores_only
-from ejcache.jax_integration.warm_start.storing_only import look_for_others
+from ejcache.jax_integration.warm_start.storing_only import check_memory, look_for_others
 from ejcache.keys.key import PGLE
 from ejcache.util.threads import submit
 
@@ -441,6 +441,8 @@ class Compiler:
         with progress_of(program.name, compilation.settings):
             executable = seam.compile_executable(program)
         seconds = time.monotonic() - started
+        if compilation.for_others:
+            check_memory(executable)
         self._tiny.note(compilation.key, seconds)
         self._origins.compiled(executable)
         self._collect_xla_caches()

@@ -49,6 +49,12 @@ COMMANDS: Final = {
             "warm train.py --steps 1",
         ),
     ),
+    "target": _Command(
+        "targets",
+        "app",
+        "Save and compare devices to compile for elsewhere.",
+        ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
+    ),
     "stats": _Command(
         "inspect",
         "stats",

@@ -13,12 +13,44 @@ from ejcache.cli import output
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, count
 from ejcache.cli.run.command import RunCommand, absolute_url
 from ejcache.errors import UsageError
+from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["REGISTRATION", "WarmCommand", "warm"]
 
+_LARGE_BYTES: Final = 50_000_000
+"""An entry above this size holds the code of many equal layers, most likely."""
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Compile for these devices, which this host need not have: saved by `ejcache target save`, or "
+        "such as tpu:v5e:4x4 or gpu:h100:8.",
+        show_default=False,
+    ),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shapes",
+        metavar="SHAPES",
+        help="The arguments of one call, such as 'f32[32,128] i32[8] lr=f32[] mode:=\"fast\"'; or @FILE with one "
+        "call in each line. May be given several times.",
+    ),
+]
+Jobs = Annotated[
+    str | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N",
+        help="Processes that compile at once. Default: one for each core on CPU, otherwise 1.",
+        show_default=False,
+    ),
+]
 _OUTCOMES: Final = ("hit", "compiled", "not_stored", "failed")
 
 
@@ -47,25 +79,9 @@ def warm(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Of the script.", show_default=False)
     ] = None,
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shapes",
-            metavar="SHAPES",
-            help="The arguments of one call, such as 'f32[32,128] i32[8] lr=f32[] mode:=\"fast\"'; or @FILE with one "
-            "call in each line. May be given several times.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        str | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            help="Processes that compile at once. Default: one for each core on CPU, otherwise 1.",
-            show_default=False,
-        ),
-    ] = None,
+    shapes: Shapes = None,
+    jobs: Jobs = None,
+    devices: Devices = None,
     directory: Dir = None,
     min_compile_seconds: MinCompileSeconds = None,
     as_json: Json = False,
@@ -82,22 +98,26 @@ def warm(
 
     A SCRIPT is run as by `ejcache run`, with all that it does: let its arguments ask for one step.
 
-    Run it where the program will run: on the same kind and number of devices, with the same versions and flags. What
-    the cache holds is not compiled again, so the same command continues after an interruption. A program that fails
-    does not stop the others. Exits with 1 if one failed, or if an entry is not uploaded yet.
+    With --target, FUNCTION is given the devices of the target if it has a parameter. They can be in meshes and
+    shardings, and no array can be put on them: take shapes, which jax.eval_shape gives for a whole training state. The
+    processes have the flags of the target, and a program that does not fit into a device's memory fails.
+
+    Otherwise, run it where the program will run: on the same kind and number of devices, with the same versions and
+    flags. What the cache holds is not compiled again, so the same command continues after an interruption. A program
+    that fails does not stop the others. Exits with 1 if one failed, or if an entry is not uploaded yet.
     """
     given = {"cache_dir": absolute_url(directory), "min_compile_seconds": min_compile_seconds}
     wanted = {name: value for name, value in given.items() if value is not None}
     if not _is_function(target):
-        if shapes or jobs:
-            raise UsageError(f"--shapes and --jobs belong to MODULE:FUNCTION, and {target} is a script")
+        if shapes or jobs or devices:
+            raise UsageError(f"--shapes, --jobs and --target belong to MODULE:FUNCTION, and {target} is a script")
         raise typer.Exit(_run_script([target, *(arguments or [])], wanted, as_json=as_json))
     if arguments:
         raise UsageError(f"arguments are for scripts; give --shapes for {target}")
     processes = count(jobs, option="--jobs")
     if processes == 0:
         raise UsageError("--jobs cannot be 0: accepted is a number of processes, 1 or more")
-    _warm_function(target, _calls(shapes), wanted, jobs=processes, as_json=as_json)
+    _warm_function(target, _calls(shapes), wanted, jobs=processes, devices=devices, as_json=as_json)
 
 
 def _run_script(program: list[str], wanted: dict[str, Any], *, as_json: bool) -> int:
@@ -135,7 +155,13 @@ def _calls(shapes: Sequence[str] | None) -> list[str] | None:
 
 
 def _warm_function(
-    target: str, calls: list[str] | None, wanted: dict[str, Any], *, jobs: int | None, as_json: bool
+    target: str,
+    calls: list[str] | None,
+    wanted: dict[str, Any],
+    *,
+    jobs: int | None,
+    devices: str | None,
+    as_json: bool,
 ) -> None:
     from ejcache.cli.warm.pool import WarmingPool
     from ejcache.settings.environment import child_environment, settings_environment
@@ -148,6 +174,10 @@ def _warm_function(
         raise UsageError(f"warm: nothing is cached: {settings.disabled_reason}")
     # What warms is not what runs later: it preloads nothing, and leaves no list of what to preload.
     variables = settings_environment({**command_line(), "report": "off", "preload": False})
+    if devices is not None:
+        from ejcache.cli.targets import environment_of
+
+        variables |= environment_of(devices)
     if (jobs or 0) > 1:
         # Each process on a GPU would take nearly all of its memory.
         variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -161,7 +191,9 @@ def _warm_function(
                 output.say(_line(program))
                 sys.stdout.flush()  # a log file shows each program when it is there
 
-        pool = WarmingPool(target, environment=child_environment(variables), jobs=jobs, answered=answered)
+        pool = WarmingPool(
+            target, devices=devices, environment=child_environment(variables), jobs=jobs, answered=answered
+        )
         pool.run([{}] if calls is None else [{"shapes": call} for call in calls])
     outcomes = Counter(program["outcome"] for program in programs)
     counts = {outcome: outcomes[outcome] for outcome in _OUTCOMES}
@@ -184,4 +216,8 @@ def _line(program: dict[str, Any]) -> str:
     took = f" in {output.seconds(program['seconds'])} s" if program["outcome"] == "compiled" else ""
     name = " ".join(filter(None, (program["program"], program["shapes"])))
     reason = f": {program['reason']}" if program["reason"] else ""
-    return f"{name}: {program['outcome'].replace('_', ' ')}{took}{reason}"
+    size, peak = program.get("size", 0), program.get("peak", 0)
+    needs = f", {format_size(size)}" if took and size else ""
+    needs += f", {format_size(peak)} on each device" if peak else ""
+    needs += " (large: are its layers unrolled? jax.lax.scan keeps the code of one)" if size > _LARGE_BYTES else ""
+    return f"{name}: {program['outcome'].replace('_', ' ')}{took}{needs}{reason}"

@@ -38,6 +38,7 @@ class WarmingPool:
 
     Args:
         target: `MODULE:FUNCTION` or `FILE.py:FUNCTION`.
+        devices: the name of the target whose devices to compile for; None for those of this host.
         environment: of the processes.
         jobs: how many processes; None for one for each core where the platform is CPU, and otherwise one.
         answered: called with each program's fields: `shapes`, `program`, `outcome`, `reason`, `seconds`.
@@ -47,11 +48,13 @@ class WarmingPool:
         self,
         target: str,
         *,
+        devices: str | None = None,
         environment: Mapping[str, str],
         jobs: int | None,
         answered: Callable[[dict[str, Any]], None],
     ) -> None:
         self._target = target
+        self._arguments = (target,) if devices is None else (target, devices)
         self._environment = environment
         self._wanted = jobs
         self._answered = answered
@@ -79,7 +82,7 @@ class WarmingPool:
             self._workers.kill()
 
     def _start(self) -> None:
-        self._workers.add(_Worker(_PROGRAM, self._target, environment=self._environment))
+        self._workers.add(_Worker(_PROGRAM, *self._arguments, environment=self._environment))
         self.jobs = max(self.jobs, len(self._workers))
 
     def _take(self, worker: _Worker, answer: dict[str, Any]) -> None:

@@ -14,8 +14,10 @@ Instead of the first answer there is {"refused": reason, "usage": true or false}
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
 import time
@@ -26,18 +28,20 @@ from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.worker_processes import answering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["FAILED", "main"]
 
 FAILED: Final = "failed"
+TARGET: Final = "target"
+"""In place of the platform: the process has none of the devices that it compiles for."""
 _UPLOAD_SECONDS: Final = 600.0
 _LENGTH: Final = 300
 
 
 def main(arguments: list[str]) -> None:
     """Serve the requests."""
-    target = arguments[0]
+    target, *named = arguments
     with answering() as answer:
         try:
             function = _function(target)
@@ -49,15 +53,27 @@ def main(arguments: list[str]) -> None:
 
         if active() is None:
             enable()
-        answer(platform=platform(), jitted=hasattr(function, "lower"))
-        for line in sys.stdin:
-            _serve(function, json.loads(line), answer)
-            answer(done=True)
+        with contextlib.ExitStack() as block:
+            devices = None
+            if named:
+                from ejcache.jax_integration.targets.known import target as open_target
+
+                try:
+                    devices = block.enter_context(open_target(named[0]))
+                except EjcacheError as exc:
+                    answer(refused=_sentence(exc), usage=True)
+                    return
+            answer(platform=TARGET if named else platform(), jitted=hasattr(function, "lower"))
+            for line in sys.stdin:
+                _serve(function, json.loads(line), answer, devices)
+                answer(done=True)
         cache = active()
         answer(uploaded=cache is None or cache.flush(timeout=_UPLOAD_SECONDS))
 
 
-def _serve(function: Callable[..., Any], request: dict[str, str], answer: Callable[..., None]) -> None:
+def _serve(
+    function: Callable[..., Any], request: dict[str, str], answer: Callable[..., None], devices: Sequence[Any] | None
+) -> None:
     """Compile what the request asks for, and answer for each program."""
     from ejcache.jax_integration.warm_start import warming
     from ejcache.jax_integration.warm_start.shapes import parse_call
@@ -70,7 +86,7 @@ def _serve(function: Callable[..., Any], request: dict[str, str], answer: Callab
                 args, kwargs = warming.abstract_call(parse_call(request["shapes"]))
                 warming.warm(function, *args, **kwargs)
             else:
-                function()
+                function(*([devices] if devices is not None and _takes_devices(function) else []))
     except Exception as exc:
         answer(program=name, outcome=FAILED, reason=_sentence(exc), seconds=time.monotonic() - began)
 
@@ -104,6 +120,12 @@ def _function(target: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{target} is not a function")
     return found  # type: ignore[no-any-return]
+
+
+def _takes_devices(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter that needs a value, which is the devices of the target."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.default is each.empty and each.kind in (0, 1) for each in parameters)
 
 
 def _is_absent(module: str) -> bool:

@@ -11,18 +11,40 @@ from ejcache.errors import CompileForbiddenError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["AlreadyStoredError", "enter", "is_forbidden", "leave", "refuse_tuning", "stores_only", "storing_only"]
+__all__ = [
+    "AlreadyStoredError",
+    "Storing",
+    "enter",
+    "is_forbidden",
+    "leave",
+    "refuse_tuning",
+    "stores_only",
+    "storing_only",
+]
 
 
 class AlreadyStoredError(Exception):
     """The program is stored, and its caller wants no more than that."""
 
 
+class Storing:
+    """What is asked of programs that are compiled only to store them, and what becomes of them.
+
+    Attributes:
+        memory: bytes of a device; 0 if it is not known.
+        peak: bytes of a device that the program needs at its peak.
+    """
+
+    def __init__(self, memory: int = 0) -> None:
+        self.memory = memory
+        self.peak = 0
+
+
 class _Entered(threading.local):
     """How many blocks this thread is in, and whether it compiles only to store."""
 
     blocks = 0
-    stores_only = False
+    storing: Storing | None = None
 
 
 _here: Final = _Entered()
@@ -51,19 +73,23 @@ def is_forbidden() -> bool:
     return bool(_here.blocks or _everywhere)
 
 
-def stores_only() -> bool:
-    """Whether this thread compiles only to store: it needs no executable if there is an entry."""
-    return _here.stores_only
+def stores_only() -> Storing | None:
+    """What this thread says if it compiles only to store, so that it needs no executable if there is an entry."""
+    return _here.storing
 
 
 @contextlib.contextmanager
-def storing_only() -> Iterator[None]:
-    """In this block, a program for absent devices that is stored already raises AlreadyStoredError."""
-    before, _here.stores_only = _here.stores_only, True
+def storing_only(memory: int = 0) -> Iterator[Storing]:
+    """In this block, a program for absent devices that is stored already raises AlreadyStoredError.
+
+    Args:
+        memory: bytes of a device; a program that needs more is not stored. 0 if it is not known.
+    """
+    before, _here.storing = _here.storing, Storing(memory)
     try:
-        yield
+        yield _here.storing
     finally:
-        _here.stores_only = before
+        _here.storing = before
 
 
 def refuse_tuning(operation: str) -> None:

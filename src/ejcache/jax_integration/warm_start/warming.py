@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +22,10 @@ from ejcache.jax_integration.warm_start.state import AlreadyStoredError, storing
 from ejcache.settings.source import resolve_if_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.cache.counters import Stats
+    from ejcache.jax_integration.targets.document import DeviceTarget
     from ejcache.jax_integration.warm_start.shapes import CallShapes
 
 __all__ = ["COMPILED", "HIT", "NOT_STORED", "Warmed", "abstract_call", "platform", "told", "warm"]
@@ -41,12 +44,16 @@ class Warmed(NamedTuple):
             `not_stored`, so that the run will compile it.
         reason: why it was not stored, or was stored on this host only, in words; otherwise empty.
         seconds: what compiling or loading took.
+        size: bytes of the entry that was stored; 0 if none was.
+        peak: bytes of a device's memory that a run needs, if it was compiled for a target; otherwise 0.
     """
 
     program: str
     outcome: str
     reason: str
     seconds: float
+    size: int = 0
+    peak: int = 0
 
 
 def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
@@ -68,26 +75,56 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
     such as its mesh: they are part of the program. What JAX puts into `jit` within `function` is part of the program,
     too; what the run compiles beside it (`jnp.ones(3)` outside of any `jit`) is not.
 
+    In a block of `ejcache.target`, it is compiled for the devices of the target, which this process need not have.
+
     Raises what tracing, lowering and compiling raise. In a program that spans processes, every rank must call it. While
     it compiles, other threads of the process should not: the outcome is taken from the counters of the process.
     """
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     if active() is None and resolve_if_changed().activate is not False:
         enable()
-    lowered = jitted.lower(*args, **kwargs)
+    current = _current()
+    with _no_callbacks(current is not None), jax.default_device(current[1][0]) if current else contextlib.nullcontext():
+        lowered = jitted.lower(*args, **kwargs)
     name = seam.module_name(lowered.compiler_ir("stablehlo"))
     cache = active()
     if cache is None:
         return _told(Warmed(name, NOT_STORED, why_not_stored(Skip.DISABLED), 0.0))
     before = cache.stats()
     began = time.monotonic()
-    try:
-        with storing_only():
+    with storing_only(current[0].memory if current else 0) as storing, _no_callbacks(current is not None):
+        try:
             lowered.compile()
-        outcome = _outcome(before, cache.stats())
-    except AlreadyStoredError:
-        outcome = HIT, ""
-    return _told(Warmed(name, *outcome, time.monotonic() - began))
+            after = cache.stats()
+            outcome = _outcome(before, after)
+            size = int(after.amounts.get("bytes_written", 0) - before.amounts.get("bytes_written", 0))
+        except AlreadyStoredError:
+            outcome, size = (HIT, ""), 0
+    return _told(Warmed(name, *outcome, time.monotonic() - began, size, storing.peak))
+
+
+def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
+    """The target whose block this is, and its devices."""
+    # Without `ejcache.target`, nothing has imported the module.
+    known = sys.modules.get("ejcache.jax_integration.targets.known")
+    return known.current_target() if known is not None else None
+
+
+@contextlib.contextmanager
+def _no_callbacks(for_target: bool) -> Iterator[None]:  # noqa: FBT001 (private)
+    """Say in one sentence what JAX does not compile for absent devices, and what their compiler says of memory."""
+    try:
+        yield
+    except (TypeError, RuntimeError) as exc:
+        text = str(exc)
+        if for_target and ("compile(): incompatible" in text or "Unknown backend" in text):
+            raise UsageError(
+                "it calls Python functions of its process (jax.debug.print, io_callback, pure_callback), which this "
+                "JAX does not compile for devices that it does not have; leave them out where you warm"
+            ) from exc
+        if for_target and (found := re.search(r"\(([\d.]+\w+)\) exceeds available HBM \(([\d.]+\w+)\)", text)):
+            raise UsageError(f"does not fit: {found[1]} of {found[2]} on each device") from exc
+        raise
 
 
 @contextlib.contextmanager
@@ -132,7 +169,8 @@ def _abstract(value: Any) -> Any:
         raise UsageError(f"there is no type {value.dtype} of arrays") from exc
     sharding = None
     if value.device is not None:
-        devices = jax.devices()
+        current = _current()
+        devices = current[1] if current else jax.devices()
         if value.device >= len(devices):
             raise UsageError(f"there is no device {value.device}; JAX sees {len(devices)}")
         sharding = jax.sharding.SingleDeviceSharding(devices[value.device])

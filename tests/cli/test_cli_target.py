@@ -1,0 +1,117 @@
+"""`ejcache target`, and `ejcache warm --target`: programs compiled elsewhere are hits where the devices are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from helpers import ROOT
+from jax.experimental import topologies
+
+from ejcache.errors import EntryCorruptError, EntryVersionError
+from ejcache.jax_integration.targets.document import DeviceTarget, decode, encode
+
+PROGRAMS = ROOT / "tests" / "programs" / "elsewhere.py"
+saved = pytest.mark.skipif(
+    not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
+)
+
+
+@pytest.fixture
+def command(run_python):
+    """Runs `ejcache` with these arguments."""
+
+    def command(*arguments, **options):
+        return run_python("import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())", *arguments, **options)
+
+    return command
+
+
+def flags(devices):
+    return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+
+
+@saved
+@pytest.mark.parametrize("devices", [1, 4, 8])
+def test_what_was_compiled_for_a_saved_target_is_a_hit_there(command, run_python, tmp_path, devices):
+    """In another process, directory and home, with another number of devices; nothing compiles, results are equal."""
+    cache = str(tmp_path / "cache")
+    command("target", "save", "there", "--dir", cache, env=flags(devices))
+    (tmp_path / "elsewhere").mkdir()
+    other = {"XDG_CACHE_HOME": str(tmp_path / "home"), "USER": "builder"}
+    warming = ("warm", f"{PROGRAMS}:warm", "--target", "there", "--dir", cache, "--min-compile-seconds", "0", "--json")
+    first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
+    assert (first["compiled"], first["failed"]) == (len(first["programs"]), 0)
+    assert all(program["size"] > 0 for program in first["programs"])
+    again = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
+    assert (again["hit"], again["compiled"]) == (len(first["programs"]), 0)
+    with_cache = json.loads(run_python(PROGRAMS, "with", cache, env=flags(devices)).stdout)
+    without = json.loads(run_python(PROGRAMS, "without", env={**flags(devices), "EJCACHE": "0"}).stdout)
+    assert with_cache["results"] == without["results"]
+    assert with_cache["compiled"] == []
+    assert with_cache["hits"] >= len(first["programs"]) > 10
+
+
+@saved
+def test_targets_are_listed_shown_and_compared(command, tmp_path):
+    """`diff` names the component that differs, and says with its exit status that one does."""
+    cache = ("--dir", str(tmp_path / "cache"))
+    command("target", "save", "pod", *cache, env=flags(2))
+    assert command("target", "ls", *cache).stdout == "pod: 2 x cpu of 1 processes\n"
+    shown = json.loads(command("target", "show", "pod", *cache, "--json").stdout)
+    assert (shown["devices"], shown["platform"], shown["assumed"]) == (2, "cpu", False)
+    assert json.loads(command("target", "diff", "pod", *cache, "--devices", "--json", env=flags(2)).stdout)["agree"]
+    env = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
+    found = command("target", "diff", "pod", *cache, "--json", env=env, check=False)
+    assert found.returncode == 1
+    rows = json.loads(found.stdout)["components"]
+    assert [row["component"] for row in rows if row["target"] != row["here"]] == ["variables"]
+    found = command("target", "diff", "pod", *cache, "--devices", "--json", env=flags(4), check=False)
+    rows = json.loads(found.stdout)["components"]
+    assert [row["component"] for row in rows if row["target"] != row["here"]] == ["devices"]
+
+
+@saved
+def test_a_program_is_compiled_with_the_flags_of_its_target(command, run_python, tmp_path):
+    """The flags of the key are saved with the target, so that the processes that compile have them."""
+    cache = str(tmp_path / "cache")
+    env = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true --xla_force_host_platform_device_count=1"}
+    command("target", "save", "fast", "--dir", cache, env=env)
+    command("warm", f"{PROGRAMS}:warm", "--target", "fast", "--dir", cache, "--min-compile-seconds", "0")
+    assert "jit_step" not in json.loads(run_python(PROGRAMS, "with", cache, env=env).stdout)["compiled"]
+
+
+@saved
+def test_a_callback_is_refused_in_one_sentence(command, tmp_path):
+    """JAX does not compile one for devices that it does not have."""
+    cache = ("--dir", str(tmp_path / "cache"))
+    command("target", "save", "one", *cache)
+    (tmp_path / "calls.py").write_text(
+        "import jax, ejcache\ndef main():\n"
+        "    ejcache.warm(lambda x: jax.debug.print('{}', x), jax.ShapeDtypeStruct((), 'float32'))\n"
+    )
+    done = command("warm", "calls.py:main", "--target", "one", *cache, check=False)
+    assert done.returncode == 1
+    assert "calls Python functions of its process" in done.stdout
+
+
+def test_a_target_that_is_not_there_is_named(command, tmp_path):
+    """The message says which names are accepted."""
+    done = command("target", "show", "nowhere", "--dir", str(tmp_path), check=False)
+    assert done.returncode == 2
+    assert "ejcache target save nowhere" in done.stderr
+    done = command("target", "show", "gpu:h9000:8", check=False)
+    assert (done.returncode, "gpu:MODEL:" in done.stderr) == (2, True)
+
+
+def test_documents_of_targets_are_read_back_and_others_refused():
+    """What is no target, is damaged, or is of a later version raises an error of ours."""
+    target = DeviceTarget("pod", "cpu", topology=b"\x00\xff", variables={"XLA_FLAGS": "--a\n--b"}, devices=4, saved=1.5)
+    assert decode(encode(target)) == target
+    for damaged in (b"", b"[]", b"{}", encode(target).replace(b"ejcache-target", b"other"), b"[" * 100000):
+        with pytest.raises(EntryCorruptError):
+            decode(damaged)
+    with pytest.raises(EntryCorruptError):
+        decode(encode(target).replace(b'"devices": 4', b'"devices": "4"'))
+    with pytest.raises(EntryVersionError):
+        decode(encode(target).replace(b'"version": 1', b'"version": 2'))

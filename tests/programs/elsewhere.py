@@ -1,0 +1,87 @@
+"""Programs that are compiled for devices elsewhere, and run on those devices: `elsewhere.py WITH|WITHOUT`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import ejcache
+
+
+def step(w, x):
+    loss, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+    return loss, w - 0.1 * grad
+
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2 + 1
+
+
+def pallas(x):
+    from jax.experimental import pallas as pl
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+
+def programs(devices):
+    """Names, jitted functions and the arrays, as shapes with shardings, that each is called with."""
+    mesh = Mesh(np.array(devices), "x")
+    split, whole = NamedSharding(mesh, PartitionSpec("x")), NamedSharding(mesh, PartitionSpec())
+
+    def shape(*dimensions, sharding=None, dtype=jnp.float32):
+        return jax.ShapeDtypeStruct(dimensions, dtype, sharding=sharding)
+
+    summed = jax.shard_map(
+        lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec()
+    )
+    return {
+        "alone": (jax.jit(step), (shape(16, 4), shape(8, 16))),
+        "donated": (jax.jit(lambda x: x * 2 + 1, donate_argnums=0), (shape(32),)),
+        "random": (jax.jit(lambda x: x + jax.random.normal(jax.random.key(3), x.shape)), (shape(32),)),
+        "lapack": (jax.jit(lambda x: jnp.linalg.cholesky(x @ x.T + 9 * jnp.eye(8))), (shape(8, 8),)),
+        "eigenvalues": (jax.jit(lambda x: jnp.linalg.eigh(x + x.T)[0]), (shape(8, 8),)),
+        "pallas": (jax.jit(pallas), (shape(8, 8),)),
+        "sorted": (jax.jit(jnp.sort), (shape(64),)),
+        "scanned": (jax.jit(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * 2, c), x, None, 5)), (shape(8),)),
+        "sharded": (jax.jit(step), (shape(16, 4, sharding=whole), shape(16, 16, sharding=split))),
+        "summed": (jax.jit(summed), (shape(16, 4, sharding=split),)),
+        "integers": (jax.jit(lambda x: jnp.cumsum(x) % 7), (shape(64, dtype=jnp.int32),)),
+        "gathered": (jax.jit(lambda x: x.sum(0), out_shardings=whole), (shape(16, 4, sharding=split),)),
+    }
+
+
+def warm(devices):
+    """Compiles them for a target."""
+    for function, shapes in programs(devices).values():
+        ejcache.warm(function, *shapes)
+
+
+def run():
+    """Runs them here; their results as bytes."""
+    results = {}
+    for name, (function, shapes) in programs(jax.devices()).items():
+        given = []
+        for shape in shapes:
+            array = np.linspace(-1, 1, int(np.prod(shape.shape))).reshape(shape.shape).astype(shape.dtype)
+            given.append(array if shape.sharding is None else jax.device_put(array, shape.sharding))
+        results[name] = [np.asarray(each).tobytes().hex() for each in jax.tree.leaves(function(*given))]
+    return results
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "with":
+        cache = ejcache.enable(sys.argv[2], min_compile_seconds=0)
+        made = set()
+        from ejcache.jax_integration.seam import patch
+
+        compile_executable = patch.compile_executable
+        patch.compile_executable = lambda program: made.add(program.name) or compile_executable(program)
+        results = run()
+        print(json.dumps({"results": results, "compiled": sorted(made), "hits": cache.stats().hits}))
+    else:
+        print(json.dumps({"results": run()}))
