@@ -11,13 +11,14 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["ROOT", "ChildError", "Context", "child_environment"]
+__all__ = ["ROOT", "ChildError", "Context", "child_environment", "support"]
 
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""
@@ -29,6 +30,14 @@ _CLEARED_NAMES = ("COMPILE_FUNC_DIR", "ALLOW_FULL_CACHE", "XDG_CACHE_HOME")
 
 class ChildError(Exception):
     """A measured program failed; the message ends with what it said."""
+
+
+def support(name: str) -> Any:
+    """A module of the tests' servers."""
+    place = str(ROOT / "tests" / "support")
+    if place not in sys.path:
+        sys.path.append(place)
+    return import_module(name)
 
 
 def child_environment(home: Path) -> dict[str, str]:

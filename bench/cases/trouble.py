@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from bench.context import ROOT
+from bench.context import ROOT, support
 from bench.measure import summarize
 from bench.outcome import OURS, at_least, at_most
 from bench.registry import SkipCase, case
@@ -217,7 +216,7 @@ def _cold(url: str, home: Path, env: dict[str, str]) -> float:
 
 def _entries(bucket_of: Callable[[Any], Any]) -> int:
     """How many of the programs a bucket holds; other objects lie beside them."""
-    bucket = bucket_of(_support("buckets"))
+    bucket = bucket_of(support("buckets"))
     try:
         return sum("/jit_program_" in info.name for info in bucket.walk("v1/entries/"))
     finally:
@@ -228,26 +227,16 @@ def _hits(bucket_of: Callable[[Any], Any]) -> float:
     """The hits that all processes have counted in a bucket."""
     from ejcache.stores.shared.store import SharedStore
 
-    with SharedStore(bucket_of(_support("buckets")), read_only=True) as store:
+    with SharedStore(bucket_of(support("buckets")), read_only=True) as store:
         return store.counters().get("hits", 0.0)
 
 
 def _s3(stack: ExitStack) -> tuple[Any, dict[str, str]]:
     """A proxy in front of an emulated S3, which notes the requests, and what leads programs to it."""
     try:
-        server = stack.enter_context(_support("buckets").S3Server())
+        server = stack.enter_context(support("buckets").S3Server())
     except ImportError as exc:
         raise SkipCase(f"{exc.name} is not installed") from exc
-    proxy = stack.enter_context(_support("lossy_proxy").LossyProxy(server.url))
+    proxy = stack.enter_context(support("lossy_proxy").LossyProxy(server.url))
     env = {"AWS_ENDPOINT_URL": proxy.url, "AWS_DEFAULT_REGION": "us-east-1"}
     return proxy, env | {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-
-
-def _support(name: str) -> Any:
-    """A module of the tests' servers."""
-    from importlib import import_module
-
-    place = str(ROOT / "tests" / "support")
-    if place not in sys.path:
-        sys.path.append(place)
-    return import_module(name)

@@ -43,9 +43,9 @@ def unbroken(bucket):
 class FirstTryIsShort(RetryPolicy):
     """Gives the first try of each operation little time, and the others what is theirs."""
 
-    def run(self, what, attempt, *, size=0):
+    def run(self, what, attempt, **limits):
         short = iter([0.3])
-        return super().run(what, lambda seconds: attempt(next(short, seconds)), size=size)
+        return super().run(what, lambda seconds: attempt(next(short, seconds)), **limits)
 
 
 def said(server):
@@ -416,20 +416,31 @@ class TestCredentials:
 
 class TestEnd:
     def test_a_program_that_ends(self, server, run_python):
-        """While a program ends, after its connections are closed, it can still write, by the host's name."""
+        """A program that is ending writes with the client that it has, by the host's name, and makes no other one."""
         program = """
             import atexit
+            from ejcache.errors import StoreNotAskedError
             from ejcache.stores.opening import open_store
 
-            store = open_store("gs://bucket/p")
-            atexit.register(lambda: print(store.put("late", b"x")))
+            def end():
+                print(store.put("late", b"x"))
+                try:
+                    closed.put("k", b"x")
+                except StoreNotAskedError as exc:
+                    print(exc)
+
+            store, closed = open_store("gs://bucket/p"), open_store("gs://bucket/closed")
+            atexit.register(end)
             store.put("early", b"x")
             store.add_counters({"hits": 2})
-            store.bucket.close()
-            open_store("gs://bucket/p").get("early")  # and is not closed
+            store.bucket._client.run(lambda fs: fs.session.close(), 60)  # the next request looks the host's name up
+            closed.get("k")
+            closed.bucket.close()
         """
         finished = run_python(program, env={"STORAGE_EMULATOR_HOST": server.url.replace("127.0.0.1", "localhost")})
-        assert finished.stdout.strip() == "True"
+        written, refused = finished.stdout.splitlines()
+        assert written == "True"
+        assert refused == "gs://bucket/closed was not asked: the program is ending, and has made no client"
         assert finished.stderr == ""
         names = [name.split("/")[2] for name in server.objects()]
         assert sorted(names) == ["counters", "entries", "entries"]

@@ -39,6 +39,6 @@ def test_exit_waits_for_a_release_that_has_begun(monkeypatch):
         return drain(**dict.fromkeys(limits, 200.0))
 
     monkeypatch.setattr(lease_scheduler, "drain", watched_drain)
-    leases._release_all()
+    leases.end_leases()
     assert waiting[0] >= 1
     assert lease.deleted

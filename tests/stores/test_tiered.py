@@ -504,7 +504,6 @@ def test_closing_does_not_wait_for_a_stalled_upload(tmp_path):
     assert all(gate.reached.wait(60) for gate in gates)
     store.close()
     assert store.tier_counters()["shared_spooled"] == 5
-    assert shared.calls["close"] == 0
     for gate in gates:
         gate.opened.set()
 

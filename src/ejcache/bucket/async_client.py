@@ -1,7 +1,7 @@
-"""A client of fsspec's asynchronous file systems, called from any thread, with a deadline and after a fork.
+"""A client that one of fsspec's file systems is, called from any thread, with a deadline and after a fork.
 
-The file system provides credentials, connections and addresses. Its own retries are not used, and its requests, which
-have no timeouts, are bounded here.
+The file system provides credentials, connections and addresses. Its own retries are not used where it has asynchronous
+methods, and its requests, which have no timeouts, are bounded here.
 
 It is made in another thread, at the first request or when the bucket is prepared: its library is imported, which takes
 half a second on an idle machine and much more while many processes start, and credentials are looked for, in files and
@@ -9,14 +9,16 @@ on the network. An operation waits for that before its own deadline begins, so t
 storage. An import is waited for in any case: a disk may be slow. After that, the operation waits as long as processor
 time is used: a busy machine is slow, and a search for credentials on a network that does not answer is idle.
 
-The event loop has a thread of ours, which starts with the first bucket. Since Python 3.12 a program that is ending can
-start no thread: one whose library is still loading then, or that makes its first request then, would get no answer.
+No client is made while the interpreter ends: a program that is ending can start no thread, and its executors refuse
+work, so that most libraries would wait for ever. A client that exists goes on: the loop has a thread of ours, and what
+it runs in threads (name look-ups, TLS contexts) has another one, both from the beginning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import math
 import os
 import threading
 import time
@@ -25,13 +27,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreNotAskedError, StoreUnavailableError
-from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, track_forks
+from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, is_ending, track_forks
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.threads import submit
+from ejcache.util.threads import DaemonPool, submit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,7 +67,7 @@ class AsyncClient:
         load: Callable[[], object],
         make: Callable[[asyncio.AbstractEventLoop], Any],
         finish: Callable[[Any], Awaitable[None]],
-        idle_seconds: float = 10.0,
+        idle_seconds: float = 5.0,
         most_seconds: float = 60.0,
     ) -> None:
         self._what = what
@@ -77,7 +79,6 @@ class AsyncClient:
         self._made: _Making | None = None
         self._closer: weakref.finalize[[Any, Any], AsyncClient] | None = None
         self._lock = threading.Lock()
-        _loop.get()
         _clients.add(self)
         track_forks(self)
 
@@ -89,11 +90,12 @@ class AsyncClient:
         self._lock = threading.Lock()
         self._made = self._closer = None
 
-    def start(self) -> _Making:
-        """Begin to make the file system, without waiting for it."""
+    def start(self) -> _Making | None:
+        """Begin to make the file system, without waiting for it; None if the program is ending and has none."""
         with self._lock:
-            if self._made is None:
-                self._made = _Making(self._load, self._make)
+            loop = _loop.get() if self._made is None and not is_ending() else None
+            if loop is not None:
+                self._made = _Making(self._load, self._make, loop)
                 # A store that is dropped without being closed must not leave unclosed sessions, which aiohttp reports.
                 self._closer = weakref.finalize(self, _close, self._made.future, self._finish)
                 self._closer.atexit = False
@@ -105,15 +107,20 @@ class AsyncClient:
         """Whether the file system was made, or is being made."""
         return self._made is not None
 
-    def file_system(self) -> Any:
+    def file_system(self, idle_seconds: float = math.inf) -> Any:
         """The file system.
 
+        Args:
+            idle_seconds: of this client, if that is less.
+
         Raises:
-            StoreNotAskedError: it is still being made, and is not waited for any longer.
+            StoreNotAskedError: it is still being made, and is not waited for any longer, or the program is ending.
             StoreUnavailableError: it cannot be made; the next call tries again.
         """
         making = self.start()
-        if not making.wait(self._idle_seconds, self._most_seconds):
+        if making is None:
+            raise StoreNotAskedError(f"{self._what} was not asked: the program is ending, and has made no client")
+        if not making.wait(min(idle_seconds, self._idle_seconds), self._most_seconds):
             raise StoreNotAskedError(
                 f"{self._what} was not asked: after {time.monotonic() - making.started:.0f} s its library is still "
                 f"loading, or its credentials were not found"
@@ -140,7 +147,7 @@ class AsyncClient:
             TransientError: it did not end within `timeout` seconds. It was cancelled, and may have done its work.
         """
         fs = self.file_system()
-        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout), fs.loop)
+        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout), _loop.current)
         try:
             return future.result(timeout + _GRACE)
         except TimeoutError as exc:
@@ -164,13 +171,17 @@ class AsyncClient:
 class _Making:
     """A file system that another thread is making, and whether that is worth waiting for."""
 
-    def __init__(self, load: Callable[[], object], make: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
+    def __init__(
+        self,
+        load: Callable[[], object],
+        make: Callable[[asyncio.AbstractEventLoop], Any],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.started = self._moved_at = time.monotonic()
         self._used = 0.0
         self._thread = 0
         self._is_loaded = False
         self._is_given_up = False
-        loop = _loop.get()
         self.future: Future[Any] = submit(lambda: self._run(load, make, loop))
 
     def _run(self, load: Callable[[], object], make: Callable[[asyncio.AbstractEventLoop], Any], loop: Any) -> Any:
@@ -241,8 +252,8 @@ def _close_file_system(fs: Any, finish: Callable[[Any], Awaitable[None]]) -> Non
 
     coroutine = close()
     try:
-        future = asyncio.run_coroutine_threadsafe(coroutine, fs.loop)
-        if threading.get_ident() != getattr(fs.loop, "_thread_id", None):
+        future = asyncio.run_coroutine_threadsafe(coroutine, _loop.current)
+        if threading.get_native_id() != _loop.thread:
             future.result(_CLOSING)
     except (TimeoutError, RuntimeError):
         coroutine.close()
@@ -250,27 +261,34 @@ def _close_file_system(fs: Any, finish: Callable[[Any], Awaitable[None]]) -> Non
 
 
 class _CallThreads(ThreadPoolExecutor):
-    """Runs what a loop does in threads (name look-ups, TLS contexts) in those of `util.threads`.
+    """Runs what a loop does in threads (name look-ups, TLS contexts) in daemons: a dead name server keeps no program.
 
-    An interpreter that is ending refuses to start the threads of `concurrent.futures`. Uploads are awaited then.
+    One thread is there from the beginning, because none can be started while a program ends.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._daemons = DaemonPool()
+        self._daemons.submit(_nothing)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a thread is there."""
+        return self._daemons.threads > 0
+
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        if threading.main_thread().is_alive():
-            return submit(lambda: fn(*args, **kwargs))
-        # No thread can be started, and those that run may be waiting for the loop: so it runs here, on the loop.
-        done: Future[T] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except Exception as exc:
-            done.set_exception(exc)
-        return done
+        return self._daemons.submit(lambda: fn(*args, **kwargs))
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Loop:
     """The event loop of all clients of this process, and its thread.
 
     Attributes:
+        current: the loop; None before `get` has made it.
         thread: the system's number of the thread; 0 before it runs.
     """
 
@@ -281,19 +299,21 @@ class _Loop:
     def after_fork_in_child(self) -> None:
         """Make another loop when one is needed: the thread of the parent's does not exist here."""
         self._lock = threading.Lock()
-        if getattr(self, "_running", None) is not None:
-            _abandoned.append(self._running)  # closing it would close descriptors that the parent uses
-        self._running: asyncio.AbstractEventLoop | None = None
+        if getattr(self, "current", None) is not None:
+            _abandoned.append(self.current)  # closing it would close descriptors that the parent uses
+        self.current: Any = None
         self.thread = 0
 
-    def get(self) -> asyncio.AbstractEventLoop:
-        """The loop; it runs from now on."""
+    def get(self) -> asyncio.AbstractEventLoop | None:
+        """The loop; it runs from now on. None if it did not run before the program began to end."""
         with self._lock:
-            if self._running is None:
-                self._running = asyncio.new_event_loop()
-                self._running.set_default_executor(_CallThreads())
-                _loop_thread.submit(partial(self._run, self._running))
-            return self._running
+            if self.current is None and not is_ending():
+                loop, threads = asyncio.new_event_loop(), _CallThreads()
+                loop.set_default_executor(threads)
+                # The program may begin to end at any moment.
+                if threads.has_any and _loop_thread.later(0.0, partial(self._run, loop)):
+                    self.current = loop
+            return cast("asyncio.AbstractEventLoop | None", self.current)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         self.thread = threading.get_native_id()

@@ -7,6 +7,7 @@ and what a lost answer means are the same for all backends, and are implemented 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 import uuid
@@ -294,18 +295,22 @@ class Bucket(ABC):
                 raise
 
         def operation() -> T:
-            return self.policy.run(what, counted, size=size)
+            patience = math.inf if self.breaker is None else self.breaker.patience
+            return self.policy.run(what, counted, size=size, most=patience)
 
         if self.breaker is None:
-            self._prepare()
+            self._prepare(math.inf)
             return operation()
         return self.breaker.call(self.url, operation, prepare=self._prepare, probe=lambda: self.stat("ejcache-probe"))
 
-    def _prepare(self) -> None:  # noqa: B027  # not every storage has a client
+    def _prepare(self, idle_seconds: float) -> None:  # noqa: B027  # not every storage has a client
         """Wait until the client can send requests; this time does not count as the storage's.
 
+        Args:
+            idle_seconds: a client that makes no progress for so long is not waited for.
+
         Raises:
-            StoreNotAskedError: it is not ready yet.
+            StoreNotAskedError: it is not ready yet, or the program is ending and has made none.
             StoreUnavailableError: it cannot be made.
         """
 

@@ -5,16 +5,22 @@ that failed as slowly as a deadline, because the next one would take as long. Wh
 once. When the cool-down has passed, one refused call starts a probe in the background: if the probe succeeds, the
 breaker closes; if it fails, the breaker stays open for longer.
 
+Until the storage has answered for the first time, all calls of a process together wait for `first_seconds`, and for a
+shorter time if a process of this host got no answer shortly before (`unreachable`). That costs every process something
+and is often an error of the user's, so it is said, once.
+
 All clients of one URL in a process share one breaker (`breaker_for`): what one of them has learnt, the others know.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import random
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import (
@@ -24,12 +30,15 @@ from ejcache.errors import (
     StoreReadOnlyError,
     StoreTooSmallError,
 )
-from ejcache.util.lifecycle import track_forks
+from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
+from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ejcache.bucket.unreachable import UnreachableNote
 
 __all__ = ["CircuitBreaker", "breaker_for", "forget_breakers"]
 
@@ -37,6 +46,11 @@ T = TypeVar("T")
 
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
+_AGAIN_SECONDS: Final = 1.0
+"""How long a process waits for the first answer of storage that gave this host none before, or for a client that makes
+no progress."""
+_ANSWERS: Final = (StoreForbiddenError, StoreReadOnlyError, StoreTooSmallError)
+"""Errors that only storage which can be reached gives."""
 
 
 class CircuitBreaker:
@@ -45,6 +59,7 @@ class CircuitBreaker:
     Args:
         failures: this many failures in a row open it.
         slow_seconds: one failure that took this long opens it.
+        first_seconds: how long calls wait in all for the first answer.
         cooldown: seconds until the first probe. They double with each probe that fails, and are varied by a quarter,
             because the processes of a pod fail at the same time and must not all come back at the same time.
         clock: monotonic seconds.
@@ -56,25 +71,34 @@ class CircuitBreaker:
         *,
         failures: int = 3,
         slow_seconds: float = 2.0,
+        first_seconds: float = 5.0,
         cooldown: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._failures = failures
         self._slow = slow_seconds
+        self._first_seconds = first_seconds
         self._first_cooldown = cooldown
         self._clock = clock
         self._jitter = jitter
         self._in_a_row = 0
         self._retry_at: float | None = None
         self._cooldown = cooldown
+        self._note: UnreachableNote | None = None
+        self._has_answered = False
+        self._client_patience = math.inf
+        self._is_client_missing = False
+        self._waited = 0.0
         self._inside = threading.local()
         self.after_fork_in_child()
         track_forks(self)
 
     def after_fork_in_child(self) -> None:
-        """Start with a free lock: a thread of the parent may have held it, or have been probing."""
+        """Start with a free lock: a thread of the parent may have held it, or have been asking or probing."""
         self._lock = threading.Lock()
+        self._asking = 0
+        self._asking_since = 0.0
         self._probing_until: float | None = None
 
     @property
@@ -88,13 +112,29 @@ class CircuitBreaker:
         retry_at = self._retry_at
         return 0.0 if retry_at is None else max(0.0, retry_at - self._clock())
 
+    @property
+    def patience(self) -> float:
+        """Seconds that are left to wait for the first answer; no limit once there was one, and for probes."""
+        if self._has_answered or self._retry_at is not None:
+            return math.inf
+        if self._is_client_missing:
+            return 0.0
+        asking = self._clock() - self._asking_since if self._asking else 0.0
+        return max(0.0, self._first_seconds - self._waited - asking)
+
+    def use_note(self, note: UnreachableNote) -> None:
+        """Heed and keep the note of this host about the storage."""
+        self._note = note
+        if note.is_recent:
+            self._first_seconds = self._client_patience = _AGAIN_SECONDS
+
     def call(
         self,
         url: str,
         function: Callable[[], T],
         *,
         probe: Callable[[], object],
-        prepare: Callable[[], None] = lambda: None,
+        prepare: Callable[[float], None] | None = None,
     ) -> T:
         """Return what `function()` returns, and learn from how it went.
 
@@ -107,26 +147,26 @@ class CircuitBreaker:
             function: asks the storage.
             probe: asks the storage something cheap; called in another thread, when a call was refused and the
                 cool-down has passed.
-            prepare: waits until the client can ask. Its time does not make a failure slow, and a client that is not
-                ready says nothing of the storage.
+            prepare: `prepare(idle_seconds)` waits until the client can ask, or makes no progress for so long. Its time
+                does not make a failure slow. Without it, `function` may do without the storage.
 
         Raises:
             StoreNotAskedError: the breaker is open, or the client is not ready.
             StoreError: `function` raised it.
         """
+        asked = function if prepare is None else partial(self._ask, function, prepare)
         if getattr(self._inside, "active", False):
-            prepare()
-            return function()
+            return asked()
         if self._retry_at is not None:
             if not self.retry_in and self.allow_probe():
-                submit(lambda: self._probe(probe))
+                submit(lambda: self._probe(url, probe))
             raise StoreNotAskedError(f"{url} failed and is not asked for another {self.retry_in:.0f} s")
-        return self._judged(function, prepare)
+        return self._judged(url, asked)
 
-    def probe(self, function: Callable[[], object]) -> bool:
+    def probe(self, url: str, function: Callable[[], object]) -> bool:
         """Whether calls go through now; calls `function` first, in this thread, if a probe is due."""
         if self._retry_at is not None and self.allow_probe():
-            self._probe(function)
+            self._probe(url, function)
         return self._retry_at is None
 
     def allow_probe(self) -> bool:
@@ -165,29 +205,87 @@ class CircuitBreaker:
             self._probing_until = None
             self._retry_at = self._clock() + self._cooldown * self._jitter(0.75, 1.25)
 
-    def _probe(self, function: Callable[[], object]) -> None:
-        with suppress(StoreError):
-            self._judged(function)
+    def give_up(self, url: str) -> None:
+        """Open, because the program ends while calls are under way."""
+        self.fail(seconds=math.inf)
+        self._tell(url, StoreNotAskedError("there was no answer until the program ended"))
 
-    def _judged(self, function: Callable[[], T], prepare: Callable[[], None] = lambda: None) -> T:
-        started = self._clock()
-        self._inside.active = True
+    def _probe(self, url: str, function: Callable[[], object]) -> None:
+        with suppress(StoreError):
+            self._judged(url, function)
+
+    def _judged(self, url: str, function: Callable[[], T]) -> T:
+        self._inside.active, self._inside.began = True, self._clock()
         try:
-            prepare()
-            started = self._clock()
             result = function()
-        except (StoreForbiddenError, StoreReadOnlyError, StoreTooSmallError):
+        except _ANSWERS:
             self.succeed()
             raise
-        except StoreNotAskedError:
+        except StoreNotAskedError as exc:
+            self._tell(url, exc)
             raise
-        except StoreError:
-            self.fail(seconds=self._clock() - started)
+        except StoreError as exc:
+            took = self._clock() - self._inside.began
+            self.fail(seconds=took if self.patience else math.inf)
+            self._tell(url, exc)
             raise
         finally:
             self._inside.active = False
         self.succeed()
         return result
+
+    def _ask(self, function: Callable[[], T], prepare: Callable[[float], None]) -> T:
+        try:
+            prepare(self._client_patience)
+        except StoreNotAskedError:
+            self._is_client_missing = not is_ending()
+            raise
+        self._is_client_missing = False
+        self._inside.began = self._clock()
+        if self._has_answered:
+            return function()
+        self._begin_asking()
+        try:
+            result = function()
+        except _ANSWERS:
+            self._note_answer()
+            raise
+        finally:
+            self._end_asking()
+        self._note_answer()
+        return result
+
+    def _begin_asking(self) -> None:
+        with self._lock:
+            if not self._asking:
+                self._asking_since = self._clock()
+            self._asking += 1
+
+    def _end_asking(self) -> None:
+        with self._lock:
+            self._asking -= 1
+            if not self._asking:
+                self._waited += self._clock() - self._asking_since
+
+    def _note_answer(self) -> None:
+        self._has_answered = True
+        if self._note is not None:
+            self._note.clear()
+
+    def _tell(self, url: str, exc: StoreError) -> None:
+        """Say, and note for this host, that the storage gives no answer, as soon as it is not waited for."""
+        was_asked = self._asking or self._waited or self._client_patience < math.inf
+        if self._has_answered or not (self._is_client_missing or (self.is_open and was_asked)):
+            return
+        warn_once(
+            ("unreachable", url),
+            "ejcache: %s cannot be reached; the program goes on without it, and asks again in the background: %s: %s",
+            url,
+            type(exc).__name__,
+            exc,
+        )
+        if self._note is not None:
+            self._note.leave()
 
 
 _lock: Final = ForkLock()

@@ -1,11 +1,11 @@
-"""What the buckets of GCS and S3 have in common: a client that fsspec's library makes, and how an upload is marked."""
+"""What all buckets but directories have in common: a client that is one of fsspec's file systems."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.async_client import AsyncClient
 from ejcache.bucket.base import Bucket
@@ -19,35 +19,30 @@ if TYPE_CHECKING:
 __all__ = ["METADATA_KEY", "ClientBucket", "content_md5"]
 
 METADATA_KEY: Final = "ejcache-write"
-"""The metadata of an object that has the token of the write that made it."""
+"""The metadata of an object of GCS or S3 that has the token of the write that made it."""
 
 
 def content_md5(data: bytes) -> str:
-    """The MD5 digest of an upload's bytes, as both storages expect it."""
+    """The MD5 digest of an upload's bytes, as GCS and S3 expect it."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 class ClientBucket(Bucket):
-    """Objects of one bucket below a prefix, through a client of its own.
+    """Objects that a client of this process asks for.
 
     Args:
-        bucket: the name of the bucket.
-        prefix: begins all names, without a slash at its ends; "" for none.
+        url: the root that names are relative to.
         policy: how long an operation may take.
         options: arguments of the file system that provides the client.
     """
 
-    _scheme: ClassVar[str]
-
-    def __init__(self, bucket: str, prefix: str, *, policy: RetryPolicy | None, options: Mapping[str, Any]) -> None:
-        super().__init__(f"{self._scheme}://{bucket}/{prefix}", policy=policy)
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
+    def __init__(self, url: str, *, policy: RetryPolicy | None, options: Mapping[str, Any]) -> None:
+        super().__init__(url, policy=policy)
         self._options = dict(options)
-        self._client = AsyncClient(f"{self._scheme}://{bucket}", load=self._load, make=self._make, finish=self._finish)
+        self._client = AsyncClient(self.url, load=self._load, make=self._make, finish=self._finish)
 
     def prepare(self) -> None:
-        """Begin to import the client's library and to look for credentials."""
+        """Begin to import the client's library and to look for credentials, unless the program is ending."""
         self._client.start()
 
     @property
@@ -59,12 +54,11 @@ class ClientBucket(Bucket):
         """Close the connections; the next use opens them again."""
         self._client.close()
 
-    def _prepare(self) -> None:
-        self._client.file_system()
+    def _prepare(self, idle_seconds: float) -> None:
+        self._client.file_system(idle_seconds)
 
-    @staticmethod
     @abstractmethod
-    def _load() -> Any:
+    def _load(self) -> Any:
         """Import the library, and return the class of the file system."""
 
     @abstractmethod

@@ -1,32 +1,73 @@
-"""A bucket on any other file system that fsspec knows (abfs, sftp, hdfs, …), with the operations that all of them have.
+"""A bucket on any other file system that fsspec knows (abfs, hdfs, …), with the operations that all of them have.
 
-fsspec offers no conditional writes, so creation is a check and a write: two writers at the same moment may both be told
-that they created the object, and the last one's bytes are there then. That is never a wrong result, because an entry
-states its key and its checksum.
+fsspec offers no conditional writes, so on most of them creation is a check and a write: two writers at the same moment
+may both be told that they created the object, and the last one's bytes are there then. That is never a wrong result,
+because an entry states its key and its checksum. Azure creates only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket
-from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
-from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.lifecycle import exit_before_finalizers, track_forks
+from ejcache._tuples import NamedTuple
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo
+from ejcache.bucket.client_bucket import ClientBucket
+from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
 __all__ = ["FsspecBucket"]
 
 T = TypeVar("T")
 
-_MAX_REMEMBERED = 1000
+_MAX_REMEMBERED: Final = 1000
+_CREATING: Final = ("abfs", "abfss", "az")
+"""Protocols whose file system can create an object only if there is none, in one request."""
 
 
-class FsspecBucket(Bucket):
+class _Files(NamedTuple):
+    """A file system, and the root in it.
+
+    Attributes:
+        writing: makes a check and a write one step within this process at least.
+    """
+
+    system: Any
+    root: str
+    writing: asyncio.Lock
+
+    async def call(self, method: str, name: str, *args: Any, **named: Any) -> Any:
+        """Call a method of the file system with the path of `name`; in a thread if it has no asynchronous one."""
+        place = f"{self.root}/{name}" if name else self.root
+        if self.system.async_impl:
+            return await getattr(self.system, f"_{method}")(place, *args, **named)
+        function = partial(getattr(self.system, method), place, *args, **named)
+        return await asyncio.get_running_loop().run_in_executor(None, function)
+
+    async def version(self, name: str, like: str | None) -> str:
+        """The version of an object now, of the same kind as `like`, or `ABSENT`."""
+        try:
+            if like is not None and like.startswith("sha256:"):
+                return _digest(bytes(await self.call("cat_file", name)))
+            return _info("", await self.call("info", name)).version
+        except FileNotFoundError:
+            return ABSENT
+
+    async def write(self, name: str, data: bytes, *, creating: bool) -> None:
+        how = {"mode": "create"} if creating else {}
+        try:
+            await self.call("pipe_file", name, data, **how)
+        except FileNotFoundError:
+            await self.call("makedirs", name.rpartition("/")[0], exist_ok=True)
+            await self.call("pipe_file", name, data, **how)
+
+
+class FsspecBucket(ClientBucket):
     """Objects below a URL; a version is a digest of the content, or the metadata that a listing has.
 
     Args:
@@ -41,49 +82,52 @@ class FsspecBucket(Bucket):
     def __init__(
         self, url: str, *, policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None
     ) -> None:
-        super().__init__(url, policy=policy)
-        self._options = dict(options or {})
+        super().__init__(url, policy=policy, options=options or {})
         self._digests: dict[str, str] = {}
-        self.after_fork_in_child()
-        track_forks(self)
+        self._creates = url.partition(":")[0] in _CREATING
 
-    def after_fork_in_child(self) -> None:
-        """Make another file system when one is needed: threads and connections are the parent's."""
-        self._opened: tuple[Any, str] | None = None
-        self._lock = threading.Lock()
+    def _load(self) -> Any:
+        from fsspec import get_filesystem_class
 
-    def close(self) -> None:
-        """Drop the file system; the next use makes it again."""
-        self._opened = None
+        return get_filesystem_class(self.url.partition("://")[0])
 
-    def _file_system(self) -> tuple[Any, str]:
-        opened = self._opened
-        if opened is None:
-            from fsspec.core import url_to_fs
+    def _make(self, loop: asyncio.AbstractEventLoop) -> _Files:
+        from fsspec.core import url_to_fs
 
-            options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
-            file_system, root = url_to_fs(self.url, **options)
-            exit_before_finalizers()
-            opened = self._opened = file_system, root.rstrip("/")
-        return opened
+        # On fsspec's own loop, which has a thread and an executor of its own, a program that is ending would wait for
+        # ever.
+        own = {"loop": loop} if self._load().async_impl else {}
+        system, root = url_to_fs(self.url, skip_instance_cache=True, **own, **self._options)
+        system.dircache.use_listings_cache = False
+        return _Files(system, root.rstrip("/"), asyncio.Lock())
 
-    def _run(self, what: str, function: Callable[[Any, str], T], timeout: float, *, writing: bool = False) -> T:
+    @staticmethod
+    async def _finish(files: _Files) -> None:
+        """Leave the connections to the file system, which closes them when the program ends."""
+
+    def _run(
+        self, what: str, function: Callable[[_Files], Awaitable[T]], timeout: float, *, writing: bool = False
+    ) -> T:
         try:
-            return try_within(f"{what} {self.url}", lambda: function(*self._file_system()), timeout)
-        except StoreError:
-            raise
-        except PermissionError as exc:
-            kind = StoreReadOnlyError if writing else StoreUnavailableError
-            raise kind(f"{what} {self.url} is not permitted: {exc}") from exc
-        except (ImportError, ValueError) as exc:
-            raise StoreUnavailableError(f"{self.url} cannot be opened: {exc}") from exc
-        except (ConnectionError, TimeoutError) as exc:
-            raise TransientError(str(exc), ambiguous=True) from exc
-        except TransientError:
+            return self._client.run(function, timeout)
+        except (StoreError, TransientError):
             raise
         except Exception as exc:
-            # Every file system has its own errors, and nothing says which of them another try could mend.
-            raise StoreUnavailableError(f"{what} {self.url} failed: {exc}") from exc
+            raise self._translated(what, exc, writing=writing) from exc
+
+    def _translated(self, what: str, exc: Exception, *, writing: bool) -> Exception:
+        """Every file system has its own errors; those of HTTP have a status."""
+        status = getattr(exc, "status_code", None) or getattr(exc, "status", None)
+        said = f"{what} {self.url} failed: {_in_one_line(exc)}"
+        if status in (429, 503):
+            return TransientError(said, busy=True)
+        if status == 408 or (isinstance(status, int) and status >= 500):
+            return TransientError(said, ambiguous=True)
+        if isinstance(exc, PermissionError) or status == 403:
+            return StoreReadOnlyError(said) if writing else StoreForbiddenError(said)
+        if isinstance(exc, ConnectionError | TimeoutError):
+            return TransientError(said, ambiguous=True)
+        return StoreUnavailableError(said)
 
     def _read(
         self,
@@ -93,10 +137,11 @@ class FsspecBucket(Bucket):
         version: str | None,  # noqa: ARG002
         timeout: float,
     ) -> Blob | None:
-        def read(fs: Any, root: str) -> Blob | None:
+        end = () if length >= self.part_size else (0, length)
+
+        async def read(files: _Files) -> Blob | None:
             try:
-                whole = length >= self.part_size
-                data = bytes(fs.cat_file(f"{root}/{name}", None if whole else 0, None if whole else length))
+                data = bytes(await files.call("cat_file", name, *end))
             except (FileNotFoundError, IsADirectoryError):
                 return None
             return Blob(data, _digest(data), len(data))
@@ -104,35 +149,28 @@ class FsspecBucket(Bucket):
         return self._run("reading", read, timeout)
 
     def _stat(self, name: str, timeout: float) -> BlobInfo | None:
-        def look(fs: Any, root: str) -> BlobInfo | None:
+        async def look(files: _Files) -> BlobInfo | None:
             try:
-                found = fs.info(f"{root}/{name}")
+                found = await files.call("info", name)
             except FileNotFoundError:
                 return None
             return _info(name, found) if found["type"] == "file" else None
 
         return self._run("looking into", look, timeout)
 
-    def _version(self, fs: Any, location: str, like: str | None) -> str:
-        try:
-            if like is not None and like.startswith("sha256:"):
-                return _digest(bytes(fs.cat_file(location)))
-            return _info("", fs.info(location)).version
-        except FileNotFoundError:
-            return ABSENT
-
     def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
-        def write(fs: Any, root: str) -> str | None:
-            location = f"{root}/{name}"
-            # The lock makes the check and the write one step within this process at least.
-            with self._lock:
-                if version is not None and self._version(fs, location, version) != version:
+        async def write(files: _Files) -> str | None:
+            creating = self._creates and version == ABSENT
+            async with files.writing:
+                if version is not None and not creating and await files.version(name, version) != version:
                     return None
                 while len(self._digests) >= _MAX_REMEMBERED:
                     self._digests.pop(next(iter(self._digests)), None)
                 self._digests[token] = _digest(data)
-                fs.makedirs(location.rpartition("/")[0], exist_ok=True)
-                fs.pipe_file(location, data)
+                try:
+                    await files.write(name, data, creating=creating)
+                except FileExistsError:
+                    return None
             return _digest(data)
 
         return self._run("writing to", write, timeout, writing=True)
@@ -142,14 +180,13 @@ class FsspecBucket(Bucket):
         return blob.version if blob is not None and blob.version == self._digests.get(token) else None
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
-        def delete(fs: Any, root: str) -> bool:
-            location = f"{root}/{name}"
-            with self._lock:
-                found = self._version(fs, location, version)
-                if found == ABSENT or (version is not None and found != version):
+        async def delete(files: _Files) -> bool:
+            async with files.writing:
+                found = await files.version(name, version) if version is not None else None
+                if found == ABSENT or found != version:
                     return False
                 try:
-                    fs.rm_file(location)
+                    await files.call("rm_file", name)
                 except FileNotFoundError:
                     return False
                 return True
@@ -162,14 +199,14 @@ class FsspecBucket(Bucket):
         # One folder a page: listing all that is below could take longer than one call may take.
         folder = prefix.rpartition("/")[0] if token is None else token
 
-        def page(fs: Any, root: str) -> tuple[list[BlobInfo], list[str]]:
+        async def page(files: _Files) -> tuple[list[BlobInfo], list[str]]:
             infos, below = [], []
             try:
-                found = fs.ls(f"{root}/{folder}" if folder else root, detail=True)
+                found = await files.call("ls", folder, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return [], []
             for item in found:
-                name = str(item["name"]).removeprefix(root).strip("/")
+                name = str(item["name"]).removeprefix(files.root).strip("/")
                 if not name.startswith(prefix) or name == folder:
                     # Some file systems list a folder among its own contents.
                     continue
@@ -180,6 +217,11 @@ class FsspecBucket(Bucket):
             return infos, below
 
         return self._run("listing", page, timeout)
+
+
+def _in_one_line(exc: Exception) -> str:
+    """The first line of an error: those of Azure's library end with the headers of the answer."""
+    return next(iter(str(exc).splitlines()), "") or type(exc).__name__
 
 
 def _digest(data: bytes) -> str:

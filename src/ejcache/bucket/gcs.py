@@ -69,8 +69,6 @@ class GcsBucket(ClientBucket):
         options: further arguments of `GCSFileSystem`.
     """
 
-    _scheme = "gs"
-
     def __init__(
         self,
         bucket: str,
@@ -82,7 +80,8 @@ class GcsBucket(ClientBucket):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         token = {"token": credentials or ("anon" if endpoint_url else None)}
-        super().__init__(bucket, prefix, policy=policy, options={**token, **(options or {})})
+        super().__init__(f"gs://{bucket}/{prefix}", policy=policy, options={**token, **(options or {})})
+        self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
         if endpoint_url:
             # STORAGE_EMULATOR_HOST is often a host and a port alone.
             self._options["endpoint_url"] = endpoint_url if "://" in endpoint_url else f"http://{endpoint_url}"
@@ -98,8 +97,7 @@ class GcsBucket(ClientBucket):
         options = {"loop": loop, "skip_instance_cache": True, "use_listings_cache": False, **self._options}
         return self._load()(**options)
 
-    @staticmethod
-    def _load() -> Any:
+    def _load(self) -> Any:
         from gcsfs.core import GCSFileSystem
 
         return GCSFileSystem

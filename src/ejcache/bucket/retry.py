@@ -7,6 +7,7 @@ must not all come back at the same time.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -68,20 +69,22 @@ class RetryPolicy:
     deadline: float = 10.0
     bytes_per_second: float = 4e6
 
-    def run(self, what: str, attempt: Callable[[float], T], *, size: int = 0) -> T:
+    def run(self, what: str, attempt: Callable[[float], T], *, size: int = 0, most: float = math.inf) -> T:
         """Call `attempt(seconds it may take)` until it does not raise `TransientError`.
 
         Args:
             what: the operation and its object, with which the message of an error begins.
             attempt: raises `TransientError` for another try; any other error reaches the caller.
             size: bytes to be sent, which extend the deadline.
+            most: seconds for this operation, if that is less.
 
         Raises:
             StoreBusyError: the deadline passed while the storage was slow or asked to slow down.
             StoreUnavailableError: the storage failed, or could not be reached, until the deadline.
         """
         extra = size / self.bytes_per_second
-        end = time.monotonic() + self.deadline + extra
+        limit = min(self.deadline + extra, most)
+        end = time.monotonic() + limit
         failure = TransientError("no time was given", busy=True)
         tries = 0
         while (left := end - time.monotonic()) > 0:
@@ -98,5 +101,5 @@ class RetryPolicy:
                 break
             time.sleep(pause)
         kind = StoreBusyError if failure.busy else StoreUnavailableError
-        said = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {self.deadline:g} s)"
+        said = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {limit:.3g} s)"
         raise kind(said) from failure

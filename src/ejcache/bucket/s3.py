@@ -56,8 +56,6 @@ class S3Bucket(ClientBucket):
         options: further arguments of `S3FileSystem`: key, secret, profile, client_kwargs, …
     """
 
-    _scheme = "s3"
-
     def __init__(
         self,
         bucket: str,
@@ -67,7 +65,8 @@ class S3Bucket(ClientBucket):
         endpoint_url: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(bucket, prefix, policy=policy, options=options or {})
+        super().__init__(f"s3://{bucket}/{prefix}", policy=policy, options=options or {})
+        self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
         if endpoint_url:
             self._options["endpoint_url"] = endpoint_url
         self._has_batches: bool | None = None
@@ -91,8 +90,7 @@ class S3Bucket(ClientBucket):
         asyncio.run_coroutine_threadsafe(self._ready_client(fs), loop).result()
         return fs
 
-    @staticmethod
-    def _load() -> Any:
+    def _load(self) -> Any:
         try:
             from s3fs import S3FileSystem  # type: ignore[import-untyped, import-not-found, unused-ignore]
         except ImportError as exc:

@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import CacheTally, Stats
-from ejcache.errors import StoreError, StoreForbiddenError, UsageError
-from ejcache.stores.base import UploadingStore
+from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, StoreUnavailableError, UsageError
+from ejcache.stores.base import UploadingStore, two_tiers
 from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log, warn_once
@@ -199,12 +199,21 @@ class CountedStore:
         if settings.raise_errors:
             raise exc
         of_program = f" for {program!r}" if program else ""
-        # Storage that refuses reads refuses uploads too (stores.tiered.uploads); one sentence says so.
-        kind = "refused" if isinstance(exc, StoreForbiddenError) else doing
-        self.warn(
-            kind,
-            f"could not {doing} in {self.url}{of_program}; the program goes on without it: {type(exc).__name__}: {exc}",
+        text = (
+            f"could not {doing} in {self.url}{of_program}; the program goes on without it: {type(exc).__name__}: {exc}"
         )
+        if isinstance(exc, StoreForbiddenError):
+            # Storage that refuses reads refuses uploads too (stores.tiered.uploads); one sentence says so.
+            self.warn("refused", text)
+        elif isinstance(exc, StoreBusyError | StoreUnavailableError) and self._is_shared:
+            # The circuit breaker says it if nothing but work in the background has failed (bucket.breaker).
+            warn_once(("unreachable", self._store.url if self._store is not None else self.url), "ejcache: %s", text)
+        else:
+            self.warn(doing, text)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._store is not None and two_tiers(self._store) is not None
 
     def warn(self, kind: str, message: str) -> None:
         """Log a warning the first time that something of this `kind` happens with this cache, at DEBUG after that."""

@@ -68,6 +68,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     The client of a bucket is made at the first request. Without a local disk it is made now: the process has nowhere to
     leave its usage, and would wait for the client when it ends.
     """
+    from ejcache.bucket.unreachable import UnreachableNote
     from ejcache.maintenance.scheduler import attach
     from ejcache.maintenance.stored_policy import EffectivePolicy
     from ejcache.stores.memory import MemoryStore
@@ -97,6 +98,8 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
         backlog=None if scratch is None else UsageBacklog(scratch / "usage.jsonl"),
     )
     shared.bucket.entries_only = True
+    if shared.bucket.breaker is not None and scratch is not None:
+        shared.bucket.breaker.use_note(UnreachableNote(scratch / "unreachable"))
     tiered = TieredStore(
         local if local is not None else MemoryStore(max_size=_MEMORY_BYTES),
         shared,

@@ -23,7 +23,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MISSED_BEATS", "HeldLease", "LeaseState", "Leases", "LivenessDetector", "lease_scheduler"]
+__all__ = ["MISSED_BEATS", "HeldLease", "LeaseState", "Leases", "LivenessDetector", "end_leases", "lease_scheduler"]
 
 MISSED_BEATS: Final = 3
 _EXIT_SECONDS: Final = 2.0
@@ -67,7 +67,7 @@ class HeldLease(ABC):
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._ended = False
+        self._is_released = self._ended = False
         _held.add(self)
         scheduler.later(interval, self._renew_and_repeat)
 
@@ -76,6 +76,7 @@ class HeldLease(ABC):
 
         In a forked child it does nothing: the lease belongs to the parent.
         """
+        self._is_released = True
         if self._pid == os.getpid() and not self._scheduler.later(after, self.end):
             self.end()  # during exit
 
@@ -154,13 +155,14 @@ class LivenessDetector:
 _held: Final[weakref.WeakSet[HeldLease]] = weakref.WeakSet()
 
 
-def _release_all() -> None:
+def end_leases(*, released_only: bool = False) -> None:
+    """Release the leases of this process now, for a bounded time; with `released_only`, those whose work is done."""
     for lease in list(_held):
         # A release that has begun holds the lock. The exit waits for it, too, or the lease would stay.
         is_there = not lease._ended or lease._lock.locked()  # noqa: SLF001 (the other half of the class)
-        if lease._pid == os.getpid() and is_there:  # noqa: SLF001
+        if lease._pid == os.getpid() and is_there and (lease._is_released or not released_only):  # noqa: SLF001
             lease_scheduler.submit(lease.end)
     lease_scheduler.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
 
 
-at_exit(ExitPhase.LEASES, _release_all)
+at_exit(ExitPhase.LEASES, end_leases)

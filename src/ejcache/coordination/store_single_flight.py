@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from ejcache.coordination.leases_local import LocalLeases
@@ -112,6 +113,7 @@ class StoreSingleFlight:
 def _tiers(store: Store, heartbeat: float) -> tuple[Store | None, SingleFlight | None]:
     """What can be asked without a request for what this host has, and the single flight between hosts, if any."""
     # Imported here: with a local directory none of it is loaded.
+    from ejcache.coordination.leases import end_leases
     from ejcache.coordination.leases_shared import StoreLeases
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
@@ -121,6 +123,9 @@ def _tiers(store: Store, heartbeat: float) -> tuple[Store | None, SingleFlight |
     shared = tiered.shared if tiered is not None else store
     between = None
     if isinstance(shared, SharedStore) and not (store.read_only or shared.read_only):
+        if tiered is not None:
+            # Closed, it has no client any more that could release them later.
+            tiered.when_closing(partial(end_leases, released_only=True))
         leases = StoreLeases(shared.bucket, interval=heartbeat)
         between = (
             SingleFlight(leases, when_visible=tiered.when_uploaded) if tiered is not None else SingleFlight(leases)

@@ -111,6 +111,14 @@ class JournalWriter:
             self._pending = {}
             return True
 
+    def take_unwritten(self) -> dict[str, float]:
+        """The uses that no journal has yet, to be left to another process; a write that is under way may repeat them.
+
+        Takes no lock: storage that does not answer may keep a write waiting.
+        """
+        unwritten, self._pending = self._pending, {}
+        return {} if self._refused else {**unwritten, **self._drain()}
+
 
 @dataclass(frozen=True, slots=True)
 class Compaction:

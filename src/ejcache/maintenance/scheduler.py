@@ -184,12 +184,12 @@ def attach(
             scheduler.run_if_due()
 
     def finish() -> None:
-        if shared.leave_usage():
-            return
-        shared.take_backlog()
-        if journals.write():
-            scheduler.run_at_exit()
+        if shared.bucket.is_prepared and store.patience() > 0:
+            shared.take_backlog()
+            if journals.write():
+                scheduler.run_at_exit()
 
     store.worker.every(_CHECK_SECONDS, check)
     store.before_close(finish)
+    store.when_closing(lambda: shared.leave_usage(journals.take_unwritten()))
     return True

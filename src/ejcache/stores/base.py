@@ -202,6 +202,12 @@ class TwoTiers(Protocol):
     def is_quick(self, key: str, below: float) -> bool:
         """Whether the program under `key` is known to compile in less than `below` seconds, and not published."""
 
+    def has_here(self, key: str) -> bool:
+        """Whether this host has the entry, so that `get_verified` asks nobody else."""
+
+    def patience(self) -> float:
+        """Seconds that it is worth waiting for the shared tier: none while it is not asked."""
+
     def fetch_ahead(
         self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
     ) -> Iterator[tuple[str, bool]]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from enum import IntEnum
@@ -33,7 +34,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Closing", "ExitPhase", "at_exit", "exit_before_finalizers", "track_forks"]
+__all__ = ["Closing", "ExitPhase", "at_exit", "exit_before_finalizers", "is_ending", "track_forks"]
 
 
 class ExitPhase(IntEnum):
@@ -85,6 +86,11 @@ def at_exit(phase: ExitPhase, callback: Callable[[], object]) -> None:
     What it raises is logged, and the remaining callbacks run. A callback that is registered during exit runs as well.
     """
     _callbacks.append((phase, callback))
+
+
+def is_ending() -> bool:
+    """Whether the program has ended and `atexit` callbacks run: what needs a new thread or an executor would fail."""
+    return not threading.main_thread().is_alive()
 
 
 def track_forks(thing: T) -> T:

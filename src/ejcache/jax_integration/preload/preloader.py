@@ -13,6 +13,7 @@ ranks agree about each program when they ask for it (`agreement.py`), and a rank
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["Preloader"]
 
 _PLAN_PATIENCE: Final = 2.0
-"""Seconds that an exit waits for the profile to be read, so that it can be written, and the first request to a bucket,
-so that it need not be made."""
+"""Seconds that an exit waits for the profile to be read, so that it can be written; and, from the beginning of a run,
+the requests to a bucket for what this host does not have, so that they need not be made."""
 _SETTLED_SECONDS: Final = 60.0
 """A run that has used no other program for so long writes its profile: it may be killed instead of exiting."""
 
@@ -56,6 +57,7 @@ class _Run:
         client: the backend; not kept alive, because a program may clear its backends and make new ones.
         platform: of the backend.
         planned: set when the profile was read, and it is known what will be loaded ahead.
+        began: when it began to be read, by the monotonic clock.
         environment: names what compiles and runs the programs; empty until it is known.
         uses: by key.
     """
@@ -64,6 +66,7 @@ class _Run:
         self.client = weakref.ref(client)
         self.platform = str(client.platform)
         self.planned = threading.Event()
+        self.began = time.monotonic()
         self.environment = ""
         self.uses: dict[str, ProgramUse] = {}
 
@@ -125,7 +128,8 @@ class Preloader:
         self._close_loader()
         if any(run.uses for run in self._runs):
             # A short program may end before its profile was read.
-            self._scheduler.drain(patience=_PLAN_PATIENCE, limit=_PLAN_PATIENCE)
+            patience = min(_PLAN_PATIENCE, self._patience())
+            self._scheduler.drain(patience=patience, limit=patience)
         self._closed = True
         self._close_loader()
         self._write()
@@ -151,8 +155,7 @@ class Preloader:
         started = time.monotonic()
         run = self._run_of(target.backend)
         if run is not None and not run.planned.is_set() and "://" in compilation.cache.url:
-            # A request for what the profile says is quick would take as long as the request for the profile.
-            run.planned.wait(_PLAN_PATIENCE)
+            self._wait_for_plan(run, compilation, key)
         loader = self._loader
         if loader is None:
             return None
@@ -166,6 +169,20 @@ class Preloader:
         self._count(preload_hits=1, preload_seconds=max(0.0, ahead.seconds - waited))
         use = ahead.use._replace(size=ahead.size, seconds=ahead.seconds, unused=0)
         return Loaded(ahead.executable, key, ahead.header, b"", waited, ahead=use)
+
+    def _wait_for_plan(self, run: _Run, compilation: Compilation, key: str) -> None:
+        """A request for what the profile says is quick would take as long as the request for the profile."""
+        store = compilation.cache.opened(compilation.settings)
+        tiers = two_tiers(store) if store is not None else None
+        if tiers is not None and not tiers.has_here(key):
+            left = run.began + _PLAN_PATIENCE - time.monotonic()
+            run.planned.wait(max(0.0, min(left, tiers.patience())))
+
+    def _patience(self) -> float:
+        """Seconds that it is worth waiting for shared storage."""
+        store = self._policy.opened(self._settings()) if self._policy is not None else None
+        tiers = two_tiers(store) if store is not None else None
+        return tiers.patience() if tiers is not None else math.inf
 
     def note(
         self,

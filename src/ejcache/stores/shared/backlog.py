@@ -1,13 +1,13 @@
-r"""What short processes of this host used and counted, left to the next process that talks to the shared storage.
+r"""What processes of this host used and counted and could not send, left to the next one that asks shared storage.
 
     <scratch>/usage.jsonl     one line for each process, appended when it ends
 
     line    := JSON {"at": seconds, "used": {key: seconds}, "sums": {counter: amount}} "\n"
 
-A process whose entries were all on this host has nothing else to ask the storage for, and making a client for that
-takes longer than many a program runs. Times are in seconds since the epoch. A line of another form is ignored; a later
-version adds fields, or takes another file. A process that takes the lines and is killed before it has sent them loses
-them, as it loses its own.
+A process whose entries were all on this host has nothing else to ask the storage for: making a client for that takes
+longer than many a program runs, and cannot be done while a program ends. Others could not reach the storage. Times are
+in seconds since the epoch. A line of another form is ignored; a later version adds fields, or takes another file. A
+process that takes the lines and is killed before it has sent them loses them, as it loses its own.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import ABSENT
-from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.layout import COUNTERS, is_process_name, process_name
 from ejcache.errors import MALFORMED, StoreError
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
@@ -66,7 +65,7 @@ class SharedCounters:
 
     Attributes:
         failed: the last write failed; the next one writes the same sums.
-        leave: `leave(uses, sums)` leaves sums to another process; None if this process always writes its own.
+        leave: `leave(uses, sums)` leaves sums to another process; None if this process can only write its own.
     """
 
     def __init__(self, bucket: Bucket, *, interval: float = 1.0) -> None:
@@ -93,6 +92,8 @@ class SharedCounters:
 
     def add(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters. They are written in the background after the interval. Never raises a `StoreError`."""
+        if self.leave is None:
+            self._bucket.prepare()  # a program that is ending cannot make a client
         with self._lock:
             for name, amount in amounts.items():
                 if amount:
@@ -133,16 +134,20 @@ class SharedCounters:
             self.failed = False
             return True
 
-    def flush_or_leave(self) -> bool:
-        """`flush` if this process has made a request; otherwise leave to another process what was added."""
-        if self.leave is None or self._bucket.is_prepared:
-            return self.flush()
+    def flush_or_leave(self) -> None:
+        """`flush` if this process can make a request; otherwise leave to another process what was added."""
+        breaker = self._bucket.breaker
+        is_refused = breaker is not None and breaker.is_open
+        # Do not wait, when the program ends, for storage that failed just before.
+        if self._bucket.is_prepared and not is_refused and not self.failed and self.flush():
+            return
+        if self.leave is None:
+            return
         with self._writing, self._lock:
             left = {name: amount - self._written[name] for name, amount in self._sums.items()}
             self._sums = self._written.copy()
             self._dirty = False
         self.leave({}, {name: amount for name, amount in left.items() if amount})
-        return True
 
     def _start_another(self) -> None:
         """Write the new amounts into another object; called with the lock held."""
@@ -293,9 +298,7 @@ def _users() -> list[SharedCounters]:
 
 def _flush_all() -> None:
     for counters in _users():
-        # Do not wait, when the program ends, for storage that failed just before.
-        if not counters.failed and not breaker_for(counters._bucket.url).is_open:  # noqa: SLF001  # same module
-            counters.flush_or_leave()
+        counters.flush_or_leave()
 
 
 at_exit(ExitPhase.COUNTERS, _flush_all)

@@ -47,8 +47,7 @@ class SharedStore(Store):
         max_size: limit for the bytes of all entries. Maintenance keeps it; a `put` only refuses a larger entry.
         read_only: writes raise `StoreReadOnlyError`, and a `get` is not remembered as a use.
         counter_interval: seconds between two writes of this process's counters; 0 writes each change at once.
-        backlog: where a process that has made no request leaves its uses and counters when it ends; None if it makes
-            requests for them.
+        backlog: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
         remembered_uses: of how many entries the last use is remembered; by default more than a process has programs.
     """
 
@@ -190,13 +189,10 @@ class SharedStore(Store):
             self._used[key] = max(when, self._used.get(key, 0.0))
         self._counters.add(sums)
 
-    def leave_usage(self) -> bool:
-        """Leave uses and counters to the next process if this one has made no request; whether that was done."""
-        if self._backlog is None or self.read_only or self.bucket.is_prepared:
-            return False
-        self._backlog.leave(self.drain_used(), {})
-        self._counters.flush_or_leave()
-        return True
+    def leave_usage(self, used: Mapping[str, float]) -> None:
+        """Leave uses that were not sent to the next process of this host, if it has a place for them."""
+        if self._backlog is not None and not self.read_only:
+            self._backlog.leave(used, {})
 
     def pin(self, key: str) -> bool:
         """Never evict the entry under `key`, whether it exists now or is written later; False if it was pinned."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,11 @@ __all__ = ["fetch_ahead"]
 
 def fetch_ahead(
     keys: Iterable[str],
-    local: Tier,
     shared: Tier,
     fetches: HostFetches,
     *,
     requests: int,
+    here: Callable[[str], bool],
     fetch: Callable[[str], bool],
     wanted: Callable[[str], bool],
 ) -> Iterator[tuple[str, bool]]:
@@ -38,16 +37,16 @@ def fetch_ahead(
 
     Args:
         keys: of entries.
-        local: the local tier.
         shared: the shared tier.
         fetches: the locks of this host.
         requests: how many are made at once.
+        here: whether the local tier has an entry.
         fetch: fetches one entry into the local tier; whether there is one.
         wanted: whether an entry is still to be fetched; asked before each request.
     """
     missing = []
     for key in keys:
-        if _is_in(local, key):
+        if here(key):
             yield key, True
         else:
             missing.append(key)
@@ -71,12 +70,6 @@ def fetch_ahead(
 
     with fetches.many() as alone:
         yield from in_parallel(fetch_one, missing, threads=requests if alone else 1)
-
-
-def _is_in(tier: Tier, key: str) -> bool:
-    with contextlib.suppress(StoreError):
-        return tier.call(lambda store: store.contains(key))
-    return False
 
 
 def _tries_failed(tier: Tier) -> int:

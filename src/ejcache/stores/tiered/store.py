@@ -166,6 +166,16 @@ class TieredStore(Store):
                 self._local.count("backfills")
         return data
 
+    def has_here(self, key: str) -> bool:
+        """Whether the local tier has the entry."""
+        with contextlib.suppress(StoreError):
+            return self._local.call(lambda store: store.contains(key))
+        return False
+
+    def patience(self) -> float:
+        """Seconds that it is worth waiting for the shared tier (`Tier.patience`)."""
+        return self._shared.patience
+
     def fetch_ahead(
         self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
     ) -> Iterator[tuple[str, bool]]:
@@ -187,7 +197,7 @@ class TieredStore(Store):
         if self.local.read_only:
             return iter(())
         return fetch_ahead(
-            keys, self._local, self._shared, self._fetches, requests=requests, fetch=fetch, wanted=wanted
+            keys, self._shared, self._fetches, requests=requests, here=self.has_here, fetch=fetch, wanted=wanted
         )
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
@@ -201,11 +211,7 @@ class TieredStore(Store):
 
     def contains(self, key: str) -> bool:
         """Whether `get` would find an entry; one request if the local tier has none."""
-        check_key(key)
-        with contextlib.suppress(StoreError):
-            if self._local.call(lambda store: store.contains(key)):
-                return True
-        return self._shared.call(lambda store: store.contains(key))
+        return self.has_here(check_key(key)) or self._shared.call(lambda store: store.contains(key))
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry of either tier; of one that both have, as the local tier knows it."""
@@ -372,9 +378,11 @@ class TieredStore(Store):
         """Add to the counters kept with each tier; a tier that cannot be reached is left out."""
         if self.read_only:
             return
-        for tier in (self._local, self._shared):
-            with contextlib.suppress(StoreError):
-                tier.call(lambda store: store.add_counters(amounts))
+        with contextlib.suppress(StoreError):
+            self._local.call(lambda store: store.add_counters(amounts))
+        with contextlib.suppress(StoreError):
+            # Asks nobody: they are written later, by this process or another one.
+            self.shared.add_counters(amounts)
 
     def counters(self) -> dict[str, float]:
         """The counters kept with the shared tier; with the local one while the shared one cannot be asked."""
@@ -403,7 +411,8 @@ class TieredStore(Store):
         """Wait until nothing is left to upload; False if something is.
 
         Args:
-            timeout: seconds in all; without it, as long as uploads go on finishing.
+            timeout: seconds in all, less if the storage has never answered; without it, as long as uploads go on
+                finishing.
         """
         if timeout is None:
             return self._uploads.flush(patience=self._drain_seconds, limit=_DRAIN_LIMIT)
@@ -430,21 +439,25 @@ class TieredStore(Store):
 
         May take a minute, and holds no lock meanwhile: other threads go on using the store, which reopens itself.
         """
+        self.finish()
+        self.local.close()
+        with contextlib.suppress(StoreError):
+            self.shared.close()
+
+    def finish(self) -> None:
+        """Upload for a bounded time, and leave pending uploads to the next process; both tiers stay open."""
         for task in self._before_close:
             self.worker.submit(task)
         if not self.flush():
             if self.worker.waiting:
                 # A task that has not finished until now would keep the program waiting once more.
-                self._shared.breaker.fail(seconds=float("inf"))
+                self._shared.breaker.give_up(self._shared.store.url)
             log.info("ejcache: %d uploads are left to the next process on this host", len(self._uploads))
         self.worker.stop()
         self._awake = False
         self._uploads.leave()
         for callback in self._when_closing:
             callback()
-        self.local.close()
-        with contextlib.suppress(StoreError):
-            self._shared.call(lambda store: store.close())
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -476,8 +489,9 @@ _open: Final[weakref.WeakSet[TieredStore]] = weakref.WeakSet()
 
 
 def _close_all() -> None:
+    # The tiers stay open: leases and counters come later, and a client cannot be made again while the program ends.
     for store in list(_open):
-        store.close()
+        store.finish()
 
 
 at_exit(ExitPhase.UPLOAD, _close_all)

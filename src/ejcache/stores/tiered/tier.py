@@ -67,7 +67,12 @@ class Tier:
 
     def probe(self) -> bool:
         """Whether the store may be used now; asks it first, for at most its whole deadline, if a probe is due."""
-        return self.breaker.probe(self._ask)
+        return self.breaker.probe(self.store.url, self._ask)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that it is worth waiting for the store: none while it is not asked, no limit once it has answered."""
+        return 0.0 if self.breaker.is_open else self.breaker.patience
 
     def _ask(self) -> object:
         return self.store.contains("ejcache-probe")

@@ -219,7 +219,10 @@ class Uploads:
         """
         if not self._shared.breaker.is_open:
             self.retry()
-        if not self._shared.breaker.is_open:
+        if self._shared.patience < patience:
+            # Storage that has not answered yet is waited for once in a process.
+            self._worker.drain(patience=self._shared.patience, limit=self._shared.patience)
+        if self._shared.patience >= patience:
             self._worker.drain(patience=patience, limit=limit)
         return not self._pending
 

@@ -1,0 +1,140 @@
+"""Every kind of shared storage that is supported, behind a host's own copies: cold, warm, at exit, dead."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from dead_ends import Silent, leads_to
+from storages import STORAGES, running, why_not
+
+from ejcache.stores.opening import open_store
+
+PROGRAM = """
+import json, sys
+from ejcache import entry
+from ejcache.cache.opening import open_cache_store
+from ejcache.settings.resolve import resolve
+
+url, count, rest = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+store = open_cache_store(url, resolve())
+found = 0
+for n in range(count):
+    key = f"jit_f{n}-cpu-plain-{n:064x}"
+    if "meet" in rest and n == 3:
+        print("half", flush=True)
+        sys.stdin.readline()
+    try:
+        data = store.get(key)
+    except OSError:
+        data = None
+    if data is None:
+        store.put(key, entry.encode(entry.Header(key=key), b"x" * 1000))
+    else:
+        found += 1
+if "flush" in rest:
+    assert store.flush(60)
+store.add_counters({"hits": found, "runs": 1})
+print(json.dumps({"found": found, "client": store.shared.bucket.is_prepared}))
+"""
+
+
+@pytest.fixture(scope="module", params=STORAGES)
+def kind(request):
+    if why_not(request.param):
+        pytest.skip(why_not(request.param))
+    return request.param
+
+
+@pytest.fixture
+def storage(kind, monkeypatch):
+    with running(kind) as storage:
+        for name, value in storage.variables.items():
+            monkeypatch.setenv(name, value)
+        yield storage
+
+
+@pytest.fixture
+def run(run_python, tmp_path, storage):
+    """One run on the host of this name; what it printed. It must not say a word."""
+
+    def run(host, count, *rest, said="", **env):
+        finished = run_python(
+            PROGRAM, storage.url, str(count), *rest, env={"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}, timeout=100
+        )
+        assert (finished.stderr == "") is not bool(said)
+        assert said in finished.stderr
+        return json.loads(finished.stdout)
+
+    return run
+
+
+def entries(storage):
+    return {name.rpartition("/")[2].partition("-")[0] for name in storage.names("v1/entries/")}
+
+
+def counted(storage):
+    with open_store(storage.url, read_only=True) as store:
+        return store.counters()
+
+
+def test_cold_and_warm(run, storage):
+    """What one host has stored another one finds; where all is on the host, no client is made."""
+    assert run("one", 6, "flush") == {"found": 0, "client": True}
+    assert len(entries(storage)) == 6
+    assert run("two", 6) == {"found": 6, "client": True}
+    for _ in range(3):
+        assert run("two", 6) == {"found": 6, "client": False}
+
+
+def test_what_is_not_finished_at_exit_is_sent_by_the_next_run(run, storage):
+    """A cold program that ends at once loses nothing: neither entries, nor uses, nor counters, nor a lease."""
+    for number in range(3):
+        run(f"host {number}", 6)
+    for number in range(3):
+        # This one asks for an entry that nobody has, and has time to send what is left.
+        run(f"host {number}", 7, "flush")
+    assert len(entries(storage)) == 7
+    assert storage.names("v1/leases/") == []
+    assert counted(storage)["runs"] == 6
+    assert storage.names("v1/used/")
+
+
+def test_dead_in_the_middle(storage, run_python, tmp_path, monkeypatch):
+    """A program whose storage dies ends as it should, and all that it has compiled is on its host."""
+    import subprocess
+    import sys
+
+    host = tmp_path / "host"
+    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(host))
+    command = [sys.executable, "-c", PROGRAM, storage.url, "6", "meet"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"half\n"
+        storage.die()
+        printed, said = process.communicate(b"\n", timeout=100)
+    assert process.returncode == 0, said
+    assert b"Traceback" not in said
+    assert json.loads(printed)["found"] == 0
+    again = run_python(PROGRAM, storage.url, "6", timeout=100)
+    assert json.loads(again.stdout)["found"] == 6
+
+
+def test_unreachable_then_there(kind, run_python, tmp_path, monkeypatch):
+    """What a host kept while its storage gave no answer, and what it counted, arrives when there is an answer again."""
+    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
+    with running(kind) as storage, Silent() as silent:
+        away = leads_to(kind, silent.url)
+        for number, found in enumerate((0, 6, 6)):
+            finished = run_python(PROGRAM, storage.url, "6", env=away, timeout=100)
+            assert json.loads(finished.stdout)["found"] == found
+            # Later runs may end before they have asked for anything.
+            assert finished.stderr.count("cannot be reached") == len(finished.stderr.splitlines()) <= 1
+            assert finished.stderr or number
+            assert list(tmp_path.rglob("unreachable"))
+        for name, value in storage.variables.items():
+            monkeypatch.setenv(name, value)
+        assert run_python(PROGRAM, storage.url, "7", "flush", timeout=100).stderr == ""
+        assert len(entries(storage)) == 7
+        assert not list(tmp_path.rglob("unreachable"))
+        run_python(PROGRAM, storage.url, "8", "flush", timeout=100)
+        assert counted(storage)["runs"] == 5
