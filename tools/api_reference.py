@@ -22,7 +22,19 @@ from ejcache.stores import base
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 
 _GROUPS: Final = {
-    "Using a cache": ("enable", "disable", "disabled", "active", "ejit", "forbid_compile", "warm", "autotuned"),
+    "Using a cache": (
+        "enable",
+        "disable",
+        "disabled",
+        "active",
+        "ejit",
+        "forbid_compile",
+        "warm",
+        "target",
+        "key_of",
+        "would_hit",
+        "autotuned",
+    ),
     "Looking at a cache and maintaining it": (
         "stats",
         "entries",

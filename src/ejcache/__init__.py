@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.targets.known import target
+    from ejcache.jax_integration.warm_start.asking import key_of, would_hit
     from ejcache.jax_integration.warm_start.forbidding import forbid_compile
     from ejcache.jax_integration.warm_start.warming import warm
     from ejcache.settings.resolve import Settings
@@ -91,6 +92,7 @@ __all__ = [
     "enable",
     "entries",
     "forbid_compile",
+    "key_of",
     "open_store",
     "prune",
     "stats",
@@ -99,6 +101,7 @@ __all__ = [
     "verify",
     "warm",
     "why",
+    "would_hit",
 ]
 
 _MODULES: Final = {
@@ -110,6 +113,7 @@ _MODULES: Final = {
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.targets.known": ("target",),
+    "jax_integration.warm_start.asking": ("key_of", "would_hit"),
     "jax_integration.warm_start.forbidding": ("forbid_compile",),
     "jax_integration.warm_start.warming": ("warm",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from helpers import ROOT
 from jax.experimental import topologies
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pod import run_pod
 
 from ejcache.errors import EntryCorruptError, EntryVersionError
 from ejcache.jax_integration.targets.document import DeviceTarget, decode, encode
@@ -31,25 +36,70 @@ def flags(devices):
     return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
 
 
-@saved
-@pytest.mark.parametrize("devices", [1, 4, 8])
-def test_what_was_compiled_for_a_saved_target_is_a_hit_there(command, run_python, tmp_path, devices):
-    """In another process, directory and home, with another number of devices; nothing compiles, results are equal."""
-    cache = str(tmp_path / "cache")
-    command("target", "save", "there", "--dir", cache, env=flags(devices))
+@pytest.fixture
+def other(tmp_path):
+    """The environment of another user on another host: another CPU, as it says, one core, and flags of its own."""
     (tmp_path / "elsewhere").mkdir()
-    other = {"XDG_CACHE_HOME": str(tmp_path / "home"), "USER": "builder"}
+    (tmp_path / "elsewhere" / "sitecustomize.py").write_text(
+        "import os\nimport ejcache.keys.environment as e\n"
+        "e.cpu_features = lambda: 'x86_64 another CPU: avx512f amx_int8'\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    )
+    home = str(tmp_path / "elsewhere" / "home")
+    flags = "--xla_cpu_enable_fast_math=true"
+    return {
+        "XDG_CACHE_HOME": home,
+        "HOME": home,
+        "USER": "builder",
+        "PYTHONPATH": str(tmp_path / "elsewhere"),
+        "XLA_FLAGS": flags,
+    }
+
+
+@saved
+@pytest.mark.parametrize(("devices", "x64"), [(1, "0"), (4, "0"), (8, "0"), (4, "1")])
+def test_what_was_compiled_for_a_saved_target_is_a_hit_there(command, run_python, tmp_path, other, devices, x64):
+    """On another host, in another directory, by another user; nothing compiles there, and the results are equal."""
+    cache = str(tmp_path / "cache")
+    here = {**flags(devices), "JAX_ENABLE_X64": x64}
+    command("target", "save", "there", "--dir", cache, env=here)
+    other["JAX_ENABLE_X64"] = x64
     warming = ("warm", f"{PROGRAMS}:warm", "--target", "there", "--dir", cache, "--min-compile-seconds", "0", "--json")
     first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
     assert (first["compiled"], first["failed"]) == (len(first["programs"]), 0)
     assert all(program["size"] > 0 for program in first["programs"])
     again = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
     assert (again["hit"], again["compiled"]) == (len(first["programs"]), 0)
-    with_cache = json.loads(run_python(PROGRAMS, "with", cache, env=flags(devices)).stdout)
-    without = json.loads(run_python(PROGRAMS, "without", env={**flags(devices), "EJCACHE": "0"}).stdout)
+    with_cache = json.loads(run_python(PROGRAMS, "with", cache, env=here).stdout)
+    without = json.loads(run_python(PROGRAMS, "without", env={**here, "EJCACHE": "0"}).stdout)
     assert with_cache["results"] == without["results"]
     assert with_cache["compiled"] == []
     assert with_cache["hits"] >= len(first["programs"]) > 10
+
+
+SAVE = """
+import sys
+from ejcache.jax_integration.targets.saving import save_target
+
+save_target("pod", sys.argv[1])
+"""
+
+
+@saved
+def test_every_rank_of_a_job_hits_what_was_compiled_for_all_of_them(command, tmp_path, other):
+    """The target is gathered from the ranks; one process without them compiles programs that span both."""
+    cache = str(tmp_path / "cache")
+    assert [rank.returncode for rank in run_pod(SAVE, cache, devices=2)] == [0, 0]
+    warming = ("warm", f"{PROGRAMS}:warm", "--target", "pod", "--dir", cache, "--min-compile-seconds", "0", "--json")
+    first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
+    assert (first["compiled"], first["failed"]) == (len(first["programs"]), 0)
+    ran = run_pod(PROGRAMS, "with", cache, devices=2)
+    plain = run_pod(PROGRAMS, "without", devices=2)
+    assert [rank.returncode for rank in (*ran, *plain)] == [0] * 4, ran
+    for rank, without in zip(ran, plain, strict=True):
+        found = json.loads(rank.stdout.splitlines()[-1])
+        assert found["compiled"] == []
+        assert found["results"] == json.loads(without.stdout.splitlines()[-1])["results"]
 
 
 @saved
@@ -115,3 +165,42 @@ def test_documents_of_targets_are_read_back_and_others_refused():
         decode(encode(target).replace(b'"devices": 4', b'"devices": "4"'))
     with pytest.raises(EntryVersionError):
         decode(encode(target).replace(b'"version": 1', b'"version": 2'))
+
+
+@saved
+def test_steps_of_four_frameworks_are_hits(command, run_python, tmp_path, other):
+    """Their states come from `jax.eval_shape`, so that no array is made where they are compiled."""
+    cache = str(tmp_path / "cache")
+    training = PROGRAMS.with_name("training.py")
+    command("target", "save", "four", "--dir", cache, env=flags(4))
+    warming = ("warm", f"{training}:warm", "--target", "four", "--dir", cache, "--min-compile-seconds", "0", "--json")
+    warmed = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
+    names = {program["program"] for program in warmed["programs"]}
+    assert (warmed["compiled"], len(names)) == (4, 4)
+    found = json.loads(run_python(training, cache, env=flags(4)).stdout)
+    assert names.isdisjoint(found["compiled"])
+    plain = json.loads(run_python(training, str(tmp_path / "empty"), env=flags(4)).stdout)
+    assert names <= set(plain["compiled"])
+    assert found["losses"] == plain["losses"]
+
+
+@saved
+@pytest.mark.parametrize(
+    ("component", "changes"),
+    [
+        ("jaxlib", {"jaxlib": "0.0.1"}),
+        ("native_libraries", {"native_libraries": "another plug-in"}),
+        ("platform_version", {"platform_version": "cuda 12080"}),
+        ("variables", {"variables": {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}}),
+        ("cpu", {"cpu": "another CPU"}),
+    ],
+)
+def test_what_a_target_differs_in_is_named(command, tmp_path, component, changes):
+    """Each change gives another key, so `diff` names it and exits with 1."""
+    cache = ("--dir", str(tmp_path / "cache"))
+    command("target", "save", "pod", *cache)
+    (path,) = (tmp_path / "cache").rglob("pod.json")
+    path.write_bytes(encode(decode(path.read_bytes())._replace(**changes)))
+    done = command("target", "diff", "pod", *cache, "--devices", "--json", check=False)
+    rows = json.loads(done.stdout)["components"]
+    assert (done.returncode, [row["component"] for row in rows if row["target"] != row["here"]]) == (1, [component])

@@ -33,7 +33,8 @@ def programs(devices):
     mesh = Mesh(np.array(devices), "x")
     split, whole = NamedSharding(mesh, PartitionSpec("x")), NamedSharding(mesh, PartitionSpec())
 
-    def shape(*dimensions, sharding=None, dtype=jnp.float32):
+    def shape(*dimensions, sharding=None, dtype=float):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)  # of 64 bits with JAX_ENABLE_X64
         return jax.ShapeDtypeStruct(dimensions, dtype, sharding=sharding)
 
     summed = jax.shard_map(
@@ -50,8 +51,10 @@ def programs(devices):
         "scanned": (jax.jit(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * 2, c), x, None, 5)), (shape(8),)),
         "sharded": (jax.jit(step), (shape(16, 4, sharding=whole), shape(16, 16, sharding=split))),
         "summed": (jax.jit(summed), (shape(16, 4, sharding=split),)),
-        "integers": (jax.jit(lambda x: jnp.cumsum(x) % 7), (shape(64, dtype=jnp.int32),)),
+        "integers": (jax.jit(lambda x: jnp.cumsum(x) % 7), (shape(64, dtype=int),)),
         "gathered": (jax.jit(lambda x: x.sum(0), out_shardings=whole), (shape(16, 4, sharding=split),)),
+        "transformed": (jax.jit(lambda x: jnp.abs(jnp.fft.fft(x))), (shape(32),)),
+        "convolved": (jax.jit(lambda x: jnp.convolve(x, jnp.ones(3, x.dtype))), (shape(32),)),
     }
 
 
@@ -68,8 +71,11 @@ def run():
         given = []
         for shape in shapes:
             array = np.linspace(-1, 1, int(np.prod(shape.shape))).reshape(shape.shape).astype(shape.dtype)
-            given.append(array if shape.sharding is None else jax.device_put(array, shape.sharding))
-        results[name] = [np.asarray(each).tobytes().hex() for each in jax.tree.leaves(function(*given))]
+            if shape.sharding is not None:
+                array = jax.make_array_from_callback(array.shape, shape.sharding, array.__getitem__)
+            given.append(array)
+        leaves = jax.tree.leaves(function(*given))
+        results[name] = [np.asarray(own.data).tobytes().hex() for each in leaves for own in each.addressable_shards]
     return results
 
 

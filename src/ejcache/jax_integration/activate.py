@@ -19,7 +19,7 @@ from ejcache.jax_integration.lowering.toolchain import read_libraries_ahead
 from ejcache.jax_integration.seam.contexts import ContextPatch
 from ejcache.settings.keywords import with_setting_keywords
 from ejcache.settings.resolve import Settings, parse, resolve, setting_named
-from ejcache.settings.source import SettingsSource
+from ejcache.settings.source import SettingsSource, resolve_if_changed
 from ejcache.settings.values import FlagValue, Origin
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import log, warn_once
@@ -275,6 +275,12 @@ def enable_from_environment() -> None:
         for problem in settings.problems:
             if problem.setting == "EJCACHE":
                 warn_once(str(problem), "ejcache: nothing is cached: %s", problem)
+
+
+def enable_by_default() -> None:
+    """Enable the cache as `@ejit` does: unless it is enabled already, or `EJCACHE` is false."""
+    if active() is None and resolve_if_changed().activate is not False:
+        enable()
 
 
 def disable() -> None:

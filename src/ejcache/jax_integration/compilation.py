@@ -38,6 +38,11 @@ class StoredKey(NamedTuple):
         return parse_any_key(self.text).variant
 
     @property
+    def cross_text(self) -> str:
+        """Nothing: what was traced finds that one."""
+        return ""
+
+    @property
     def former_text(self) -> str:
         """Nothing: a record of an earlier version names the key that this version gives, or none."""
         return ""
@@ -82,7 +87,7 @@ class Compilation:
         ranks: the processes that take part in the program, ascending.
         for_others: the client has no devices: the result is stored, and another process loads it.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
-        module: the lowered program, if it spans processes.
+        module: the lowered program, if it spans processes or XLA autotunes it.
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_asked_here_only: shared storage is not asked for it.
@@ -131,6 +136,11 @@ class Compilation:
         """Go on as the compilation of another variant of the program."""
         self.key = self.key.of_variant(variant)
         self.text = self.key.text
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The keys under which an executable of the program may be stored, the best one first."""
+        return tuple(filter(None, (self.text, self.key.former_text, self.key.cross_text)))
 
     @property
     def is_optimised(self) -> bool:

@@ -30,9 +30,16 @@ from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination import coordination_client, process_index
-from ejcache.jax_integration.warm_start.state import AlreadyStoredError, is_forbidden, stores_only
-from ejcache.jax_integration.warm_start.storing_only import check_memory, look_for_others
+from ejcache.jax_integration.warm_start.state import (
+    AlreadyStoredError,
+    AskedError,
+    being_asked,
+    is_forbidden,
+    stores_only,
+)
+from ejcache.jax_integration.warm_start.storing_only import check_memory, compile_for_others, look_for_others
 from ejcache.keys.key import PGLE
+from ejcache.util.log import log
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.program import CompileTarget, LoweredProgram
     from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.sharing import Sharing
+    from ejcache.jax_integration.tuning import Tuning
     from ejcache.jax_integration.xla_caches.directories import XlaCaches
     from ejcache.keys.key import CacheKey
     from ejcache.settings.resolve import Settings
@@ -121,6 +129,12 @@ class Compiler:
         return Publisher(self._variants)
 
     @cached_property
+    def _tuning(self) -> Tuning:
+        from ejcache.jax_integration.tuning import Tuning
+
+        return Tuning(self._publisher)
+
+    @cached_property
     def _xla_caches(self) -> XlaCaches:
         from ejcache.jax_integration.xla_caches.directories import XlaCaches
 
@@ -132,7 +146,11 @@ class Compiler:
         self, *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
     ) -> KeyText | None:
         """The key of a program, which carries its `Compilation`; None if the program is compiled without the cache."""
-        key = self._key_or_reason(module, devices, options, backend, profile_sentinel)
+        given = (module, devices, options, backend, profile_sentinel)
+        if (asked := being_asked()) is not None:
+            self._answer(asked, *given)
+            return None
+        key = self._key_or_reason(*given)
         if isinstance(key, Skip):
             from ejcache.jax_integration.warm_start.forbidding import refuse_if_forbidden
 
@@ -151,14 +169,7 @@ class Compiler:
             cache.count_skip(Skip.PLATFORM)
             return Skip.PLATFORM
         try:
-            key = make_key(
-                module=module,
-                devices=devices,
-                options=options,
-                backend=backend,
-                profile_sentinel=profile_sentinel,
-                settings=settings,
-            )
+            compilation = self._compilation(settings, cache, module, devices, options, backend, profile_sentinel)
         except UnkeyableError as exc:
             name = seam.module_name(module)
             self._publisher.skip_without_key(cache, settings, name, exc.skip)
@@ -169,21 +180,60 @@ class Compiler:
             cache.count_skip(Skip.NO_KEY)
             cache.report_failure("make a key", exc, settings)
             return Skip.NO_KEY
+        return KeyText.of(compilation)
+
+    def _answer(
+        self,
+        asked: list[Compilation],
+        module: Any,
+        devices: Any,
+        options: Any,
+        backend: Any,
+        profile_sentinel: bytes | None,
+    ) -> None:
+        """Say what would be looked up, and end what JAX does when it has asked for the last key."""
+        settings = self.settings()
+        cache = self.cache_of(settings)
+        if cache is not None and seam.can_serialize(backend):
+            try:
+                asked.append(self._compilation(settings, cache, module, devices, options, backend, profile_sentinel))
+            except Exception as exc:
+                log.debug("ejcache: %s has no key: %s", seam.module_name(module), exc)
+        if profile_sentinel is None:
+            raise AskedError
+
+    def _compilation(
+        self,
+        settings: Settings,
+        cache: CachePolicy,
+        module: Any,
+        devices: Any,
+        options: Any,
+        backend: Any,
+        profile_sentinel: bytes | None,
+    ) -> Compilation:
+        key = make_key(
+            module=module,
+            devices=devices,
+            options=options,
+            backend=backend,
+            profile_sentinel=profile_sentinel,
+            settings=settings,
+        )
         participants = list(devices.flat)
         for_others = not seam.can_load(backend)
         # The processes of absent devices take no part in compiling for them.
         ranks = (process_index(),) if for_others else tuple(sorted({each.process_index for each in participants}))
-        compilation = Compilation(
+        return Compilation(
             key=key,
             settings=settings,
             cache=cache,
             device_ids=tuple(device.id for device in participants),
             ranks=ranks,
-            module=module if len(ranks) > 1 else None,
+            module=module if len(ranks) > 1 or key.cross_text else None,
             for_others=for_others,
             has_profile=profile_sentinel is not None and bool(options.executable_build_options.fdo_profile),
         )
-        return KeyText.of(compilation)
 
     def contains(self, key: str) -> bool:
         """PGLE's question whether to use the optimised variant, or, of the plain one, whether to warn."""
@@ -331,17 +381,20 @@ class Compiler:
             compilation.report_failure("compare the programs of the ranks", exc)
 
     def _load_fallback(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
-        """Another variant of the program, in place of an optimised executable that cannot be loaded."""
+        """Another variant of the program, in place of an optimised executable, or a tuned one, that is not there."""
         if compilation.is_drifted:
             return None
         try:
-            texts = self._variants.fallbacks(compilation)
+            cross = compilation.key.cross_text
+            texts = (cross,) if cross else self._variants.fallbacks(compilation)
         except Exception as exc:
             compilation.report_failure("look for another variant", exc)
             return None
         for text in texts:
             found = self._agree(compilation, text, self._look_up(compilation, text, target))
             if isinstance(found, Loaded):
+                if text == cross:
+                    self._tuning.begin(compilation, target)
                 return found
         return None
 
@@ -439,7 +492,10 @@ class Compiler:
         self._refuse_if_forbidden(compilation, program)
         started = time.monotonic()
         with progress_of(program.name, compilation.settings):
-            executable = seam.compile_executable(program)
+            if compilation.for_others:
+                executable = compile_for_others(compilation, program)
+            else:
+                executable = seam.compile_executable(program)
         seconds = time.monotonic() - started
         if compilation.for_others:
             check_memory(executable)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 
 import jax
 
-from ejcache.jax_integration.activate import active, current_settings, enable
+from ejcache.jax_integration.activate import current_settings, enable_by_default
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
-from ejcache.settings.source import resolve_if_changed
 from ejcache.util.log import warn_once
 
 __all__ = ["EjitOptions", "JitOptions", "Jitted", "ejit"]
@@ -99,10 +98,7 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     fun = options.pop("func", fun)
     if fun is None:
         return functools.partial(ejit, **options)
-    if active() is None:
-        settings = resolve_if_changed()
-        if settings.activate is not False:
-            enable()
+    enable_by_default()
     direct, reads = options.pop("direct", None), options.pop("reads", ())
     if direct or (direct is None and current_settings().direct != "off"):
         try:

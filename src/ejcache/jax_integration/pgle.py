@@ -86,7 +86,9 @@ class PgleVariants:
             compilation.profile = _stored_profile(compilation)
         if compilation.profile is not None:
             return ()
-        return compilation.key.of_variant(PLAIN).text, compilation.key.of_variant(PROFILING).text
+        plain = compilation.key.of_variant(PLAIN)
+        texts = plain.text, compilation.key.of_variant(PROFILING).text, plain.cross_text
+        return tuple(filter(None, texts))
 
     def resolve(self, compilation: Compilation, options: Any) -> None:
         """Settle which variant is compiled, and give `options` the stored profile if it is compiled with that.

@@ -3,7 +3,7 @@
     text    := name "-" platform "-" variant "-" logical "-" environment
     name    := the module's name, of [A-Za-z0-9_.], at most 96 characters
     platform:= PJRT platform, of [a-z0-9_]
-    variant := "plain" | "profiling" | "pgle"
+    variant := "plain" | "profiling" | "pgle" | "cross"
     logical := 40 hex digits: the program, its options and its devices
     environment := 24 hex digits: what compiles it (versions, native libraries, namespace)
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "CROSS",
     "ENVIRONMENT_COMPONENTS",
     "PGLE",
     "PLAIN",
@@ -49,12 +50,20 @@ PROFILING: Final = "profiling"
 """Compiled to be profiled: as plain, but without command buffers, which hide kernels from JAX's profiler."""
 PGLE: Final = "pgle"
 """Compiled with a profile that PGLE collected."""
+CROSS: Final = "cross"
+"""Compiled without the devices on which XLA would have autotuned it; the plain one replaces it."""
+
+_AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
+"""The platforms on whose devices XLA runs parts of a program while it compiles, to choose among its kernels."""
 
 ENVIRONMENT_COMPONENTS: Final = frozenset({"format", "namespace", "jaxlib", "platform_version", "native_libraries"})
 """Components that describe the tool chain. All others describe the program, its options and its devices.
 
 Flags and the host's CPU are not among them: an entry of another host, or of a job with other flags, is not outdated.
 """
+
+_REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sorted(_AUTOTUNED)))
+"""In the keys of entries that replace others."""
 
 _MODULE_TEXT: Final = "module_text-"
 _PROFILE: Final = "pgle_profile-"
@@ -64,7 +73,7 @@ _LOGICAL_DIGITS: Final = 40
 _ENVIRONMENT_DIGITS: Final = 24
 # Not compiled here: a hit does without it.
 _TEXT: Final = (
-    rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE})"
+    rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE}|{CROSS})"
     rf"-(?P<logical>[0-9a-f]{{{_LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})"
 )
 
@@ -89,7 +98,7 @@ class CacheKey(NamedTuple):
         name: the module's name.
         platform: PJRT platform.
         components: digest (hex) of each named component.
-        variant: `PLAIN`, `PROFILING` or `PGLE`.
+        variant: `PLAIN`, `PROFILING`, `PGLE` or `CROSS`.
         details: a readable value of the components that are small, for the explanation of a miss.
         size: bytes of the program's canonical form.
         former: the components that an earlier version made in another way, as it made them.
@@ -108,6 +117,11 @@ class CacheKey(NamedTuple):
         """The key that an earlier version gave the same program; empty if it is the same key."""
         before = self._replace(components={**self.components, **self.former}, former={}).text
         return before if before != self.text else ""
+
+    @property
+    def cross_text(self) -> str:
+        """The key of the plain program as it was compiled without its devices; empty where that is the same."""
+        return self.of_variant(CROSS).text if self.variant == PLAIN and self.platform in _AUTOTUNED else ""
 
     @property
     def logical(self) -> str:
@@ -191,15 +205,17 @@ def profiled_program(key: str) -> str:
 def evicted_before(key: str) -> tuple[str, ...]:
     """The keys of entries that are to be evicted before the one of `key`.
 
-    An optimised executable serves every program that would use the other variants, and it took profiling to make.
+    An optimised executable serves every program that would use the other variants, and it took profiling to make. What
+    was compiled without its devices is not used once there is another.
     """
-    if f"-{PGLE}-" not in key:
+    if not any(beginning in key for beginning in _REPLACING):
         return ()
     parts = parse_key(key)
-    if parts is None or parts.variant != PGLE:
+    if parts is None or parts.variant not in {PGLE, PLAIN}:
         return ()
     before, after = f"{parts.name}-{parts.platform}-", f"-{parts.logical}-{parts.environment}"
-    return tuple(f"{before}{variant}{after}" for variant in (PROFILING, PLAIN))
+    worse = (CROSS, PROFILING, PLAIN) if parts.variant == PGLE else (CROSS,)
+    return tuple(f"{before}{variant}{after}" for variant in worse)
 
 
 def parse_key(text: str) -> KeyParts | None:

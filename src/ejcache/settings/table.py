@@ -145,6 +145,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "compile with the stored profile of a program rather than profile it again",
     ),
+    _variable(
+        "tune_cross",
+        "EJCACHE_TUNE_CROSS",
+        read.boolean,
+        False,
+        YES_NO,
+        "compile again, behind the program, what was compiled without the GPU on which XLA tunes it",
+    ),
     _flag(
         "xla_caches",
         "jax_persistent_cache_enable_xla_caches",

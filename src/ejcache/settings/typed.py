@@ -48,6 +48,8 @@ class SettingOptions(TypedDict, total=False):
     """Which percentile of the devices' profiles PGLE uses."""
     pgle_reuse: bool
     """Compile with the stored profile of a program rather than profile it again."""
+    tune_cross: bool
+    """Compile again, behind the program, what was compiled without the GPU on which XLA tunes it."""
     xla_caches: str
     """Which of XLA's own caches to keep with the entries."""
     raise_errors: bool
@@ -140,6 +142,7 @@ class SettingValues:
     pgle_profiling_runs: int
     pgle_aggregation_percentile: int
     pgle_reuse: bool
+    tune_cross: bool
     xla_caches: str
     raise_errors: bool
     explain_misses: bool

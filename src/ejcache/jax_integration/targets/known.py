@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.errors import UsageError
+from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.lowering.components import device_components, environment_components
 from ejcache.jax_integration.lowering.key import Described, described
 from ejcache.jax_integration.lowering.toolchain import cpu_identity, native_libraries
@@ -22,7 +23,6 @@ from ejcache.jax_integration.seam.patch import jaxlib_version
 from ejcache.jax_integration.targets.document import MAX_BYTES, DeviceTarget, decode, document_path
 from ejcache.jax_integration.targets.gpus import GPUS, target_config
 from ejcache.keys.protobuf import split
-from ejcache.settings.source import resolve_if_changed
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.log import log
 
@@ -86,7 +86,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
 
     Args:
         name: of the target.
-        url: of the cache where it is saved; by default the one that the settings name.
+        url: of the cache where it is saved; by default the one that this process uses.
 
     Raises:
         UsageError: there is none.
@@ -95,7 +95,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
     """
     if ":" in name:
         return _named(name)
-    documents = open_documents(url or str(resolve_if_changed().cache_dir), read_only=True)
+    documents = open_documents(url or str(current_settings().cache_dir), read_only=True)
     try:
         data = documents.read(check_path(document_path(name)), max_size=MAX_BYTES)
     finally:

@@ -133,8 +133,12 @@ def _cpu_devices(topology: bytes) -> list[Field]:
 def environment_for(target: DeviceTarget) -> Mapping[str, str]:
     """The environment variables with which a process compiles for a target: its flags, and no device of its own."""
     flags = {name: " ".join(_quoted(flag) for flag in value.split("\n")) for name, value in target.variables.items()}
-    # libtpu lets one process at a time compile, unless it is told that the others have no TPU either.
-    return {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", **flags}
+    if target.saved:
+        # Flags of the host that compiles are not those of the target.
+        flags = {"XLA_FLAGS": "", "LIBTPU_INIT_ARGS": "", **flags}
+    # libtpu lets one process at a time compile, unless it is told that the others have no TPU either; and it asks a
+    # server of Google's cloud which TPU there is, unless it is told not to.
+    return {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", **flags}
 
 
 def _quoted(flag: str) -> str:

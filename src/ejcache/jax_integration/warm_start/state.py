@@ -11,9 +11,14 @@ from ejcache.errors import CompileForbiddenError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ejcache.jax_integration.compilation import Compilation
+
 __all__ = [
     "AlreadyStoredError",
+    "AskedError",
     "Storing",
+    "asking",
+    "being_asked",
     "enter",
     "is_forbidden",
     "leave",
@@ -25,6 +30,10 @@ __all__ = [
 
 class AlreadyStoredError(Exception):
     """The program is stored, and its caller wants no more than that."""
+
+
+class AskedError(Exception):
+    """The keys of a program are known, and its caller wants no more than that."""
 
 
 class Storing:
@@ -45,6 +54,7 @@ class _Entered(threading.local):
 
     blocks = 0
     storing: Storing | None = None
+    asked: list[Compilation] | None = None
 
 
 _here: Final = _Entered()
@@ -90,6 +100,21 @@ def storing_only(memory: int = 0) -> Iterator[Storing]:
         yield _here.storing
     finally:
         _here.storing = before
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[list[Compilation]]:
+    """In this block, a compilation raises AskedError when its keys are known, which are then in the list."""
+    before, _here.asked = _here.asked, []
+    try:
+        yield _here.asked
+    finally:
+        _here.asked = before
+
+
+def being_asked() -> list[Compilation] | None:
+    """The list for the keys of what this thread compiles, if it wants no more than those."""
+    return _here.asked
 
 
 def refuse_tuning(operation: str) -> None:

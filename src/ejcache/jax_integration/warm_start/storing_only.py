@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss
 from ejcache.errors import EjcacheError
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.lowered import autotune_directory, with_overrides
 from ejcache.jax_integration.warm_start.state import AlreadyStoredError, stores_only
+from ejcache.keys.key import CROSS
+from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.program import LoweredProgram
 
-__all__ = ["DoesNotFitError", "check_memory", "look_for_others"]
+__all__ = ["DoesNotFitError", "check_memory", "compile_for_others", "look_for_others"]
 
 
 _GIB: Final = 1 << 30
@@ -39,13 +45,34 @@ def check_memory(executable: Any) -> None:
         )
 
 
+def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any:
+    """Compile; what XLA would have autotuned on the devices becomes a variant of its own.
+
+    It stays the plain one if all that XLA would measure was measured before.
+    """
+    if not compilation.key.cross_text:
+        return seam.compile_executable(program)
+    target = program.target
+    measured = autotune_directory(target.options)
+    if measured and any(path.is_file() for path in Path(measured).rglob("*")):
+        options = with_overrides(target.options, {"xla_gpu_require_complete_aot_autotune_results": True})
+        try:
+            return seam.compile_executable(program._replace(target=target._replace(options=options)))
+        except Exception as exc:
+            # If it is the program that does not compile, the compilation below says so.
+            log.debug("ejcache: %s is not tuned: %s", program.name, exc)
+    executable = seam.compile_executable(program)
+    compilation.use_variant(CROSS)
+    return executable
+
+
 def look_for_others(compilation: Compilation) -> Miss:
     """Whether there is an entry for the absent devices; nothing is read or loaded.
 
     Raises:
         AlreadyStoredError: there is one, and the caller wants no executable.
     """
-    if not compilation.cache.contains(compilation.text, compilation.settings):
+    if not any(compilation.cache.contains(text, compilation.settings) for text in compilation.texts):
         return Miss.FORCED if compilation.settings.recompile_force else Miss.ABSENT
     if stores_only():
         raise AlreadyStoredError(compilation.text)

@@ -15,11 +15,10 @@ from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Skip
 from ejcache.cache.reasons import why_not_stored
 from ejcache.errors import UsageError
-from ejcache.jax_integration.activate import active, enable
+from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.warm_start.shapes import ArrayShape
 from ejcache.jax_integration.warm_start.state import AlreadyStoredError, storing_only
-from ejcache.settings.source import resolve_if_changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -81,11 +80,11 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
     it compiles, other threads of the process should not: the outcome is taken from the counters of the process.
     """
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
-    if active() is None and resolve_if_changed().activate is not False:
-        enable()
+    enable_by_default()
     current = _current()
     with _no_callbacks(current is not None), jax.default_device(current[1][0]) if current else contextlib.nullcontext():
         lowered = jitted.lower(*args, **kwargs)
+        lowered = getattr(lowered, "lowered", lowered)  # that of Equinox's filter_jit holds JAX's
     name = seam.module_name(lowered.compiler_ir("stablehlo"))
     cache = active()
     if cache is None:

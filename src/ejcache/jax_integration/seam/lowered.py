@@ -1,0 +1,49 @@
+"""What is done with lowered programs beside compiling them as JAX asks: a part of the seam.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` (`MeshComputation.compile`, `_cached_compilation`) and
+`interpreters/mlir.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
+
+__all__ = ["ask_for_keys", "autotune_directory", "module_bytes", "module_of", "with_overrides"]
+
+
+def ask_for_keys(lowered: Any) -> None:
+    """Have JAX begin to compile a `jax.stages.Lowered`, whether or not it was compiled; the hook for keys raises."""
+    lowering = copy.copy(lowered._lowering)
+    # JAX remembers executables by this name, too.
+    lowering._executable, lowering._name = None, f"the key of {lowering._name}"
+    lowering.compile()
+
+
+def module_bytes(module: Any) -> bytes:
+    """A module as bytes, which `module_of` reads in any thread."""
+    output = io.BytesIO()
+    module.operation.write_bytecode(output)
+    return output.getvalue()
+
+
+def module_of(data: bytes) -> Any:
+    """The module in these bytes."""
+    with mlir.make_ir_context():
+        return ir.Module.parse(data)
+
+
+def with_overrides(options: Any, overrides: dict[str, bool]) -> Any:
+    """A copy of compile options in which XLA's options of these names have these values; no key is made of it."""
+    copied = copy.deepcopy(options)
+    copied.env_option_overrides = [*copied.env_option_overrides, *overrides.items()]
+    return copied
+
+
+def autotune_directory(options: Any) -> str:
+    """Where XLA finds what was autotuned before; empty if nowhere."""
+    return str(getattr(options.executable_build_options.debug_options, "xla_gpu_per_fusion_autotune_cache_dir", ""))

@@ -1,0 +1,166 @@
+"""The compilers of TPU and CUDA, without a device: entries, keys and reasons. Nothing here runs a program.
+
+libtpu is for one process at a time, unless it is told that no process has a TPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from helpers import ROOT
+from jax.experimental import topologies
+
+PROGRAM = ROOT / "tests" / "programs" / "absent.py"
+ALONE = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+saved = pytest.mark.skipif(
+    not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
+)
+tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+cuda = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None and importlib.util.find_spec("jax_cuda13_plugin") is None,
+    reason="the plug-in of CUDA is not installed",
+)
+TARGETS = [
+    pytest.param("tpu:v5e:2x2", marks=tpu),
+    pytest.param("tpu:v5p:4x4x4", marks=tpu),
+    pytest.param("tpu:v6e:2x2", marks=tpu),
+    pytest.param("gpu:h100:2", marks=cuda),
+]
+EVERY = 20
+
+
+@pytest.fixture
+def absent(run_python, tmp_path):
+    """Runs `absent.py` with a cache of this test."""
+
+    def absent(*arguments, cache="cache", **options):
+        options["env"] = {**ALONE, **options.get("env", {})}
+        done = run_python(PROGRAM, str(tmp_path / cache), *arguments, timeout=1800, **options)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return absent
+
+
+@tpu
+def test_three_programs_for_a_tpu_are_compiled_once(absent):
+    """An elementwise one, a kernel of Pallas and a sum over chips; the second process compiles and loads nothing."""
+    first = absent("tpu:v5e:2x2", "warm", "3")
+    assert (set(first["outcomes"].values()), first["compiled"], len(first["entries"])) == ({"compiled"}, 3, 3)
+    again = absent("tpu:v5e:2x2", "warm", "3")
+    assert (set(again["outcomes"].values()), again["compiled"], again["loads"]) == ({"hit"}, 0, 0)
+    assert again["entries"] == first["entries"] == sorted(absent("tpu:v5e:2x2", "keys", "3")["keys"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_program_is_compiled_once_and_never_loaded(absent, target, run_python, tmp_path):
+    """By two processes in turns, and by two at once; the entries are whole."""
+    first = absent(target, "warm")
+    assert set(first["outcomes"].values()) == {"compiled"}
+    assert (len(first["outcomes"]), len(first["entries"])) == (EVERY, EVERY)
+    again = absent(target, "warm")
+    assert (set(again["outcomes"].values()), again["compiled"], again["loads"]) == ({"hit"}, 0, 0)
+    assert again["entries"] == first["entries"]
+    with ThreadPoolExecutor() as threads:
+        both = list(threads.map(lambda _: absent(target, "warm", cache="both"), range(2)))
+    assert sum(list(each["outcomes"].values()).count("compiled") for each in both) == EVERY
+    assert len(absent(target, "warm", cache="both")["entries"]) == EVERY
+    assert [each["loads"] for each in both] == [0, 0]
+    verify = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
+    assert run_python(verify, "verify", "--dir", str(tmp_path / "cache")).returncode == 0
+
+
+@saved
+@pytest.mark.parametrize("target", [TARGETS[0], TARGETS[-1]])
+def test_a_saved_topology_gives_the_keys_of_the_named_one(absent, target):
+    """So what was compiled for a name is a hit for who has saved the devices, and the reverse."""
+    named = absent(target, "keys", "3")["keys"]
+    absent(target, "save")
+    assert absent("copy", "keys", "3")["keys"] == named
+
+
+@pytest.mark.parametrize("target", [TARGETS[0], TARGETS[-1]])
+def test_the_host_that_compiles_is_not_in_the_key(absent, target, tmp_path):
+    """Another CPU, core count, user, directory, other plug-ins and other packages of NVIDIA's give the same keys."""
+    here = absent(target, "keys", "3")["keys"]
+    (tmp_path / "there" / "libneuronxla").mkdir(parents=True)
+    (tmp_path / "there" / "libneuronxla" / "plugin.so").write_text("another compiler")
+    (tmp_path / "there" / "libneuronxla" / "__init__.py").touch()
+    for name in ("nvidia_nccl_cu12-9.9", *(["triton-9.9", "nvidia_cudnn_cu12-9.9"] if "tpu" in target else [])):
+        package, version = name.split("-")
+        (tmp_path / "there" / f"{name}.dist-info").mkdir()
+        (tmp_path / "there" / f"{name}.dist-info" / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
+    (tmp_path / "there" / "sitecustomize.py").write_text(
+        "import os\nimport ejcache.keys.environment as e\ne.cpu_features = lambda: 'x86_64 another CPU'\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    )
+    home = str(tmp_path / "there")
+    env = {"PYTHONPATH": home, "HOME": home, "XDG_CACHE_HOME": home, "USER": "builder"}
+    assert absent(target, "keys", "3", env=env, cwd=tmp_path / "there")["keys"] == here
+
+
+@tpu
+def test_what_a_tpu_program_depends_on_is_in_the_key(absent):
+    """The chip, the shape of the slice, the chips of a host, and flags of libtpu."""
+    changes = [
+        ("tpu:v5e:2x2", {}),
+        ("tpu:v6e:2x2", {}),
+        ("tpu:v5e:2x4", {}),
+        ("tpu:v5e:2x4:2x4", {}),
+        ("tpu:v5e:2x2", {"LIBTPU_INIT_ARGS": "--xla_tpu_scoped_vmem_limit_kib=8192"}),
+        ("tpu:v5e:2x2", {"XLA_FLAGS": "--xla_allow_excess_precision=false"}),
+    ]
+    keys = [absent(target, "keys", "1", env=env)["keys"][0] for target, env in changes]
+    assert len(set(keys)) == len(changes)
+
+
+@cuda
+def test_what_a_gpu_program_depends_on_is_in_the_key(absent):
+    """The model, the number of GPUs and of hosts, and flags of XLA."""
+    changes = [
+        ("gpu:h100:2", {}),
+        ("gpu:h200:2", {}),
+        ("gpu:h100:4", {}),
+        ("gpu:h100:2x2", {}),
+        ("gpu:h100:2", {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}),
+    ]
+    keys = [absent(target, "keys", "1", env=env)["keys"][0] for target, env in changes]
+    assert len(set(keys)) == len(changes)
+
+
+@pytest.mark.soak
+@cuda
+def test_without_a_gpu_a_program_is_the_variant_that_a_tuned_one_replaces(absent):
+    """XLA measures nothing here, so no entry says that it was tuned."""
+    found = absent("gpu:h100:2", "warm", "3")
+    assert all("-gpu-cross-" in key for key in found["entries"])
+
+
+@tpu
+def test_why_names_a_flag_of_libtpu_that_has_changed(absent, run_python, tmp_path):
+    """Compiled twice with different flags, the second is a miss for `variables`."""
+    absent("tpu:v5e:2x2", "warm", "1")
+    changed = {"LIBTPU_INIT_ARGS": "--xla_tpu_scoped_vmem_limit_kib=8192"}
+    absent("tpu:v5e:2x2", "warm", "1", env=changed)
+    command = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
+    said = run_python(command, "why", "_lambda", "--dir", str(tmp_path / "cache")).stdout
+    assert "xla_tpu_scoped_vmem_limit_kib" in said
+
+
+@pytest.mark.parametrize("target", [TARGETS[0], TARGETS[-1]])
+def test_a_profile_in_the_options_is_in_the_key(run_python, tmp_path, target):
+    """`compiler_options={"fdo_profile": …}`, without PGLE, for absent devices as for others."""
+    code = """
+        import sys, jax, ejcache
+        ejcache.enable(sys.argv[1])
+        with ejcache.target(sys.argv[2]) as devices:
+            shape = jax.ShapeDtypeStruct((8,), "float32", sharding=jax.sharding.SingleDeviceSharding(devices[0]))
+            def key(**options):
+                return ejcache.key_of(jax.jit(lambda x: x + 1, compiler_options=options).lower(shape))
+            keys = [key(), key(fdo_profile=b"one"), key(fdo_profile=b"two")]
+        print(len(set(keys)))
+    """
+    assert run_python(code, str(tmp_path / "cache"), target, env=ALONE).stdout.split()[-1] == "3"

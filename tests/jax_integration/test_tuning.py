@@ -1,0 +1,177 @@
+"""Programs that were compiled without their GPU: used at once, and compiled again behind the program that uses them.
+
+A CPU stands for the GPU: XLA tunes nothing on it, and everything else is the same.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cli_helpers import ejcache as cli
+from jax.experimental import topologies
+
+import ejcache
+from ejcache.errors import CompileForbiddenError
+from ejcache.jax_integration import activate, tuning
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.warm_start import storing_only
+from ejcache.keys import key as keys
+from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
+)
+SHAPE = (6,)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The names of what is compiled from here on."""
+    made = []
+    compile_executable = seam.compile_executable
+    monkeypatch.setattr(
+        seam, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
+    )
+    monkeypatch.setattr(keys, "_AUTOTUNED", frozenset({"cpu"}))
+    monkeypatch.setattr(tuning, "_DELAY_SECONDS", 0.0)
+    return made
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Enables the cache as a process that starts now."""
+
+    def start(**settings):
+        ejcache.disable()
+        jax.clear_caches()
+        return ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0, preload=False, **settings)
+
+    return start
+
+
+def step(x):
+    return jnp.tanh(x) * 11
+
+
+def absent_devices():
+    here = topologies.get_attached_topology()
+    return list(topologies.TopologyDescription.deserialize(here.serialize()).devices)
+
+
+def warm_for_absent():
+    shape = jax.ShapeDtypeStruct(SHAPE, jnp.float32, sharding=jax.sharding.SingleDeviceSharding(absent_devices()[0]))
+    with jax.default_device(None):
+        return ejcache.warm(step, shape).outcome
+
+
+def run():
+    x = jax.device_put(jnp.ones(SHAPE), jax.devices()[0])
+    return jax.jit(step)(x)
+
+
+def variants():
+    found = [parse_key(each.key) for each in ejcache.entries() if not is_side_key(each.key)]
+    return sorted(each.variant for each in found if each.name == "jit_step")
+
+
+@pytest.fixture
+def tuned(monkeypatch):
+    """Set when a program was compiled again."""
+    done = threading.Event()
+    compile_again = tuning.Tuning._compile
+    monkeypatch.setattr(tuning.Tuning, "_compile", lambda *given: (compile_again(*given), done.set()))
+    return done
+
+
+def test_what_was_compiled_without_its_gpu_is_a_variant_of_its_own(start, compiled):
+    """It is stored once, found again by the next `warm`, listed and verified, and a process with the device uses it."""
+    start()
+    assert (warm_for_absent(), warm_for_absent()) == ("compiled", "hit")
+    assert (compiled, variants()) == (["jit_step"], [CROSS])
+    cache = start()
+    found = run().tolist()
+    assert compiled.count("jit_step") == 1
+    assert cache.stats().hits >= 1
+    ejcache.disable()
+    jax.clear_caches()
+    assert run().tolist() == found
+    url = str(cache.url)
+    assert CROSS in cli("ls", "--dir", url).out
+    assert cli("verify", "--dir", url).status == 0
+
+
+def test_it_is_compiled_again_behind_the_program_if_the_settings_say_so(start, compiled, tuned):
+    """The result is the plain entry, which the next process prefers; `why` names the reason."""
+    start()
+    warm_for_absent()
+    start(tune_cross=True)
+    run()
+    assert tuned.wait(60)
+    assert (compiled.count("jit_step"), variants()) == (2, [CROSS, PLAIN])
+    cache = start(tune_cross=True)
+    tuned.clear()
+    run()
+    assert (compiled.count("jit_step"), cache.stats().misses) == (2, 0)
+    assert not tuned.is_set()
+    assert "compiled without the devices" in cli("why", "step", "--dir", str(cache.url)).out
+
+
+def test_nothing_is_compiled_again_unless_asked_or_where_compilations_are_forbidden(start, compiled, tuned, caplog):
+    """Without the setting one warning names it; in a block of `forbid_compile` the entry is used as it is."""
+    start()
+    warm_for_absent()
+    start()
+    run()
+    assert [record.message for record in caplog.records if "EJCACHE_TUNE_CROSS" in record.message]
+    start(tune_cross=True)
+    x = jax.device_put(jnp.ones(SHAPE), jax.devices()[0])
+    with ejcache.forbid_compile():
+        jax.jit(step)(x)
+        with pytest.raises(CompileForbiddenError):
+            jax.jit(lambda x: x * 77)(x)
+    activate.compiler_in_use()._tuning.close()
+    assert (compiled.count("jit_step"), tuned.is_set()) == (1, False)
+
+
+def test_would_hit_counts_it(start, compiled):
+    """The key is that of the entry that would be loaded."""
+    start()
+    warm_for_absent()
+    start()
+    program = jax.jit(step).lower(jax.device_put(jnp.ones(SHAPE), jax.devices()[0]))
+    assert ejcache.would_hit(program)
+    assert "-cross-" in ejcache.key_of(program)
+
+
+def test_it_is_plain_where_everything_was_measured_before(start, compiled, monkeypatch, tmp_path):
+    """XLA is told to fail where a measurement is missing; where it does, the program is compiled without that."""
+    (tmp_path / "measured").mkdir()
+    monkeypatch.setattr(storing_only, "autotune_directory", lambda options: str(tmp_path / "measured"))
+    asked = []
+    # A compiler for CPU takes this option and measures nothing.
+    with_overrides = storing_only.with_overrides
+    monkeypatch.setattr(
+        storing_only, "with_overrides", lambda options, over: asked.append(over) or with_overrides(options, over)
+    )
+    start()
+    warm_for_absent()
+    assert (asked, variants()) == ([], [CROSS])
+    ejcache.clear()
+    (tmp_path / "measured" / "result.pb").write_text("")
+    start()
+    warm_for_absent()
+    assert asked == [{"xla_gpu_require_complete_aot_autotune_results": True}]
+    assert variants() == [PLAIN]
+
+
+def test_better_variants_outlive_worse_ones():
+    """Where the limit on size is reached, what no process uses any more goes first."""
+    text = f"jit_f-gpu-{{}}-{'a' * 40}-{'b' * 24}"
+    named = {variant: text.format(variant) for variant in (PGLE, PLAIN, PROFILING, CROSS)}
+    assert evicted_before(named[PLAIN]) == (named[CROSS],)
+    assert set(evicted_before(named[PGLE])) == {named[CROSS], named[PLAIN], named[PROFILING]}
+    assert evicted_before(named[CROSS]) == evicted_before(named[PROFILING]) == ()
+    assert evicted_before(named[PLAIN].replace("-gpu-", "-cpu-")) == ()
