@@ -218,6 +218,7 @@ def _line(program: dict[str, Any]) -> str:
     reason = f": {program['reason']}" if program["reason"] else ""
     size, peak = program.get("size", 0), program.get("peak", 0)
     needs = f", {format_size(size)}" if took and size else ""
-    needs += f", {format_size(peak)} on each device" if peak else ""
+    of = f" of {format_size(program['memory'])}" if program.get("memory") else ""
+    needs += f", {format_size(peak)}{of} on each device" if peak else ""
     needs += " (large: are its layers unrolled? jax.lax.scan keeps the code of one)" if size > _LARGE_BYTES else ""
     return f"{name}: {program['outcome'].replace('_', ' ')}{took}{needs}{reason}"

@@ -45,6 +45,7 @@ class Warmed(NamedTuple):
         seconds: what compiling or loading took.
         size: bytes of the entry that was stored; 0 if none was.
         peak: bytes of a device's memory that a run needs, if it was compiled for a target; otherwise 0.
+        memory: bytes that a device of the target has; 0 if that is not known.
     """
 
     program: str
@@ -53,6 +54,7 @@ class Warmed(NamedTuple):
     seconds: float
     size: int = 0
     peak: int = 0
+    memory: int = 0
 
 
 def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
@@ -99,7 +101,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
             size = int(after.amounts.get("bytes_written", 0) - before.amounts.get("bytes_written", 0))
         except AlreadyStoredError:
             outcome, size = (HIT, ""), 0
-    return _told(Warmed(name, *outcome, time.monotonic() - began, size, storing.peak))
+    return _told(Warmed(name, *outcome, time.monotonic() - began, size, storing.peak, storing.memory))
 
 
 def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
