@@ -104,6 +104,11 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
         return x
 
     jitted = jax.jit(step)
+    if "target" in wanted:
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        with ejcache.target(wanted["target"]), jax.default_matmul_precision("highest"):
+            seen["warmed"] = ejcache.warm(jitted, shape, shape)._asdict()
+        return seen
     with jax.default_matmul_precision("highest"):
         for _ in range(wanted.get("calls", 1)):
             value = np.asarray(jitted(x, w))
@@ -288,6 +293,26 @@ def directory_is_no_part_of_the_key(check: Check) -> str:
     return "loaded with the caches off"
 
 
+def compiled_without_the_gpu(check: Check) -> str:
+    """A process without a GPU compiles for the saved target, and the GPU runs that; where an assumed one differs."""
+    url = check.url("elsewhere")
+    environment = {**os.environ, **({"JAX_PLATFORMS": "cpu"} if check.rehearse else {})}
+    command = [sys.executable, "-m", "ejcache", "target"]
+    assumed = [*command, "diff", "gpu:h200:1", "--devices", "--dir", url]
+    said = subprocess.run(assumed, env=environment, capture_output=True, text=True, check=False).stdout
+    differs = [line.partition(":")[0] for line in said.splitlines() if line.endswith(": differs")]
+    assert check.rehearse or "machine: " in said, f"the target gpu:h200:1 was not compared: {said}"
+    subprocess.run([*command, "save", "here", "--dir", url], env=environment, capture_output=True, check=True)
+    elsewhere = check.run(url=url, target="here", env={"JAX_PLATFORMS": "cpu"})
+    assert elsewhere["warmed"]["outcome"] == "compiled", elsewhere
+    found, plain = check.run(url=url), check.run(url=check.url("here"))
+    assert found["compiled"] == [], found
+    assert abs(found["sum"] - plain["sum"]) <= 1e-3 * abs(plain["sum"]), (found["sum"], plain["sum"])
+    bits = "equal" if found["sum"] == plain["sum"] else f"{found['sum']!r} and {plain['sum']!r}"
+    seconds = f"{elsewhere['warmed']['seconds']:.2f} s to compile there"
+    return f"a hit, sums {bits}, {seconds}; gpu:h200:1 differs in {', '.join(differs) or 'nothing'}"
+
+
 LINES: list[Callable[[Check], str]] = [
     stored_and_loaded,
     damage_is_a_miss,
@@ -299,6 +324,7 @@ LINES: list[Callable[[Check], str]] = [
     xla_caches_in_a_bucket,
     processes_at_once,
     directory_is_no_part_of_the_key,
+    compiled_without_the_gpu,
 ]
 
 

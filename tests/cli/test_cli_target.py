@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers import ROOT
@@ -11,7 +13,7 @@ from jax.experimental import topologies
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from pod import run_pod
+from pod import free_port, run_pod
 
 from ejcache.errors import EntryCorruptError, EntryVersionError
 from ejcache.jax_integration.targets.document import DeviceTarget, decode, encode
@@ -77,19 +79,17 @@ def test_what_was_compiled_for_a_saved_target_is_a_hit_there(command, run_python
     assert with_cache["hits"] >= len(first["programs"]) > 10
 
 
-SAVE = """
-import sys
-from ejcache.jax_integration.targets.saving import save_target
-
-save_target("pod", sys.argv[1])
-"""
-
-
 @saved
 def test_every_rank_of_a_job_hits_what_was_compiled_for_all_of_them(command, tmp_path, other):
     """The target is gathered from the ranks; one process without them compiles programs that span both."""
     cache = str(tmp_path / "cache")
-    assert [rank.returncode for rank in run_pod(SAVE, cache, devices=2)] == [0, 0]
+    # As Slurm starts two tasks of a job; the port of the first one comes from the job's number.
+    slurm = {"SLURM_JOB_ID": str(free_port()), "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_STEP_NUM_TASKS": "2"}
+    tasks = [{**flags(2), **slurm, "SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in "01"]
+    with ThreadPoolExecutor() as threads:
+        save = functools.partial(command, "target", "save", "pod", "--distributed", "--dir", cache)
+        said = [done.stdout for done in threads.map(lambda task: save(env=task | {"SLURM_NTASKS": "2"}), tasks)]
+    assert said == ["pod: 4 x cpu of 2 processes\n"] * 2
     warming = ("warm", f"{PROGRAMS}:warm", "--target", "pod", "--dir", cache, "--min-compile-seconds", "0", "--json")
     first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
     assert (first["compiled"], first["failed"]) == (len(first["programs"]), 0)

@@ -5,12 +5,15 @@ A CPU stands for the GPU: XLA tunes nothing on it, and everything else is the sa
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 
 import jax
 import jax.numpy as jnp
 import pytest
 from cli_helpers import ejcache as cli
+from helpers import ROOT
 from jax.experimental import topologies
 
 import ejcache
@@ -20,6 +23,10 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.warm_start import storing_only
 from ejcache.keys import key as keys
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pod import run_pod
 
 pytestmark = pytest.mark.skipif(
     not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
@@ -134,6 +141,66 @@ def test_nothing_is_compiled_again_unless_asked_or_where_compilations_are_forbid
             jax.jit(lambda x: x * 77)(x)
     activate.compiler_in_use()._tuning.close()
     assert (compiled.count("jit_step"), tuned.is_set()) == (1, False)
+
+
+POD = """
+import json, sys, threading
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import ejcache
+from ejcache.jax_integration import tuning
+from ejcache.jax_integration.seam import patch
+from ejcache.keys import key as keys
+
+keys._AUTOTUNED = frozenset({"cpu"})
+tuning._DELAY_SECONDS = 0.0
+done, compile_again = threading.Event(), tuning.Tuning._compile
+tuning.Tuning._compile = lambda *given: (compile_again(*given), done.set())
+compiled, compile_executable = [], patch.compile_executable
+patch.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
+
+def step(x):
+    return jnp.cumsum(x * 3) + x.sum()
+
+how = sys.argv[1]
+if how == "save":
+    from ejcache.jax_integration.targets.saving import save_target
+    save_target("pod", sys.argv[2])
+elif how == "warm":
+    ejcache.enable(sys.argv[2], min_compile_seconds=0)
+    with ejcache.target("pod") as devices:
+        split = NamedSharding(Mesh(np.array(devices), "x"), PartitionSpec("x"))
+        print(ejcache.warm(jax.jit(step), jax.ShapeDtypeStruct((8,), "float32", sharding=split)).outcome)
+else:
+    split = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
+    x = jax.make_array_from_callback((8,), split, lambda i: np.arange(8, dtype=np.float32)[i])
+    result = jax.jit(step)(x)
+    if how == "tune" and jax.process_index() == 0:
+        assert done.wait(60)
+    with ejcache.open_store(sys.argv[2]) as store:
+        variants = sorted(info.key.split("-")[2] for info in store.entries() if info.key.startswith("jit_step-"))
+    found = [np.asarray(own.data).tolist() for own in result.addressable_shards]
+    print(json.dumps([compiled.count("jit_step"), ejcache.active().stats().hits, variants, found]))
+"""
+
+
+def test_the_ranks_of_a_job_load_it_together_and_one_of_them_compiles_it_again(run_python, tmp_path):
+    """The lowest rank stores the plain entry, and all ranks of the next job load that."""
+    url = str(tmp_path / "cache")
+    assert [rank.returncode for rank in run_pod(POD, "save", url, devices=2)] == [0, 0]
+    assert run_python(POD, "warm", url).stdout.split() == ["compiled"]
+
+    def job(how, **env):
+        ranks = run_pod(POD, how, url, devices=2, cache=lambda _: url, env=lambda _: env)
+        assert [rank.returncode for rank in ranks] == [0, 0], ranks
+        return [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks]
+
+    first, second = job("tune", EJCACHE_TUNE_CROSS="1")
+    assert (first[0], second[0], first[1], second[1]) == (1, 0, 1, 1)
+    assert first[2] == [CROSS, PLAIN]
+    again = job("run", EJCACHE_TUNE_CROSS="1")
+    assert [rank[:2] for rank in again] == [[0, 1], [0, 1]]
+    assert [rank[3] for rank in again] == [first[3], second[3]]
 
 
 def test_would_hit_counts_it(start, compiled):
