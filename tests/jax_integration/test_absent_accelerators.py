@@ -139,6 +139,15 @@ def test_without_a_gpu_a_program_is_the_variant_that_a_tuned_one_replaces(absent
     assert all("-gpu-cross-" in key for key in found["entries"])
 
 
+@pytest.mark.soak
+@cuda
+def test_a_program_for_a_gpu_in_which_nothing_is_measured_is_plain(absent):
+    """XLA itself says whether it lacks a measurement: of the product, it does."""
+    found = absent("gpu:h100:1", "measured", env={"XLA_FLAGS": "--xla_gpu_autotune_level=0"})
+    assert found["outcomes"] == ["compiled", "compiled"]
+    assert sorted(key.split("-")[2] for key in found["entries"]) == ["cross", "plain"]
+
+
 @tpu
 def test_why_names_a_flag_of_libtpu_that_has_changed(absent, run_python, tmp_path):
     """Compiled twice with different flags, the second is a miss for `variables`."""
