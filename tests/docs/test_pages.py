@@ -17,6 +17,7 @@ import pytest
 from buckets import GcsServer
 from cli_helpers import ejcache, key_text
 from helpers import ROOT, run_program
+from jax.experimental.topologies import TopologyDescription
 
 from ejcache import entry
 from ejcache.autotune.records.packages import GROUP
@@ -142,6 +143,8 @@ def test_blocks_run(page, shell):
 
     The Python blocks of a page are one program.
     """
+    if page == "anywhere.md" and not hasattr(TopologyDescription, "serialize"):
+        pytest.skip("this JAX saves no topologies")
     if page != "autotune.md":
         shell("ejcache run --min-compile-seconds 0 train.py && ejcache export /content/drive/MyDrive/warm.ejb")
     blocks = [block for block in RUN if block.page == page]

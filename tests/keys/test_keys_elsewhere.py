@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import jax
 import pytest
@@ -19,6 +20,9 @@ from ejcache.keys.protobuf import Field, join
 def installed(tmp_path, monkeypatch):
     """Installs a package with a native library, or a distribution of some version, into this test."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("libtpu", "jax_cuda12_plugin"):
+        # A real one that JAX has imported would be found before those of this test.
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(toolchain, "state_directory", lambda: tmp_path / "state")
 
     def install(name, content="1"):
