@@ -13,6 +13,8 @@ from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.app.commands import build
 from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
+from ejcache.jax_integration.targets.document import DeviceTarget, document_path, encode
+from ejcache.stores.documents import open_documents
 from ejcache.stores.local.store import LocalStore
 
 
@@ -59,8 +61,11 @@ SHOWN = {
     "autotune export": [("--format", "ejkernel", "--to", "FILES"), ("--html", "PAGE")],
     "autotune import": [("FILES",)],
     "autotune run": [()],
+    "target ls": [()],
+    "target show": [("pod",)],
+    "target diff": [("pod",)],
 }
-"""What each command is called with, in this order. `demo`, `run` and `warm` run programs."""
+"""What each command is called with, in this order. `demo`, `run`, `warm` and `target save` run programs."""
 
 
 @pytest.fixture
@@ -72,6 +77,9 @@ def places(tmp_path):
         put(store, key_text("jit_" + "x" * 60))
         put(store, key_text("jit_eval", variant="pgle"))
     plain_jax(cache)
+    flags = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
+    saved = DeviceTarget("pod", "cpu", platform_version="cuda 12090", cpu="c" * 64, jaxlib="0.1", variables=flags)
+    open_documents(str(cache)).replace(document_path("pod"), encode(saved._replace(saved=1e9)))
     for function in ("train.train", "my_package.training_loops.TrainingLoop.make_step.<locals>.step"):
         record_verdict(function, Verdict.REFUSED, "step → " + "config." * 9 + "log is a TextIOWrapper", url=str(cache))
     records = AutotuneStore(str(tuned))
@@ -96,7 +104,8 @@ def words(text):
 
 def test_every_command_is_here():
     """A new command is tried on narrow terminals, too."""
-    assert sorted({*SHOWN, "completion", "demo", "run", "warm"} - {"config"}) == sorted(set(COMMANDS) - {"config"})
+    running = {"completion", "demo", "run", "warm", "target save"}
+    assert sorted({*SHOWN, *running} - {"config"}) == sorted(set(COMMANDS) - {"config"})
 
 
 @pytest.mark.parametrize("columns", [60, 80])
@@ -109,6 +118,7 @@ def test_a_narrow_terminal(places, columns):
             if command.split()[0] == "config":
                 line = line[:-2]
             said = ejcache(*line, columns=columns)
+            assert said.status != 2 or not command.startswith("target"), said.err
             assert too_long(said.out, columns) == [], line
             if "-n" in arguments or command in {"ls", "show", "stats", "config", "doctor"}:
                 assert words(said.out) - words(ejcache(*line).out) == set(), line

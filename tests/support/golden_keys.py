@@ -61,7 +61,8 @@ def golden_path(version: str) -> Path:
 def keys_here() -> dict[str, dict[str, Any]]:
     """For each program the text of its key and the digests of its components, as this JAX and this ejcache make them.
 
-    The components that depend on the machine keep their names, and have an empty digest.
+    A component that an earlier version made in another way is as that one made it: its keys are still asked for. The
+    components that depend on the machine keep their names, and have an empty digest.
     """
     found = make_keys(SIDES.values())
     keys = {}
@@ -69,7 +70,7 @@ def keys_here() -> dict[str, dict[str, Any]]:
         made = found[one.process, one.case]
         components = {
             name: "" if name in _OF_THE_MACHINE else digest
-            for name, digest in sorted(made["components"].items())
+            for name, digest in sorted({**made["components"], **made["former"]}.items())
             if name != "threads"  # only if there are several
         }
         name, platform, variant, *_ = made["ours"].split("-")
