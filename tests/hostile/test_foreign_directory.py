@@ -51,6 +51,7 @@ LINES = {
     "export": ["export", "bundle", "--dir", "."],
     "import": ["import", "bundle", "--dir", "."],
     "doctor": ["doctor", "--dir", "."],
+    "target": ["target", "diff", "tpu:v5e:2x2", "--dir", "."],
     "demo": ["demo", "--blocks", "1", "--dir", "."],
     "completion": ["completion", "bash"],
     "autotune": ["autotune", "run", "--dir", ".", "--spread", "--program", "{script}"],
