@@ -176,7 +176,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def jax_as_before() -> Iterator[None]:
+def jax_as_before(clean_environment: Path) -> Iterator[None]:
     """After a test, JAX has its own cache, no cache open, and the flags that it had before the test.
 
     The flags and the cache belong to the process. A test that relied on what another file left would pass or fail by
@@ -188,6 +188,10 @@ def jax_as_before() -> Iterator[None]:
     if activate is not None:
         activate.disable()
         activate._disabled_by_program = False
+    logs = sys.modules.get("ejcache.cache.appended_log")
+    if logs is not None:
+        # What the test compiled last belongs into its own log, whose directory its environment names.
+        logs._write_now()
     now = _jax_flags()
     for name in flags:
         if now[name] != flags[name]:

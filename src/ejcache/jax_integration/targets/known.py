@@ -34,6 +34,8 @@ __all__ = ["components_here", "components_of", "current_target", "device_memory"
 _GPU_MEMORY: Final = (9, 2, 8, 1, 14)
 """Where a topology has the bytes of a GPU: topology, its value, target configuration, device, its memory."""
 _BOUNDS: Final = 3
+_HBM: Final = {"v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
+"""GiB of memory of a TPU device, as Google's documentation has it. The compiler knows how much of it a program gets."""
 
 _current: Final[list[tuple[DeviceTarget, Sequence[Any]]]] = []
 
@@ -111,7 +113,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
 def _named(name: str) -> DeviceTarget:
     kind, _, rest = name.partition(":")
     if kind == "tpu" and re.fullmatch(r"[a-z0-9]+:\d+(x\d+)*(:\d+(x\d+)*)?", rest):
-        return DeviceTarget(name, "tpu")
+        return DeviceTarget(name, "tpu", memory=_HBM.get(rest.partition(":")[0], 0) << 30)
     model, _, shape = rest.partition(":")
     if kind == "gpu" and model in GPUS and re.fullmatch(r"(\d+x)?\d+", shape):
         runtime = topologies.runtime_version()
