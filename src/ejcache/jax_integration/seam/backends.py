@@ -83,7 +83,7 @@ def raw_options(options: Any) -> bytes:
 
 
 def target_of(client: Any, options: bytes, devices: Sequence[int]) -> CompileTarget | None:
-    """What JAX would load an executable for; None if the client lacks one of the devices.
+    """What JAX would load an executable for; None if the client lacks a device, or the options are for others.
 
     Raises whatever XLA raises for options that it cannot read.
 
@@ -95,8 +95,13 @@ def target_of(client: Any, options: bytes, devices: Sequence[int]) -> CompileTar
     by_id = {device.id: device for device in client.local_devices()}
     if not all(device in by_id for device in devices):
         return None
+    parsed = _parsed(options)
+    build = parsed.executable_build_options
+    # XLA ends the process where options that it was given name no devices.
+    if build.device_assignment is None or build.num_replicas * build.num_partitions != len(devices):
+        return None
     assigned = _jax.DeviceList(tuple(by_id[device] for device in devices))
-    return CompileTarget(client, assigned, _parsed(options))
+    return CompileTarget(client, assigned, parsed)
 
 
 @functools.lru_cache(maxsize=8)

@@ -11,6 +11,7 @@ from ejcache.fingerprint.guards_format import decode_guards
 from ejcache.fingerprint.refusal import RefusedError
 from ejcache.jax_integration.direct.fastpath_format import decode_fastpath
 from ejcache.jax_integration.seam.backends import target_of
+from ejcache.jax_integration.seam.direct.fastpath import difference_to_executable
 from ejcache.jax_integration.seam.direct.kernels import prepare_kernels
 from ejcache.util.log import log
 from ejcache.util.threads import submit
@@ -85,12 +86,25 @@ def start_loading(
         executable = known.get(record.entry)
         if executable is None:
             loaded = compiler.load(record.entry, target, policy, settings)
+            if loaded is not None and not _is_about(record, loaded.executable, found.parts, question):
+                return None
             executable = known[record.entry] = loaded.executable if loaded is not None else None
             # Some libraries of kernels are imported for that, as JAX does when it lowers a call of one.
             prepare_kernels(found.parts.kernels)
         return executable
 
     return Loading(record, found.parts, submit(load))
+
+
+def _is_about(record: DirectRecord, executable: Any, parts: FastpathParts, question: Question) -> bool:
+    """Whether a record says of its executable what the executable says of itself."""
+    try:
+        different = difference_to_executable(executable, parts, question.call.leaves)
+    except Exception as exc:
+        different = f"that cannot be compared: {exc}"
+    if different is not None:
+        log.debug("ejcache: the record for %s cannot be used: its executable has others: %s", record.entry, different)
+    return different is None
 
 
 def choose(question: Question) -> Chosen:
