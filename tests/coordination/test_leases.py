@@ -527,8 +527,54 @@ def test_waits_for_the_holder(leases, time, steps):
     flying = flight(leases, time)
     assert run(flying, program) == "theirs"
     assert program.compiled == 0
-    assert 50.0 <= time.now - 100.0 <= 51.0
+    assert 50.0 <= time.now - 100.0 <= 54.0
     assert program.looked < 100
+
+
+def counted(objects):
+    """Count the reads of a bucket from now on."""
+    reads = []
+    read = objects.read
+    objects.read = lambda name, **options: (reads.append(name), read(name, **options))[1]
+    return reads
+
+
+@pytest.mark.parametrize("seconds", [3.0, 60.0])
+def test_a_waiting_host_asks_seldom(seconds, time, steps):
+    """It sees a result half a second after it is there in the first five seconds, and two and a half seconds later on.
+
+    Meanwhile it asks at most once in two seconds after the first five, and 0.8 times a second over a minute.
+    """
+    objects = MemoryBucket()
+    leases = StoreLeases(objects, interval=3.0, scheduler=steps)
+    lease = leases.acquire("k")
+    for tenth in range(1, 700):
+        time.at(tenth / 10, steps.step)
+    program = Program()
+
+    def publish():
+        program.entry = "theirs"
+        lease.release(after=leases.grace)
+        steps.step()
+
+    time.at(seconds, publish)
+    reads = counted(objects)
+    assert run(flight(leases, time), program, missed=True) == "theirs"
+    assert time.now - 100.0 - seconds <= (0.5 if seconds < 5 else 2.5)
+    assert (len(reads) + program.looked) / seconds <= (6 if seconds < 5 else 0.8)
+
+
+def test_a_lease_says_that_its_work_is_done(steps, time):
+    """From when the entry can be seen until the lease goes; a lease of an earlier version says nothing of it."""
+    leases = StoreLeases(MemoryBucket(), interval=3.0, scheduler=steps)
+    lease = leases.acquire("k")
+    assert leases.look("k").is_done is False
+    lease.release(after=1.0)
+    steps.step()
+    assert leases.look("k").is_done is True
+    time.now += 1.0
+    steps.step()
+    assert leases.look("k") is None
 
 
 def test_nothing_came_of_it(leases, time, steps):
@@ -758,14 +804,14 @@ def test_waiting_is_bounded_for_the_process(leases, time, caplog):
         lease.end()
 
 
-def test_waits_that_bring_an_entry_are_not_counted(leases, time):
+def test_waits_that_bring_an_entry_are_not_counted(leases, time, steps):
     """A wait at whose end there is an entry costs nothing of the process's budget."""
     budget = WaitingBudget()
     lease = leases.acquire("k")
     program = Program()
     for second in range(1, 20):
-        time.at(second, lease.renew)
-    time.at(10.0, lambda: setattr(program, "entry", "theirs"))
+        time.at(second, steps.step)
+    time.at(10.0, lambda: (setattr(program, "entry", "theirs"), lease.release()))
     assert run(flight(leases, time, budget=budget), program) == "theirs"
     assert budget.spent == 0.0
 

@@ -146,7 +146,7 @@ def test_killed_host(server, tmp_path):
 
 
 def test_requests_of_a_first_compilation(tmp_path):
-    """A miss that is compiled and published: one look, one lease, one publication; the lease goes behind."""
+    """A miss that is compiled and published: one look, one lease, one publication; what follows goes behind."""
     bucket = Counting(tmp_path / "shared")
     with TieredStore(LocalStore(tmp_path / "local"), SharedStore(bucket), scratch=tmp_path / "scratch") as store:
         flights = StoreSingleFlight(store, directory=tmp_path / "leases", heartbeat=600.0)
@@ -158,11 +158,10 @@ def test_requests_of_a_first_compilation(tmp_path):
 
         flights.run("k", lookup=lambda: store.get("k"), work=work, deadline=60, missed=True)
         assert store.flush(60) is True
-        assert [(what, where) for what, where in bucket.asked if where != "counters"] == [
-            ("read", "entries"),
-            ("write", "leases"),
-            ("write", "entries"),
-        ]
+        asked = [(what, where) for what, where in bucket.asked if where != "counters"]
+        assert asked[:3] == [("read", "entries"), ("write", "leases"), ("write", "entries")]
+        # That the work is done; the lease is released a second later.
+        assert asked[3:] in ([], [("write", "leases")])
 
 
 class Counting(FileBucket):

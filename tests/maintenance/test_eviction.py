@@ -16,7 +16,7 @@ from ejcache.bucket.files import FileBucket
 from ejcache.bucket.layout import ENTRIES, TEMPORARY, entry_name, key_of_name, process_name
 from ejcache.coordination.leases import MISSED_BEATS
 from ejcache.coordination.leases_shared import LEASES, StoreLeases
-from ejcache.errors import StoreUnavailableError
+from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.eviction import EvictionPass, run_pass
 from ejcache.maintenance.journal_format import encode
 from ejcache.maintenance.journals import SNAPSHOT, USED
@@ -69,6 +69,34 @@ def test_least_recently_used_goes_first(objects):
     assert (report.entries, report.size, report.removed, report.freed, report.journals) == (6, 60, 2, 20, 2)
     assert run_pass(objects, EvictionPolicy(max_size=30), now=later).removed == 1
     assert keys(objects) == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_the_clock_of_the_storage_decides(monkeypatch, days):
+    """A host whose clock is a day off spares what was made, or journalled as used, in the last five minutes."""
+    now = [time.time() - 2 * DAY]
+    objects = MemoryBucket(clock=lambda: now[0])
+    fill(objects, ["unused", "used by a host that is behind", "used by a host that is ahead"])
+    now[0] += 2 * DAY - 200
+    fill(objects, ["new"])
+    for where, off in (("behind", -DAY), ("ahead", DAY)):
+        journal = encode({f"used by a host that is {where}": now[0] + off})
+        objects.write(f"{USED}2026-01-01/{process_name()}-0", journal)
+    now[0] += 190
+    monkeypatch.setattr(time, "time", lambda: now[0] + days * DAY)
+    report = run_pass(objects, EvictionPolicy(max_size=0))
+    assert keys(objects) == ["new", "used by a host that is ahead", "used by a host that is behind"]
+    assert (report.removed, report.in_use) == (1, 3)
+    assert [info.name for info in objects.walk(TEMPORARY)] == []
+
+
+def test_without_the_right_to_write_the_clock_is_the_hosts():
+    """A dry run with credentials that may only read plans by this host's clock."""
+    objects = MemoryBucket()
+    fill(objects, "ab")
+    objects.write = lambda *_, **__: (_ for _ in ()).throw(StoreReadOnlyError("no"))
+    report = run_pass(objects, EvictionPolicy(max_size=0), dry_run=True, in_use_seconds=-1)
+    assert report.removed == 2
 
 
 def test_pinned_entries_stay(tmp_path):
@@ -332,8 +360,10 @@ def test_dead_in_the_middle(clock):
 
 def test_deposed_in_the_middle(clock):
     """A process that was stopped and has lost its election removes nothing when it goes on."""
-    objects = MemoryBucket(clock=lambda: 1.0)
+    made = [1.0]
+    objects = MemoryBucket(clock=lambda: made[0])
     fill(objects, "abc")
+    made[0] += HOUR
     process, other = Process(objects, clock, limit=1), Process(objects, clock)
     walk = objects.walk
 

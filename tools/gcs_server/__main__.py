@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--page-size", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-limit", type=int, default=200_000)
+    parser.add_argument("--rate", type=float, default=0.0, help="requests a second that are served; others get 429")
     arguments = parser.parse_args()
     if arguments.watch_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -59,6 +60,7 @@ def main() -> int:
         page_size=arguments.page_size,
         seed=arguments.seed,
         log_limit=arguments.log_limit,
+        rate=arguments.rate,
     )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, print_url=arguments.print_url))

@@ -115,6 +115,7 @@ class GcsServer:
         seed: of the faults' probabilities.
         token: requests without it in an `Authorization: Bearer` header are answered 401; `token_url` gives it out.
         log_limit: requests that the log remembers.
+        rate: requests a second that are served; those above are answered 429. 0: all.
     """
 
     def __init__(
@@ -130,7 +131,10 @@ class GcsServer:
         seed: int = 0,
         token: str = "",
         log_limit: int = 200_000,
+        rate: float = 0.0,
     ) -> None:
+        self.rate = rate
+        self._tokens, self._filled_at = rate, 0.0
         self.host = host
         self.port = port
         self.latency = latency
@@ -282,6 +286,18 @@ class GcsServer:
                 )
             )
 
+    def _is_too_much(self) -> bool:
+        """Whether this request is above the rate; a second's requests may come at once."""
+        if not self.rate:
+            return False
+        now = time.monotonic()
+        self._tokens = min(self.rate, self._tokens + (now - self._filled_at) * self.rate)
+        self._filled_at = now
+        if self._tokens < 1:
+            return True
+        self._tokens -= 1
+        return False
+
     async def _respond(
         self, request: web.BaseRequest, call: Call, fault: Fault | None
     ) -> tuple[web.StreamResponse, int, int]:
@@ -293,6 +309,9 @@ class GcsServer:
             body = message.encode() if page else error_body(fault.status, "injected", message)
             reply = Reply(fault.status, body, dict(fault.headers), "text/html" if page else Reply(0).content_type)
             return _response(reply), reply.status, len(reply.body)
+        if self._is_too_much():
+            refusal = error_body(429, "rateLimitExceeded", "Too many requests.")
+            return _response(Reply(429, refusal)), 429, len(refusal)
         if self.token and call.headers.get("Authorization") != f"Bearer {self.token}":
             refusal = error_body(401, "authError", "Invalid Credentials")
             return _response(Reply(401, refusal)), 401, len(refusal)

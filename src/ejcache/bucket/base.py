@@ -12,6 +12,7 @@ import random
 import time
 import uuid
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ejcache.bucket.breaker import CircuitBreaker, breaker_for
 from ejcache.bucket.layout import is_plausible_entry, max_size
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.errors import StoreBusyError
+from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ T = TypeVar("T")
 ABSENT: Final = "absent"
 """The version of an object that does not exist."""
 
+_MOST_PAGES: Final = 100_000
+"""Of one listing: a hundred million objects."""
 _BATCH: Final = 100
 _REREADS: Final = 3
 
@@ -77,6 +80,7 @@ class Bucket(ABC):
         breaker: of the URL; None lets every operation through, which is what a command in the foreground wants.
         entries_only: objects with the names of entries are entries. A large one is then read to its end only if its
             header states its size.
+        pace: how fast this process asks for objects below the URL.
         tries_failed: how often one try of a request was throttled, failed or got no answer.
     """
 
@@ -92,12 +96,29 @@ class Bucket(ABC):
     def __init__(self, url: str, *, policy: RetryPolicy | None = None) -> None:
         self.url = url.rstrip("/")
         self.policy = policy or RetryPolicy()
-        self.breaker: CircuitBreaker | None = breaker_for(self.url)
+        breaker = breaker_for(self.url)
+        self.breaker: CircuitBreaker | None = breaker
+        self.pace = breaker.pace
         self.entries_only = False
         self.tries_failed = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+    def now(self, name: str) -> float | None:
+        """Seconds since the epoch by the storage's clock, which an object of this name tells; it is made and deleted.
+
+        Returns:
+            None if the storage does not say when an object was made.
+
+        Raises:
+            StoreError: the storage failed, or this process may not write.
+        """
+        self.write(name, b"ejcache")
+        info = self.stat(name)
+        with suppress(StoreError):  # what stays is swept as a leftover
+            self.delete(name)
+        return None if info is None else info.created
 
     def prepare(self) -> None:  # noqa: B027 (most backends have nothing to prepare)
         """Begin in the background what the first request needs, such as the import of a client's library."""
@@ -251,10 +272,14 @@ class Bucket(ABC):
             deep: also objects with a slash after the prefix. Without it, a folder costs nothing, whatever it holds.
         """
         waiting: list[str | None] = [None]
+        seen: set[str] = set()
         while waiting:
             page = partial(self._page, prefix, waiting.pop(), deep=deep)
             infos, more = self._ask(f"listing {self.url}/{prefix}", page)
             yield from infos
+            if not seen.isdisjoint(more) or len(seen) > _MOST_PAGES:
+                raise StoreUnavailableError(f"the listing of {self.url}/{prefix} does not end: it begins again")
+            seen.update(more)
             waiting += more
 
     def update(self, name: str, change: Callable[[bytes | None], bytes | None], *, timeout: float = 10.0) -> None:
@@ -290,13 +315,15 @@ class Bucket(ABC):
         def counted(timeout: float) -> T:
             try:
                 return attempt(timeout)
-            except TransientError:
+            except TransientError as exc:
                 self.tries_failed += 1
+                if self.breaker is not None and exc.throttled and not exc.ambiguous:
+                    self.breaker.note_answer()
                 raise
 
         def operation() -> T:
             patience = math.inf if self.breaker is None else self.breaker.patience
-            return self.policy.run(what, counted, size=size, most=patience)
+            return self.policy.run(what, counted, size=size, most=patience, pace=self.pace)
 
         if self.breaker is None:
             self._prepare(math.inf)

@@ -23,6 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ejcache.bucket.retry import Pace, ThrottledError
 from ejcache.errors import (
     StoreError,
     StoreForbiddenError,
@@ -64,6 +65,9 @@ class CircuitBreaker:
             because the processes of a pod fail at the same time and must not all come back at the same time.
         clock: monotonic seconds.
         jitter: `jitter(a, b)` returns a number between the two.
+
+    Attributes:
+        pace: how fast this process asks the storage.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class CircuitBreaker:
         self._first_cooldown = cooldown
         self._clock = clock
         self._jitter = jitter
+        self.pace = Pace()
         self._in_a_row = 0
         self._retry_at: float | None = None
         self._cooldown = cooldown
@@ -138,7 +143,7 @@ class CircuitBreaker:
     ) -> T:
         """Return what `function()` returns, and learn from how it went.
 
-        A "not found" answer, or a refusal of one object or of a write, means that the storage is reachable, so it
+        A "not found" answer, a refusal of one object or of a write, or "slow down" means that the storage works, so it
         closes the breaker. A call within a call of the same breaker and thread goes through; only the outer one is
         judged.
 
@@ -218,7 +223,7 @@ class CircuitBreaker:
         self._inside.active, self._inside.began = True, self._clock()
         try:
             result = function()
-        except _ANSWERS:
+        except (*_ANSWERS, ThrottledError):
             self.succeed()
             raise
         except StoreNotAskedError as exc:
@@ -248,11 +253,11 @@ class CircuitBreaker:
         try:
             result = function()
         except _ANSWERS:
-            self._note_answer()
+            self.note_answer()
             raise
         finally:
             self._end_asking()
-        self._note_answer()
+        self.note_answer()
         return result
 
     def _begin_asking(self) -> None:
@@ -267,7 +272,8 @@ class CircuitBreaker:
             if not self._asking:
                 self._waited += self._clock() - self._asking_since
 
-    def _note_answer(self) -> None:
+    def note_answer(self) -> None:
+        """Note that the storage can be reached: it is waited for without a limit from now on."""
         self._has_answered = True
         if self._note is not None:
             self._note.clear()

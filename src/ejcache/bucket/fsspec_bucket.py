@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache._tuples import NamedTuple
+from ejcache.bucket.answers import shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
 from ejcache.bucket.client_bucket import ClientBucket
-from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -120,7 +121,14 @@ class FsspecBucket(ClientBucket):
         status = getattr(exc, "status_code", None) or getattr(exc, "status", None)
         said = f"{what} {self.url} failed: {_in_one_line(exc)}"
         if status in (429, 503):
-            return TransientError(said, busy=True)
+            headers = getattr(getattr(exc, "response", None), "headers", None) or {}
+            return TransientError(
+                said,
+                busy=status == 429,
+                ambiguous=status == 503,
+                throttled=True,
+                retry_after=seconds_of(headers.get("Retry-After")),
+            )
         if status == 408 or (isinstance(status, int) and status >= 500):
             return TransientError(said, ambiguous=True)
         if isinstance(exc, PermissionError) or status == 403:
@@ -221,7 +229,7 @@ class FsspecBucket(ClientBucket):
 
 def _in_one_line(exc: Exception) -> str:
     """The first line of an error: those of Azure's library end with the headers of the answer."""
-    return next(iter(str(exc).splitlines()), "") or type(exc).__name__
+    return shown(next(iter(str(exc).splitlines()), "")) or type(exc).__name__
 
 
 def _digest(data: bytes) -> str:

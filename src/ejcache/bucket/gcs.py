@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ejcache._tuples import NamedTuple
+from ejcache.bucket.answers import IDENTITY, MAX_DOCUMENT, check_digest, read_pieces, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
-from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
-from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of, try_within
+from ejcache.errors import MALFORMED, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
 
 if TYPE_CHECKING:
@@ -120,14 +121,15 @@ class GcsBucket(ClientBucket):
         data: tuple[bytes, ...] = (),
         writing: bool = False,
         accepted: tuple[int, ...] = (),
+        most: int = MAX_DOCUMENT,
     ) -> _Answer:
         fs = self._client.file_system()
-        all_headers = {**self._authorization(fs, timeout), **(headers or {})}
+        all_headers = {**self._authorization(fs, timeout), **IDENTITY, **(headers or {})}
         url = f"{fs._location}/{path}"  # noqa: SLF001  # no public name has the address that was chosen
         all_params = fs._get_params(dict(params))  # noqa: SLF001  # who pays for a requester-pays bucket
 
         async def send(fs: Any) -> _Answer:
-            return await _send(fs, method, url, all_params, all_headers, data)
+            return await _send(fs, method, url, all_params, all_headers, data, most)
 
         answer = self._client.run(send, timeout)
         if answer.status not in accepted:
@@ -152,17 +154,22 @@ class GcsBucket(ClientBucket):
 
     def _check(self, answer: _Answer, *, writing: bool) -> None:
         status = answer.status
-        if status < 400 or status in (412, 416):
+        if status < 300 or status in (412, 416):
             return
+        if status < 400:
+            where = shown(answer.headers.get("Location", "nowhere"))
+            raise StoreUnavailableError(f"{self.url} answers {status}, a redirect to {where}, perhaps of a login page")
         said, reason = _error(answer.body)
         if status == 404 and "bucket does not exist" in said:
             raise StoreUnavailableError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
         if status == 404:
             return
         if status == 429 or reason in _RATE_LIMITS:
-            raise TransientError(f"{status} {said}", busy=True)
+            after = seconds_of(answer.headers.get("Retry-After"))
+            raise TransientError(f"{status} {said}", busy=True, throttled=True, retry_after=after)
         if status == 408 or status >= 500:
-            raise TransientError(f"{status} {said}", ambiguous=True)
+            after = seconds_of(answer.headers.get("Retry-After"))
+            raise TransientError(f"{status} {said}", ambiguous=True, throttled=status == 503, retry_after=after)
         if status == 400 and "hash" in said:
             raise TransientError(f"the upload was damaged on its way: {said}")
         if status == 401:
@@ -178,11 +185,11 @@ class GcsBucket(ClientBucket):
         """Take what the code inside does not find in the answer as a sign that Google has not written it."""
         try:
             yield
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            start = answer.body[:60].decode("ascii", errors="replace")
+        except MALFORMED as exc:
+            start = shown(answer.body[:60].decode("ascii", errors="replace"))
             raise StoreUnavailableError(
                 f"{self.url}: the answer is not one of Google Cloud Storage, perhaps of a proxy or a login page: "
-                f"status {answer.status}, {type(exc).__name__} {exc}, beginning with {start!r}"
+                f"status {answer.status}, {type(exc).__name__} {shown(exc)}, beginning with {start!r}"
             ) from exc
 
     def _object(self, name: str, *, root: str = "storage/v1") -> str:
@@ -196,7 +203,7 @@ class GcsBucket(ClientBucket):
             params["ifGenerationMatch"] = version
         path = self._object(name, root="download/storage/v1")
         ranged = {"Range": f"bytes={start}-{start + length - 1}"}
-        answer = self._request("GET", path, params, timeout, headers=ranged)
+        answer = self._request("GET", path, params, timeout, headers=ranged, most=max(length, MAX_DOCUMENT))
         if answer.status == 416 and start == 0:
             # An empty object has no range at all.
             answer = self._request("GET", path, params, timeout)
@@ -208,6 +215,8 @@ class GcsBucket(ClientBucket):
         size = int(span[3]) if span else len(answer.body)
         if span and len(answer.body) != int(span[2]) - int(span[1]) + 1:
             raise TransientError(f"{len(answer.body)} bytes came of {span[0]}")
+        if len(answer.body) == size:
+            check_digest(answer.body, _md5_of(answer.headers))
         with self._understood(answer):
             return Blob(answer.body, answer.headers["X-Goog-Generation"], size)
 
@@ -278,7 +287,9 @@ class GcsBucket(ClientBucket):
                     if status < 300:
                         deleted.append(name)
             if left:
-                raise TransientError(f"{len(left)} deletions of a batch were refused for now", busy=True)
+                raise TransientError(
+                    f"{len(left)} deletions of a batch were refused for now", busy=True, throttled=True
+                )
 
         if self._has_batches:
             self._ask(f"deleting {len(batch)} objects of {self.url}", attempt)
@@ -327,7 +338,13 @@ class GcsBucket(ClientBucket):
 
 
 async def _send(
-    fs: Any, method: str, url: str, params: Mapping[str, str], headers: Mapping[str, str], data: tuple[bytes, ...]
+    fs: Any,
+    method: str,
+    url: str,
+    params: Mapping[str, str],
+    headers: Mapping[str, str],
+    data: tuple[bytes, ...],
+    most: int,
 ) -> _Answer:
     import aiohttp
 
@@ -336,9 +353,16 @@ async def _send(
     length = {"Content-Length": str(sum(map(len, data)))} if data else {}
     try:
         async with session.request(
-            method, url, params=params, headers={**headers, **length}, data=_body(data), timeout=aiohttp.ClientTimeout()
+            method,
+            url,
+            params=params,
+            headers={**headers, **length},
+            data=_body(data),
+            timeout=aiohttp.ClientTimeout(),
+            allow_redirects=False,
         ) as response:
-            return _Answer(response.status, response.headers, await response.read())
+            body = await read_pieces(response.content.iter_any(), response.headers, most=most)
+            return _Answer(response.status, response.headers, body)
     except (aiohttp.ClientSSLError, aiohttp.InvalidURL) as exc:
         raise StoreUnavailableError(f"{url}: {exc}") from exc
     except aiohttp.ClientConnectorError as exc:
@@ -374,7 +398,8 @@ async def _session(fs: Any) -> Any:
 
     # gcsfs's own session closes itself before the last uploads of a program that is ending.
     connector = aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_IDLE)
-    session = fs._session = aiohttp.ClientSession(connector=connector, **fs.session_kwargs)  # noqa: SLF001
+    options = {"auto_decompress": False, **fs.session_kwargs}
+    session = fs._session = aiohttp.ClientSession(connector=connector, **options)  # noqa: SLF001
     if hasattr(session, "_retry_connection"):
         # aiohttp would send the request again by itself, and hide that the first one may have been carried out.
         session._retry_connection = False  # noqa: SLF001
@@ -408,9 +433,16 @@ def _error(body: bytes) -> tuple[str, str]:
     """The message of an error's body, for a person, and its reason, for a program."""
     try:
         error = json.loads(body)["error"]
-        return str(error["message"])[:200], str(error["errors"][0]["reason"])
-    except (ValueError, KeyError, TypeError, IndexError):
-        return body[:200].decode(errors="replace"), ""
+        return shown(error["message"]), str(error["errors"][0]["reason"])
+    except MALFORMED:
+        return shown(body[:200].decode(errors="replace")), ""
+
+
+def _md5_of(headers: Mapping[str, str]) -> str:
+    """The digest of the whole object that Google names, in base64; nothing if there is none (composed objects)."""
+    values = headers.getall("X-Goog-Hash", []) if hasattr(headers, "getall") else [headers.get("X-Goog-Hash", "")]
+    parts = [part.strip() for value in values for part in value.split(",")]
+    return next((part.removeprefix("md5=") for part in parts if part.startswith("md5=")), "")
 
 
 def _info(name: str, item: Mapping[str, Any]) -> BlobInfo:

@@ -15,10 +15,11 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ejcache.bucket.answers import MAX_DOCUMENT, read_pieces, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
 from ejcache.bucket.layout import TEMPORARY, process_name
-from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of
 from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ _NO_KEY: Final = ("NoSuchKey", "404")
 _BROKEN: Final = ("PreconditionFailed", "412")
 _GONE: Final = ("NoSuchKey", "PreconditionFailed", "404", "412")
 """Answers to the deletion of an object that is not there any more, or has another version."""
-_BUSY: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict")
+_PIECE: Final = 1 << 18
+_THROTTLED: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded")
+_CONFLICT: Final = "ConditionalRequestConflict"
 
 
 class _Refused(Exception):  # noqa: N818  # an answer, not an error
@@ -157,20 +160,24 @@ class S3Bucket(ClientBucket):
 
     def _refusal(self, exc: Any, *, writing: bool) -> Exception:
         code = str(exc.response.get("Error", {}).get("Code", ""))
-        said = str(exc.response.get("Error", {}).get("Message", ""))[:200] or code
+        said = shown(exc.response.get("Error", {}).get("Message", "")) or shown(code)
         status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         if code == "NoSuchBucket":
             return StoreUnavailableError(f"there is no bucket s3://{self._bucket}")
         if code in (*_NO_KEY, *_BROKEN, "InvalidRange") or status in (404, 412, 416):
             return _Refused("NoSuchKey" if status == 404 else "PreconditionFailed" if status == 412 else code)
-        if status == 429 or code in _BUSY:
+        after = seconds_of(exc.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after"))
+        if code == _CONFLICT:
             return TransientError(f"{code}: {said}", busy=True)
+        if status == 429 or code in _THROTTLED:
+            return TransientError(f"{code}: {said}", busy=True, throttled=True, retry_after=after)
         if code == "BadDigest":
             return TransientError(f"the upload was damaged on its way: {said}")
         if status == 501:
             return StoreUnavailableError(f"{self.url} does not know this request: {said}")
         if status == 408 or code == "RequestTimeout" or status >= 500:
-            return TransientError(f"{status} {code}: {said}", ambiguous=True)
+            throttled = status == 503
+            return TransientError(f"{status} {code}: {said}", ambiguous=True, throttled=throttled, retry_after=after)
         if status == 403 and writing:
             return StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
         if status in (401, 403):
@@ -191,7 +198,8 @@ class S3Bucket(ClientBucket):
         async def read(s3: Any, **wanted: str) -> Blob:
             answer = await s3.get_object(**self._at(name), **condition, **wanted)
             async with answer["Body"] as body:
-                data = await body.read()
+                headers = {"Content-Encoding": answer.get("ContentEncoding")}
+                data = await read_pieces(body.iter_chunks(_PIECE), headers, most=max(length, MAX_DOCUMENT))
             span = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.get("ContentRange", ""))
             if len(data) != answer["ContentLength"]:
                 raise TransientError(f"{len(data)} bytes came of {answer['ContentLength']}")
@@ -316,10 +324,11 @@ class S3Bucket(ClientBucket):
                     left.pop(key, None)
                 elif code == "AccessDenied":
                     raise StoreReadOnlyError(f"these credentials may not delete objects of {self.url}: {said}")
-                elif code not in (*_BUSY, "InternalError"):
+                elif code not in (*_THROTTLED, _CONFLICT, "InternalError"):
                     raise StoreUnavailableError(f"{self.url} does not delete: {code} {said}")
             if left:
-                raise TransientError(f"{len(left)} deletions of a batch were refused for now", busy=True)
+                said = f"{len(left)} deletions of a batch were refused for now"
+                raise TransientError(said, busy=True, throttled=True)
 
         self._ask(f"deleting {len(batch)} objects of {self.url}", attempt)
         return deleted

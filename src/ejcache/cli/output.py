@@ -17,6 +17,7 @@ import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from ejcache.util.text import printable
 from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
@@ -272,13 +273,6 @@ def fields_of(value: object, *names: str) -> dict[str, Any]:
 def count_and_size(entries: int, size: int) -> str:
     """`2 entries (15 kB)`."""
     return f"{plural(entries, 'entry', 'entries')} ({format_size(size)})"
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """`text` with a replacement character for every character that a terminal could interpret, but those of `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _write(stream: TextIO, text: str) -> None:

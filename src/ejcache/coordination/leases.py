@@ -42,12 +42,14 @@ class LeaseState:
         interval: seconds between heartbeats, as the holder wrote.
         abandoned: the operating system says that the holder is dead.
         holder: `process 812 on node-3`, for people; empty if it is unknown.
+        is_done: the holder says that others can see what its work left.
     """
 
     token: str
     interval: float
     abandoned: bool = False
     holder: str = ""
+    is_done: bool = False
 
 
 class HeldLease(ABC):
@@ -74,10 +76,15 @@ class HeldLease(ABC):
     def release(self, *, after: float = 0.0) -> None:
         """Release the lease in the background, after so many seconds; a second call does nothing. Never raises.
 
-        In a forked child it does nothing: the lease belongs to the parent.
+        With `after`, others are told at once that they can see what the work left. In a forked child it does nothing:
+        the lease belongs to the parent.
         """
         self._is_released = True
-        if self._pid == os.getpid() and not self._scheduler.later(after, self.end):
+        if self._pid != os.getpid():
+            return
+        if after:
+            self._scheduler.later(0.0, self._show_done)
+        if not self._scheduler.later(after, self.end):
             self.end()  # during exit
 
     def renew(self) -> bool:
@@ -98,6 +105,14 @@ class HeldLease(ABC):
     def _renew_and_repeat(self) -> None:
         if self.renew():
             self._scheduler.later(self._interval, self._renew_and_repeat)
+
+    def _show_done(self) -> None:
+        with self._lock:
+            if not self._ended and not self.lost:
+                self._mark_done()
+
+    def _mark_done(self) -> None:  # noqa: B027 (processes of one host see the entry itself)
+        """Tell others that they can see what the work left. With the lock held. Raises nothing."""
 
     @abstractmethod
     def _beat(self) -> bool:

@@ -1,6 +1,6 @@
 """Leases between hosts: small objects in shared storage.
 
-    v1/leases/<key>      JSON: holder, fence, beat, interval
+    v1/leases/<key>      JSON: holder, fence, beat, interval; done, once others can see what the work left
 
 A lease is created on the condition that there is none. Each heartbeat and each takeover is written on the condition
 that the object is still the one that was seen. A file system cannot compare on writing, but it can decide who removes
@@ -36,9 +36,12 @@ class _LeaseRecord:
     holder: str
     beat: int
     interval: float
+    done: bool = False
 
     def encode(self) -> bytes:
         fields = {"holder": self.holder, "fence": 0, "beat": self.beat, "interval": self.interval}
+        if self.done:
+            fields["done"] = True
         return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -54,7 +57,7 @@ def _decode(data: bytes) -> _LeaseRecord | None:
     # Compared before it is converted: an int may be too large for a float. NaN fails every comparison.
     if not 0 <= interval <= 1e9 or not abs(beat) < 1 << 62:
         return None
-    return _LeaseRecord(holder, beat, min(float(interval), _LONGEST_INTERVAL))
+    return _LeaseRecord(holder, beat, min(float(interval), _LONGEST_INTERVAL), fields.get("done") is True)
 
 
 class StoreLeases:
@@ -96,7 +99,7 @@ class StoreLeases:
         record = _decode(blob.data)
         if record is None:
             return LeaseState(blob.version, self._interval)
-        return LeaseState(blob.version, record.interval, holder=process_in_words(record.holder))
+        return LeaseState(blob.version, record.interval, holder=process_in_words(record.holder), is_done=record.done)
 
     def take_over(self, key: str, seen: LeaseState) -> _StoreLease | None:
         """The lease of a dead holder, or None if it has changed since `seen`."""
@@ -149,6 +152,10 @@ class _StoreLease(HeldLease):
             return self._is_ours()
         self._record, self._version = record, written
         return True
+
+    def _mark_done(self) -> None:
+        self._record = replace(self._record, done=True)
+        self.lost = not self._beat()
 
     def _delete(self) -> None:
         if self.lost:

@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.05
 _PAUSE_GROWTH: Final = 1.5
+_EAGER_SECONDS: Final = 5.0
+"""What takes longer than this to compile may be seen two seconds late: a thousand hosts may be waiting for it."""
+_PATIENT_PAUSES: Final = (2.0, 2.2)
 _FAILED_LOOKS: Final = 3
 """After so many failures in a row to look at a lease, a waiting process does the work itself."""
 
@@ -56,6 +59,10 @@ waiting_budget: Final = WaitingBudget()
 """The budget of this process."""
 
 
+def _not_seen(key: str) -> bool:  # noqa: ARG001
+    return False
+
+
 def _visible_at_once(key: str, callback: Callable[[], None]) -> bool:  # noqa: ARG001
     callback()
     return True
@@ -69,7 +76,10 @@ class SingleFlight:
         when_visible: `when_visible(key, callback)` calls `callback` as soon as other processes can see the entry that
             the work left, and returns whether there is one (as `TieredStore.when_uploaded` does). The lease is held
             until then.
-        longest_pause: seconds between two looks at a lease, at most.
+        is_near: `is_near(key)` says, without a request, whether the entry is there. Without it, a waiting process looks
+            for the entry when the lease says that it is done, or is gone.
+        longest_pause: seconds between two looks at a lease, at most, in the first five seconds of a wait.
+        patient_pauses: the least and the most seconds between two looks after that.
         budget: shared by everything that waits in this process.
         clock: monotonic seconds.
         sleep: waits so many seconds.
@@ -82,7 +92,9 @@ class SingleFlight:
         leases: Leases,
         *,
         when_visible: Callable[[str, Callable[[], None]], bool] = _visible_at_once,
+        is_near: Callable[[str], bool] = _not_seen,
         longest_pause: float = 0.4,
+        patient_pauses: tuple[float, float] = _PATIENT_PAUSES,
         budget: WaitingBudget = waiting_budget,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -91,7 +103,9 @@ class SingleFlight:
     ) -> None:
         self._leases = leases
         self._when_visible = when_visible
+        self._is_near = is_near
         self._longest_pause = longest_pause
+        self._patient_pauses = patient_pauses
         self._budget = budget
         self._clock = clock
         self._sleep = sleep
@@ -228,11 +242,11 @@ class SingleFlight:
         started, said = self._clock(), False
         detector = LivenessDetector(clock=self._clock)
         pause = _FIRST_PAUSE
-        failed = looks = 0
+        failed = 0
         while (left := end - self._clock()) > 0:
-            self._sleep(min(left, pause * self._jitter(0.5, 1.0)))
+            eager = self._clock() - started < _EAGER_SECONDS
+            self._sleep(min(left, pause * self._jitter(0.5, 1.0) if eager else self._jitter(*self._patient_pauses)))
             pause = min(pause * _PAUSE_GROWTH, self._longest_pause)
-            looks += 1
             try:
                 state = self._leases.look(key)
                 dead = state is not None and detector.is_dead(state)
@@ -244,7 +258,7 @@ class SingleFlight:
                     continue
                 return None, None
             # The entry is visible before the lease is released, so without a lease one look at the entry decides.
-            found = lookup() if state is None or looks % 2 else None
+            found = lookup() if state is None or state.is_done or self._is_near(key) else None
             if found is not None or state is None:
                 return found, None
             if not said and not dead and self._clock() - started >= self._say_after:

@@ -36,7 +36,13 @@ class StoreSingleFlight:
             # With a grace period, as between hosts: without it, every process that gets the lease would have to look
             # once more, which behind a local tier is a request.
             leases_here = LocalLeases(directory, grace=1.0)
-            self._host = SingleFlight(leases_here, when_visible=self._visible_here, longest_pause=0.1)
+            self._host = SingleFlight(
+                leases_here,
+                when_visible=self._visible_here,
+                is_near=self._is_near,
+                longest_pause=0.1,
+                patient_pauses=(0.1, 0.2),
+            )
         self._near: Store | None = store
         self._between: SingleFlight | None = None
         if not isinstance(store, LocalStore):
@@ -104,8 +110,11 @@ class StoreSingleFlight:
 
     def _visible_here(self, key: str, callback: Callable[[], None]) -> bool:
         callback()
+        return self._near is None or self._is_near(key)
+
+    def _is_near(self, key: str) -> bool:
         try:
-            return self._near is None or self._near.contains(key)
+            return self._near is not None and self._near.contains(key)
         except StoreError:
             return False
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.bucket.layout import TEMPORARY, process_name
+from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.plan import EvictionPlan
 from ejcache.maintenance.policy import EvictionPolicy
@@ -85,7 +87,8 @@ class EvictionPass(Closing):
         policy: what may stay; None or an empty policy removes nothing.
         dry_run: change nothing, not even the usage journals.
         in_use_seconds: how long an entry of a shared cache counts as in use.
-        now: seconds since the epoch.
+        now: seconds since the epoch; by default, by the storage's clock, from which this host's may differ by a day, or
+            by this host's if the storage is not shared or this process may not write to it.
 
     Attributes:
         plan: the deletions, in order; it can be iterated as often as needed while the pass is open.
@@ -102,12 +105,12 @@ class EvictionPass(Closing):
         *,
         dry_run: bool = False,
         in_use_seconds: float = IN_USE_SECONDS,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
     ) -> None:
-        began = now()
         self._dry_run = dry_run
         if not dry_run and getattr(target, "read_only", False):
             raise StoreReadOnlyError(f"{getattr(target, 'url', 'the store')} is open for reading only")
+        began = _now(target) if now is None else now()
         self._scan = _scan_of(target, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
         try:
             policy = policy or EvictionPolicy()
@@ -187,15 +190,29 @@ def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str],
             report.gone += 1
 
 
-def _scan_of(target: Store | JaxEntries | Bucket, *, now: float, in_use_seconds: float, compacts: bool) -> Scan:
+def _objects_of(target: Store | JaxEntries | Bucket) -> Bucket | None:
+    """The objects of a shared cache, or None."""
     if isinstance(target, ScannedStore):
         target = target.shared
     if isinstance(target, SharedStore):
         target = target.bucket
-    if hasattr(target, "walk"):
-        objects = cast("Bucket", target)
+    return cast("Bucket", target) if hasattr(target, "walk") else None
+
+
+def _now(target: Store | JaxEntries | Bucket) -> float:
+    objects = _objects_of(target)
+    there = None
+    if objects is not None and not getattr(target, "read_only", False):
+        with suppress(StoreReadOnlyError, StoreForbiddenError):
+            there = objects.now(f"{TEMPORARY}{process_name()}")
+    return time.time() if there is None else there
+
+
+def _scan_of(target: Store | JaxEntries | Bucket, *, now: float, in_use_seconds: float, compacts: bool) -> Scan:
+    objects = _objects_of(target)
+    if objects is not None:
         return BucketScan(objects, now=now, in_use_seconds=in_use_seconds, compacts=compacts)
-    return Scan(target)
+    return Scan(cast("Store | JaxEntries", target))
 
 
 def run_pass(
@@ -204,7 +221,7 @@ def run_pass(
     *,
     dry_run: bool = False,
     in_use_seconds: float = IN_USE_SECONDS,
-    now: Callable[[], float] = time.time,
+    now: Callable[[], float] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> EvictionReport:
     """One whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ def compact(
     infos: Iterable[BlobInfo] | None = None,
     complete: bool = False,
     now: float | None = None,
+    in_use_since: float = math.inf,
 ) -> Compaction:
     """Merge all journals into the snapshot, delete them, and note their uses in `listing`.
 
@@ -156,6 +158,8 @@ def compact(
         infos: a listing of `USED`; by default it is listed now.
         complete: `listing` holds all entries, so that old uses of other keys are dropped.
         now: seconds since the epoch; uses after `now`, from a wrong clock, count as `now`.
+        in_use_since: what a journal names that the storage has had since then was in use when the journal was written,
+            whatever time the writer's clock showed.
 
     Raises:
         StoreError: the storage failed; no use is lost.
@@ -166,7 +170,7 @@ def compact(
     for _ in range(_TRIES):
         version, writable = _note_snapshot(objects, listing, now)
         listed = _journals(objects, infos)
-        intact = _note_journals(objects, listing, listed, now)
+        intact = _note_journals(objects, listing, listed, now, in_use_since)
         if not writable:
             return Compaction(left=len(listed))
         snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
@@ -179,20 +183,29 @@ def compact(
     raise StoreBusyError("other processes kept compacting the usage journals")
 
 
-def read_uses(objects: Bucket, listing: Listing, *, infos: Iterable[BlobInfo] | None = None) -> None:
+def read_uses(
+    objects: Bucket,
+    listing: Listing,
+    *,
+    infos: Iterable[BlobInfo] | None = None,
+    now: float | None = None,
+    in_use_since: float = math.inf,
+) -> None:
     """Note the uses of the snapshot and of all journals in `listing`, and change nothing else.
 
     Args:
         objects: where the journals are kept.
         listing: receives the uses.
         infos: a listing of `USED`; by default it is listed now.
+        now: as for `compact`.
+        in_use_since: as for `compact`.
 
     Raises:
         StoreError: the storage failed.
     """
-    now = time.time()
+    now = time.time() if now is None else now
     _note_snapshot(objects, listing, now)
-    _note_journals(objects, listing, _journals(objects, infos), now)
+    _note_journals(objects, listing, _journals(objects, infos), now, in_use_since)
 
 
 def _journals(objects: Bucket, infos: Iterable[BlobInfo] | None) -> list[BlobInfo]:
@@ -229,7 +242,9 @@ def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, 
     return found[0], True
 
 
-def _note_journals(objects: Bucket, listing: Listing, infos: list[BlobInfo], now: float) -> dict[str, bool]:
+def _note_journals(
+    objects: Bucket, listing: Listing, infos: list[BlobInfo], now: float, in_use_since: float
+) -> dict[str, bool]:
     """Note the uses of each journal that can be read in time; the others are left for the next pass.
 
     Returns:
@@ -237,9 +252,11 @@ def _note_journals(objects: Bucket, listing: Listing, infos: list[BlobInfo], now
     """
     intact: dict[str, bool] = {}
     deadline = time.monotonic() + _READING_SECONDS
+    least = {info.name: min(info.created, now) if info.created >= in_use_since else -math.inf for info in infos}
     for name, blob in _read_all(objects, infos, deadline):
         try:
-            listing.note_uses(decode_lines(blob.data, limit=journal_format.MAX_JOURNAL), now=now)
+            uses = decode_lines(blob.data, limit=journal_format.MAX_JOURNAL)
+            listing.note_uses(((key, max(at, least[name])) for key, at in uses), now=now)
             intact[name] = True
         except EntryVersionError:
             continue

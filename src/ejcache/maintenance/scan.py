@@ -100,7 +100,7 @@ class BucketScan(Scan):
 
     Args:
         objects: of the cache.
-        now: seconds since the epoch.
+        now: seconds since the epoch, by the storage's clock.
         in_use_seconds: an entry that was made or used within this time is in use.
         compacts: merge the usage journals into the snapshot; otherwise they are only read.
 
@@ -130,10 +130,17 @@ class BucketScan(Scan):
         self.pinned = frozenset(pinned)
         if compacts:
             with suppress(StoreBusyError):  # the uses are in the listing; the journals stay for the next pass
-                done = compact(objects, self._listing, infos=self._usage, complete=True, now=self._now)
+                done = compact(
+                    objects,
+                    self._listing,
+                    infos=self._usage,
+                    complete=True,
+                    now=self._now,
+                    in_use_since=self.in_use_since,
+                )
                 self.journals = done.journals
         else:
-            read_uses(objects, self._listing, infos=self._usage)
+            read_uses(objects, self._listing, infos=self._usage, now=self._now, in_use_since=self.in_use_since)
 
     def _listed(self, pinned: set[str]) -> Iterator[EntryInfo]:
         """The entries among all objects; the others are noted where they belong, and foreign names are ignored."""

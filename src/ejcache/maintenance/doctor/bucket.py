@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.layout import process_name
@@ -208,17 +207,13 @@ class _Checkup:
         return "a write whose condition does not hold is refused"
 
     def _clock(self) -> str | Check:
-        probe = f"{self.name}-clock"
         began = time.time()
-        self.bucket.write(probe, _PROBE)
+        there = self.bucket.now(f"{self.name}-clock")
         ended = time.time()
-        info = self.bucket.stat(probe)
-        with suppress(StoreError):  # the check of deletion reports it
-            self.bucket.delete(probe)
-        if info is None:
+        if there is None:
             return skipped("clock", "the storage does not say when an object was made")
         # Some storages give whole seconds.
-        skew = max(0.0, began - 1 - info.created, info.created - ended - 1)
+        skew = max(0.0, began - 1 - there, there - ended - 1)
         if skew > _SKEW:
             return warning(
                 "clock",

@@ -1,0 +1,197 @@
+"""Answers that no storage gives: without an end, compressed, nested, redirected, or with characters for a terminal."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from buckets import gcs_bucket
+from dead_ends import URLS, leads_to
+
+from ejcache.bucket.retry import RetryPolicy
+from ejcache.errors import StoreError, StoreUnavailableError
+
+MEGABYTE = 1 << 20
+
+
+def endless(handler):
+    """A body in chunks that never ends."""
+    handler.send_response(206)
+    handler.send_header("Content-Range", "bytes 0-99/100")
+    handler.send_header("X-Goog-Generation", "1")
+    handler.send_header("ETag", '"x"')
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    chunk = b"%x\r\n%s\r\n" % (MEGABYTE, bytes(MEGABYTE))
+    while True:
+        handler.wfile.write(chunk)
+
+
+def bomb(handler):
+    """3 MB that are 3 GB to a client that decompresses them."""
+    answer(handler, gzip.compress(bytes(64 * MEGABYTE)) * 48, {"Content-Encoding": "gzip"})
+
+
+def redirect(handler):
+    """Another place, which is asked for on no account."""
+    where = "/elsewhere"
+    if handler.path.startswith(where):
+        handler.server.followed = True
+    answer(handler, b"", {"Location": where}, status=302)
+
+
+def nested(handler):
+    """JSON that is deeper than Python's stack."""
+    answer(handler, b"[" * 200_000 + b"]" * 200_000, {"Content-Type": "application/json"})
+
+
+def repeating(handler):
+    """A page of a listing that names itself as the next one."""
+    item = {"name": "cache/v1/entries/aa/k", "size": "1", "timeCreated": "2026-01-01T00:00:00+00:00", "generation": "1"}
+    answer(handler, json.dumps({"items": [item], "nextPageToken": "again"}).encode())
+
+
+def rude(handler):
+    """An error whose words would clear the screen and forge a line of a log."""
+    words = "\x1b[2J\x1b]0;owned\x07no\nINFO all is well"
+    error = {"error": {"code": 400, "message": words, "errors": [{"reason": words, "message": words}]}}
+    answer(handler, json.dumps(error).encode(), status=400)
+
+
+def answer(handler, body, headers=None, *, status=200):
+    handler.send_response(status)
+    for name, value in {"X-Goog-Generation": "1", "ETag": '"x"', **(headers or {})}.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+@contextmanager
+def serving(reply):
+    """A server that gives every request this reply."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do(self):
+            try:
+                reply(self)
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
+        setattr(Handler, f"do_{method}", Handler.do)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.followed = False
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+PROGRAM = """
+import resource, sys, time
+from ejcache.errors import StoreError
+from ejcache.stores.opening import open_bucket
+
+bucket = open_bucket(sys.argv[1])
+bucket.breaker = None
+bucket._prepare(60)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+began = time.monotonic()
+try:
+    print(bucket.read("v1/entries/aa/k"))
+except StoreError as exc:
+    print(exc)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(time.monotonic() - began)
+"""
+
+
+@pytest.mark.parametrize("kind", ["gs", "s3"])
+@pytest.mark.parametrize("reply", [endless, bomb])
+def test_a_large_answer_is_not_taken(kind, reply, run_python):
+    """No more is read than was asked for, nothing is decompressed, and one sentence says so within the deadline."""
+    with serving(reply) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        finished = run_python(PROGRAM, URLS[kind], env=leads_to(kind, url))
+    said, kilobytes, seconds = finished.stdout.splitlines()
+    assert "answer is longer than" in said or "answer is encoded (gzip)" in said
+    assert int(kilobytes) < 100_000
+    assert float(seconds) < 10
+
+
+@pytest.fixture
+def asked():
+    """Asks a bucket on a server that gives one reply, and returns what its error says."""
+
+    def ask(reply, call):
+        with serving(reply) as server:
+            bucket = gcs_bucket(f"http://127.0.0.1:{server.server_port}", "cache")
+            bucket.breaker, bucket.policy = None, RetryPolicy(deadline=20)
+            try:
+                with pytest.raises(StoreError) as caught:
+                    call(bucket)
+            finally:
+                bucket.close()
+            assert not server.followed
+        assert str(caught.value).isprintable()
+        return str(caught.value)
+
+    return ask
+
+
+@pytest.mark.parametrize("call", [lambda bucket: bucket.read("k"), lambda bucket: list(bucket.walk(""))])
+def test_a_redirect_is_not_followed(asked, call):
+    """A login page's redirect is an error that names its place."""
+    assert "a redirect to /elsewhere" in asked(redirect, call)
+
+
+def test_nested_json(asked):
+    """An answer that is nested without end is one that no storage has written."""
+    assert "not one of Google Cloud Storage" in asked(nested, lambda bucket: bucket.stat("k"))
+
+
+def test_a_listing_that_begins_again(asked):
+    """A page that has been read before ends the listing with an error."""
+    assert "does not end" in asked(repeating, lambda bucket: list(bucket.walk("")))
+
+
+def test_words_for_a_terminal(asked):
+    """What a server says is shown in one line, without characters that a terminal or a log would interpret."""
+    said = asked(rude, lambda bucket: bucket.stat("k"))
+    assert "INFO all is well" in said
+
+
+def test_an_answer_that_was_damaged_on_its_way(server):
+    """An object whose answers are damaged is not to blame: it is read again, and stays where it is."""
+    from ejcache import entry
+    from ejcache.bucket.layout import entry_name
+    from ejcache.stores.shared.store import SharedStore
+
+    key = "jit_f-cpu-plain-" + "0" * 64
+    data = entry.encode(entry.Header(key=key), b"value" * 100)
+    bucket = gcs_bucket(server)
+    bucket.breaker = None
+    bucket.create(entry_name(key), data)
+    store = SharedStore(bucket)
+    server.add_fault("corrupt", method="GET", path="/download/", count=1)
+    assert store.get(key) == data
+    bucket.policy = RetryPolicy(deadline=0.5)
+    server.add_fault("corrupt", method="GET", path="/download/")
+    with pytest.raises(StoreUnavailableError, match="damaged on its way"):
+        store.get(key)
+    server.clear_faults()
+    assert store.get(key) == data
+    bucket.close()
