@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ PAGE = ROOT / "docs" / "key_pairs.md"
 HEAD = """\
 # Which programs have one key
 
-This page is made by `python tools/key_table.py` with JAX {jax} and jaxlib {jaxlib}; the pairs are those of
-`tests/support/key_pairs.py`, and `tests/keys/test_key_pairs.py` measures them with every JAX that is tested.
+This page is made by `python tools/key_table.py` with JAX {jax}, jaxlib {jaxlib}, {libtpu}; the
+pairs are those of `tests/support/key_pairs.py`, and `tests/keys/test_key_pairs.py` measures them with every JAX that
+is tested.
 
 JAX is asked to compile both programs of a pair, each in the process that the pair describes. What JAX hands to its
 cache gets two keys there: ejcache's, and that of JAX's own cache. A GPU, a TPU, Neuron and a plug-in are the CPU under
@@ -63,6 +65,14 @@ pairs above.
 """
 
 
+def libtpu() -> str:
+    """libtpu and its version, or that it is not installed: it adds to what differs for a TPU."""
+    try:
+        return f"libtpu {version('libtpu')}"
+    except PackageNotFoundError:
+        return "without libtpu"
+
+
 def page(measured: Sequence[Any]) -> str:
     """The page, from what `key_measuring.measure` found."""
     import jax
@@ -74,6 +84,7 @@ def page(measured: Sequence[Any]) -> str:
     head = HEAD.format(
         jax=jax.__version__,
         jaxlib=jaxlib.version.__version__,
+        libtpu=libtpu(),
         same=len(same),
         same_ours=sum(one.ours for one in same),
         same_theirs=sum(one.theirs for one in same),

@@ -143,6 +143,7 @@ def test_last_use_is_everybodys(bucket, cache):
     """`ls` shows the last use by any process, without a second listing."""
     with open_store(URL) as store:
         JournalWriter(store.bucket, lambda: {cache["jit_eval"]: 1_780_000_000.0}).write()
+    age(bucket)
     bucket.clear_requests()
     used = {row["name"]: row["last_used"] for row in ejcache("ls", "--dir", URL, "--json").json["entries"]}
     assert used["jit_eval"] == 1_780_000_000.0
@@ -167,6 +168,7 @@ def test_prune(bucket, cache):
     with open_store(URL) as store:
         used = {cache["jit_eval"]: 1_780_000_000.0, cache["jit_train"]: 1_770_000_000.0}
         JournalWriter(store.bucket, lambda: used).write()
+    age(bucket)
     dry = ejcache("prune", "--dir", URL, "--max-entries", "1", "--dry-run", "--json").json
     assert [item["key"] for item in dry["planned"]] == [cache["jit_init"], cache["jit_train"]]
     assert len([name for name in bucket.objects() if "/entries/" in name]) == 3
@@ -273,7 +275,7 @@ def test_a_policy_that_cannot_be_read(bucket, cache):
 def test_verify(bucket, cache):
     """Damaged entries are found, and quarantined with --fix."""
     name = f"a/{entry_name(cache['jit_train'])}"
-    bucket.api.buckets["bucket"].objects[name].data = b"garbage"
+    bucket.api.buckets["bucket"].objects[name].replace_data(b"garbage")
     said = ejcache("verify", "--dir", URL, "--json")
     assert (said.status, said.json["entries"]) == (1, 3)
     assert [finding["key"] for finding in said.json["findings"]] == [cache["jit_train"]]
@@ -338,7 +340,7 @@ def test_plain_jax_beside_ours(bucket, cache):
 def test_plain_jax_damaged(bucket):
     """An entry of plain JAX that JAX could not read is found, and removed with --fix."""
     keys = plain_jax(bucket, "jit_a", "jit_b")
-    bucket.api.buckets["bucket"].objects[f"a/{keys['jit_a']}-cache"].data = b"garbage"
+    bucket.api.buckets["bucket"].objects[f"a/{keys['jit_a']}-cache"].replace_data(b"garbage")
     assert ejcache("verify", "--dir", URL).status == 1
     assert ejcache("verify", "--dir", URL, "--fix").status == 0
     assert names_left(bucket) == {f"{keys['jit_b']}-cache", f"{keys['jit_b']}-atime"}
@@ -357,7 +359,9 @@ def test_many_entries(bucket):
         ("GET", "storage", "a/v1/"): 1 + 3,  # whether anything is there, and the listing
         ("GET", "storage", "a/"): 1,  # whether plain JAX has anything there
         ("GET", "download", ""): 2,  # the policy, and the snapshot of uses
-        ("POST", "upload", ""): 1,  # the snapshot
+        ("POST", "upload", ""): 1 + 1,  # the snapshot, and an object that shows the storage's clock
+        ("GET", "storage", ""): 1,  # when the storage made that object
+        ("DELETE", "storage", ""): 1,
         ("POST", "batch", ""): 15,
     }
 

@@ -35,7 +35,7 @@ def test_reference_is_up_to_date():
 def test_page_of_json_is_up_to_date():
     """docs/json.md names the fields, and their types, that commands print."""
     done = run_program([sys.executable, ROOT / "tools" / "json_reference.py", "--check"], check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr  # where libtpu is installed, it writes to stderr, too
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_what_is_damaged_stays(bucket, cache, tmp_path):
     assert {item["key"] for item in said.json["damaged"]} == {"foreign", "damaged"}
     assert held(URL).keys() == {key_text(name) for name in NAMES}
     (path,) = [name for name in bucket.api.buckets["bucket"].objects if "jit_eval" in name]
-    bucket.api.buckets["bucket"].objects[path].data = b"garbage"
+    bucket.api.buckets["bucket"].objects[path].replace_data(b"garbage")
     said = ejcache("pull", URL, "--dir", tmp_path / "other")
     assert said.status == 1
     assert "is damaged and was not copied" in said.err

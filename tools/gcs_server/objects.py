@@ -38,6 +38,12 @@ def timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
+def digests_of(data: bytes) -> tuple[str, str]:
+    """MD5 and CRC32C of an object, in base 64 as the API writes them."""
+    md5 = hashlib.md5(data, usedforsecurity=False).digest()
+    return base64.b64encode(md5).decode(), base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+
+
 @dataclass(slots=True)
 class Stored:
     """One live object."""
@@ -51,6 +57,10 @@ class Stored:
     md5: str
     crc32c: str
     metageneration: int = 1
+
+    def replace_data(self, data: bytes) -> None:
+        """Let the storage hold other bytes under the same generation, with their digests: damage at rest."""
+        self.data, self.md5, self.crc32c = data, *digests_of(data)
 
     def etag(self) -> str:
         return base64.b64encode(b"%d/%d" % (self.generation, self.metageneration)).decode()
@@ -113,10 +123,7 @@ class Bucket:
             self.throttle(name)
         self._last_generation = max(self._last_generation + 1, time.time_ns() // 1000)
         now = timestamp()
-        digests = {
-            "md5Hash": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
-            "crc32c": base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode(),
-        }
+        digests = dict(zip(("md5Hash", "crc32c"), digests_of(data), strict=True))
         for kind, digest in digests.items():
             if properties.get(kind, digest) != digest:
                 said = f'Provided {kind} hash "{properties[kind]}" doesn\'t match calculated hash "{digest}".'
