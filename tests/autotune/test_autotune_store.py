@@ -437,7 +437,7 @@ def test_a_bucket_serves_two_hosts(gcs, tmp_path):
 
 
 def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog):
-    """A layer that fails is left alone for a while, with one warning of it and one of its bucket, and the others serve."""
+    """A layer that fails is left alone for a while, with a warning of it and of its bucket, and the others serve."""
     bucket = gcs_bucket("http://127.0.0.1:9", "gone", deadline=0.5)
     bucket.breaker = CircuitBreaker(slow_seconds=0.0)
     documents = Documents(bucket)
