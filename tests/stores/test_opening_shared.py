@@ -136,6 +136,7 @@ def test_s3_without_s3fs(run_python):
 
 def test_other_file_systems():
     """What else fsspec can write to is opened through it, and says itself what it lacks."""
+    pytest.importorskip("adlfs")
     with open_store("abfs://container@account/x") as store, pytest.raises(StoreUnavailableError, match="credentials"):
         store.get("key")
     with pytest.raises(UsageError, match="names no host"):
