@@ -21,6 +21,7 @@ from ejcache.keys.key import is_side_key
 from ejcache.maintenance.plan import EvictionPlan
 from ejcache.maintenance.policy import EvictionPolicy
 from ejcache.maintenance.scan import IN_USE_SECONDS, BucketScan, Scan, ScannedStore
+from ejcache.stores.base import Clearable
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.lifecycle import Closing
 
@@ -114,6 +115,8 @@ class EvictionPass(Closing):
         self._scan = _scan_of(target, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
         try:
             policy = policy or EvictionPolicy()
+            every = policy.everything and policy.only is None and policy.name_glob is None
+            self._clearable = target if every and isinstance(target, Clearable) else None
             kept = replace(policy, keep=policy.keep | self._scan.pinned, keep_used_since=self._scan.in_use_since)
             self.plan = EvictionPlan(self._scan.entries(), now=began, policy=kept)
         except BaseException:
@@ -142,6 +145,9 @@ class EvictionPass(Closing):
         if self._dry_run:
             report.removed, report.freed = planned.entries, planned.size
             return report
+        if self._clearable is not None:
+            self._clear(self._clearable, report, advance)
+            return report
         report.left, report.left_size = report.entries, report.size
         self._delete(report, stopped, advance)
         if not stopped():
@@ -149,6 +155,16 @@ class EvictionPass(Closing):
         report.journals, report.swept = self._scan.journals, self._scan.swept
         log.debug("eviction pass: %s", report)
         return report
+
+    def _clear(self, store: Clearable, report: EvictionReport, advance: Callable[[], None]) -> None:
+        """Delete all entries at once, those too that were stored after the plan was made."""
+        found = [(not is_side_key(entry.key), entry.size) for entry in self._scan.entries()]
+        store.clear()
+        report.removed, report.freed = sum(is_entry for is_entry, _ in found), sum(size for _, size in found)
+        report.gone = max(0, report.planned - len(found))
+        report.left = report.left_size = 0
+        for _ in range(report.planned):
+            advance()
 
     def _delete(self, report: EvictionReport, stopped: Callable[[], bool], advance: Callable[[], None]) -> None:
         source = iter(self.plan)

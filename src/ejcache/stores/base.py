@@ -30,6 +30,7 @@ __all__ = [
     "BatchDeletable",
     "BatchReadable",
     "Checkable",
+    "Clearable",
     "EntryInfo",
     "FailureCounting",
     "Pinnable",
@@ -165,6 +166,14 @@ class BatchDeletable(Protocol):
 
     def delete_many(self, keys: Iterable[str]) -> Iterator[str]:
         """Delete the entries under `keys`, and yield the keys of those that were deleted."""
+
+
+@runtime_checkable
+class Clearable(Protocol):
+    """A store that removes all its entries in one step."""
+
+    def clear(self) -> None:
+        """Remove every entry, pinned ones too; counters and pins stay."""
 
 
 @runtime_checkable

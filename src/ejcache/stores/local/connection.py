@@ -19,9 +19,10 @@ from ejcache.util.log import log
 from ejcache.util.safe_files import UnsafeFileError, read_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["REBUILDS", "IndexConnection", "open_for_reading", "open_for_writing", "quarantine_index"]
+__all__ = ["REBUILDS", "IndexConnection", "open_for_reading", "open_for_writing", "quarantine_index", "start_over"]
 
 REBUILDS: Final = "local_rebuilds"
 """Counter: a damaged index was quarantined and a new one created."""
@@ -211,8 +212,17 @@ def quarantine_index(layout: Layout, generation: Path, *, options: IndexOptions,
     with exclusive(layout.lock, deadline=deadline):
         dead = _retire(layout, generation)
         if dead is not None:
-            _create(layout, options, instead_of=dead)
+            _create_instead_of(layout, options, dead)
     _quarantine(layout, dead)
+
+
+def start_over(
+    layout: Layout, *, options: IndexOptions, counters: Mapping[str, float], pins: Sequence[str], deadline: float
+) -> None:
+    """Delete every generation, and create a new one with these counters and pins in the room that this makes."""
+    with exclusive(layout.lock, deadline=deadline):
+        remove_trees(filter(None, [_retire(layout, generation) for generation in layout.generations()]))
+        _create(layout, options, counters=counters, pins=pins)
 
 
 def _open_locked(layout: Layout, options: IndexOptions, deadline: float) -> IndexConnection:
@@ -227,9 +237,9 @@ def _open_locked(layout: Layout, options: IndexOptions, deadline: float) -> Inde
             if found is not None:
                 return IndexConnection(generation, found, presence, alone=presence.is_only_one())
             dead = _retire(layout, generation)
-            _create(layout, options, instead_of=dead)
+            _create_instead_of(layout, options, dead)
             _quarantine(layout, dead)
-        generation = (layout.generations() or [_create(layout, options)])[0]
+        generation = (layout.generations() or [_create_instead_of(layout, options, None)])[0]
         return IndexConnection(generation, _attach(generation, presence, options, deadline), presence)
     except BaseException:
         presence.leave(clean=True)
@@ -310,21 +320,26 @@ def _check_header(path: Path) -> None:
         raise StoreReadOnlyError(f"{path} cannot be written by this user")
 
 
-def _create(layout: Layout, options: IndexOptions, *, instead_of: Path | None = None) -> Path:
+def _create_instead_of(layout: Layout, options: IndexOptions, dead: Path | None) -> Path:
     """A new generation, with the counters and pins of a damaged one as far as they can be read."""
-    from ejcache.stores.local.writer import create_index
-
     counters: dict[str, float] = {}
     pins: list[str] = []
-    if instead_of is not None:
+    if dead is not None:
         with contextlib.suppress(sqlite3.Error, UnicodeError):
-            _check_files(layout, instead_of)
-            old = EntryIndex(instead_of, mode="immutable")
+            _check_files(layout, dead)
+            old = EntryIndex(dead, mode="immutable")
             try:
                 counters, pins = old.counters(), old.pins()
             finally:
                 old.close()
         counters[REBUILDS] = counters.get(REBUILDS, 0) + 1
+    return _create(layout, options, counters=counters, pins=pins)
+
+
+def _create(layout: Layout, options: IndexOptions, *, counters: Mapping[str, float], pins: Sequence[str]) -> Path:
+    """A new generation without entries."""
+    from ejcache.stores.local.writer import create_index
+
     making = layout.fresh("new")
     making.mkdir(mode=0o700)
     (making / "tmp").mkdir(mode=0o700)

@@ -6,14 +6,15 @@
         local/
           format                   the number of this layout
           limit                    bytes that this cache may hold where nobody sets a limit; -1 for no limit
-          lock                     held while a store is opened, rebuilt or swept
+          lock                     held while a store is opened, rebuilt, cleared or swept
+          reserve                  bytes without meaning, deleted if a full disk has no room for a deletion
           present/<token>          one per process that has the store open for writing, locked while it lives
           g-<random>/              one generation: an index and its values
             cache.db               diskcache's, with -wal and -shm while it is open
             <hex>/<digest>-<random>.val
             tmp/<token>_<name>     a value that the process of that token is writing
           new-<random>/            a generation that is being created
-          dead-<random>/           a damaged generation that is being deleted
+          dead-<random>/           a damaged or cleared generation that is being deleted
         quarantine/                a bounded number of damaged entries and one damaged index, for inspection
 
 The name of a generation is never used twice. SQLite finds a write-ahead log by the name of its database. If a new
@@ -55,8 +56,10 @@ ENTRY_BYTES: Final = 8 * 2**10
 """An entry's share of the index, its directory entry, and the rounding of its file to blocks."""
 QUARANTINED_INDEX_BYTES: Final = 2 * 2**20
 """A damaged index larger than this is deleted, not quarantined."""
-FIXED_BYTES: Final = 2**19
-"""Directories, markers, and an index without entries."""
+RESERVE_BYTES: Final = 2**19
+"""A new index takes 320 kB while it is made, most of it for SQLite's log; the deletion of an entry takes 80 kB."""
+FIXED_BYTES: Final = 2**20
+"""Directories, markers, the reserve, and an index without entries."""
 QUARANTINED_ENTRIES: Final = 8
 QUARANTINED_BYTES: Final = 64 * 2**20
 
@@ -69,6 +72,8 @@ _NUMBER_BYTES: Final = 64
 _LARGEST_LIMIT: Final = 20 * 10**9
 _SHARE_OF_DISK: Final = 10
 """The limit of a cache is at most a tenth of its disk."""
+_RESERVES: Final = 16
+"""A disk that is smaller than so many reserves has none: entries need the room."""
 _NUMBER: Final = re.compile(r"-1|[0-9]{1,18}")
 _GENERATION: Final = re.compile(r"g-[0-9a-f]{16}")
 _LEFTOVER: Final = re.compile(r"(new|dead)-[0-9a-f]{16}")
@@ -118,6 +123,10 @@ class Layout(NamedTuple):
     @property
     def present(self) -> Path:
         return self.local / "present"
+
+    @property
+    def reserve(self) -> Path:
+        return self.local / "reserve"
 
     def check(self) -> bool:
         """Whether the directories of a store exist.
@@ -170,6 +179,26 @@ class Layout(NamedTuple):
         if self._format() is None:
             (self.local / "format").unlink(missing_ok=True)
             _write_once(self.local / "format", f"{FORMAT}\n")
+
+    def keep_reserve(self) -> None:
+        """Write the reserve if it is missing or incomplete, and the disk is large enough and has room for it."""
+        with contextlib.suppress(OSError):
+            if os.lstat(self.reserve).st_size >= RESERVE_BYTES:
+                return
+        try:
+            if shutil.disk_usage(self.local).total < _RESERVES * RESERVE_BYTES:
+                return
+            fd = os.open(self.reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as file:  # noqa: PTH123 (a descriptor)
+                # Random, because some file systems compress.
+                file.write(os.urandom(RESERVE_BYTES))
+        except OSError:
+            self.drop_reserve()
+
+    def drop_reserve(self) -> None:
+        """Delete the reserve, to make room."""
+        with contextlib.suppress(OSError):
+            self.reserve.unlink()
 
     def limit(self) -> int | None:
         """The bytes that this cache may hold where nobody sets a limit, -1 for no limit.

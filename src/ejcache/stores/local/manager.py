@@ -10,7 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.connection import IndexConnection, open_for_reading, open_for_writing, quarantine_index
+from ejcache.stores.local.connection import (
+    IndexConnection,
+    open_for_reading,
+    open_for_writing,
+    quarantine_index,
+    start_over,
+)
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, normalise_decode_errors, translate
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ThreadLock, pause
@@ -55,6 +61,7 @@ class ConnectionManager:
         self._generation: Path | None = None
         self._suspect: Path | None = None
         self._holders = 0
+        self._uses_reserve = False
         self._locked_for_fork = False
         self._forked = False
         _all.add(self)
@@ -135,6 +142,53 @@ class ConnectionManager:
             return done
 
         return self.run(change, make=make, write=True)
+
+    def free(self, action: _Action[T]) -> T | None:
+        """`change` for an action that deletes entries; on a full disk, in the room of the log and of the reserve."""
+
+        def free(connection: IndexConnection) -> T:
+            done = action(connection)
+            if self._uses_reserve:
+                with contextlib.suppress(sqlite3.OperationalError):
+                    connection.index.checkpoint()
+            return done
+
+        try:
+            return self.change(free)
+        except StoreError as exc:
+            if not is_full(exc):
+                raise
+        with self._exclusive(time.monotonic() + self._timeout):
+            # The last process that closes the index moves the log into it, and deletes the log.
+            self._release()
+            self._layout.drop_reserve()
+            self._uses_reserve = True
+        return self.change(free)
+
+    def start_over(self) -> None:
+        """Delete all entries at once; the counters and pins stay, if there is room for a new index.
+
+        Processes that have the old index open hold its room until they look at the store again.
+
+        Raises:
+            StoreError: the storage failed.
+        """
+        kept = self.run(lambda connection: (connection.index.counters(), connection.index.pins()))
+        if kept is None:
+            return
+        deadline = time.monotonic() + self._timeout
+        try:
+            with self._exclusive(deadline):
+                self._release()
+                self._layout.drop_reserve()
+                self._uses_reserve = True
+                counters, pins = kept
+                start_over(self._layout, options=self._options, counters=counters, pins=pins, deadline=deadline)
+        except StoreError as exc:
+            if not is_full(exc):
+                raise
+        except OSError as exc:
+            raise translate(exc, self._layout.root) from exc
 
     def note_use(self, connection: IndexConnection, key: str, when: float) -> None:
         """Have the time of a use written to the index, at once or a moment later together with that of others."""
@@ -254,6 +308,8 @@ class ConnectionManager:
         try:
             opened = open_for_writing(self._layout, options=self._options, deadline=deadline)
             self.read_only = opened is None
+            if opened is not None and not self._uses_reserve:
+                self._layout.keep_reserve()
         except StoreError as exc:
             if write or not is_full(exc):
                 raise
@@ -280,6 +336,9 @@ class ConnectionManager:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        if self._uses_reserve:
+            self._uses_reserve = False
+            self._layout.keep_reserve()
 
     def _exclusive(self, deadline: float) -> ThreadLock:
         return self._lock.until(deadline)

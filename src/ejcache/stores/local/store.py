@@ -217,7 +217,12 @@ class LocalStore(Store):
             good = row.trustworthy(key) and connection.index.values.present(row)
             return connection.index.remove(row) and good
 
-        return self._manager.change(delete) or False
+        return self._manager.free(delete) or False
+
+    def clear(self) -> None:
+        """Remove every entry, pinned ones too, at once. Works on a full disk."""
+        self._check_writable()
+        self._manager.start_over()
 
     def quarantine(self, key: str, data: bytes) -> bool:
         """Take the entry out of use if it still is exactly `data`, and keep a copy if there is room for it."""

@@ -1,0 +1,96 @@
+"""`ejcache prune` and `clear` on a disk without a free byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from small_disk import on_small_disk, why_no_small_disk
+
+from ejcache.stores.local.layout import RESERVE_BYTES
+
+pytestmark = pytest.mark.skipif(bool(why_no_small_disk()), reason=why_no_small_disk())
+
+SCRIPT = """
+import contextlib, json, os, random
+from cli_helpers import ejcache, key_text, put
+from ejcache.stores.local.store import LocalStore
+
+kind, beside, *command = sys.argv[1:]
+number, size = {"files": (60, 150_000), "rows": (600, 9_000)}[kind]
+keys = [key_text(f"jit_step{n:03}") for n in range(number)]
+with LocalStore("cache") as store:
+    for key in keys:
+        put(store, key, random.randbytes(size))
+    store.pin(keys[-1])
+    store.add_counters({"hits": 7})
+    assert store.get(keys[0]) is not None
+    length = len(store.peek(keys[0]))
+other = LocalStore("cache") if beside == "beside" else None
+with open("others", "wb", buffering=0) as file, contextlib.suppress(OSError):
+    while True:
+        file.write(b"x" * 4096)
+free = lambda: os.statvfs(".").f_bavail * os.statvfs(".").f_frsize
+assert free() == 0
+said = ejcache(*command, "--dir", "cache", "--json")
+if other is not None:
+    left = sorted(info.key for info in other.entries())
+    assert other.get(keys[1]) is None
+got = free()
+if other is not None:
+    other.close()
+with LocalStore("cache") as store:
+    left_now = sorted(info.key for info in store.entries())
+    assert other is None or left == left_now
+    assert store.check() == []
+    intact = all(len(store.peek(key)) == length for key in left_now)
+    counters, pins = store.counters(), store.pinned()
+os.unlink("others")
+with LocalStore("cache") as store:
+    again = store.put("after", b"a" * 100_000)
+reserve = os.stat("cache/v1/local/reserve").st_size
+print(json.dumps(dict(
+    status=said.status, report=json.loads(said.out), free=got, left=len(left_now), intact=intact, hits=counters["hits"],
+    pins=pins == keys[-1:], again=again, length=length, last=keys[-1] in left_now, reserve=reserve, err=said.err,
+)))
+"""
+ROUNDING = RESERVE_BYTES + 100_000
+"""The log, the index of the log, and the reserve."""
+
+
+def run(tmp_path, kind, beside, *command):
+    result = json.loads(on_small_disk(tmp_path, SCRIPT, kind, beside, *command))
+    assert (result["status"], result["err"]) == (0, "")
+    assert (result["intact"], result["hits"], result["pins"], result["again"]) == (True, 7, True, True)
+    assert result["reserve"] == RESERVE_BYTES
+    return result
+
+
+@pytest.mark.parametrize("beside", ["alone", "beside"])
+@pytest.mark.parametrize(("kind", "number"), [("files", 60), ("rows", 600)])
+class TestFullDisk:
+    """Values in files and in rows of the index, while another process has the cache open or not."""
+
+    def test_prune(self, tmp_path, kind, number, beside):
+        """`prune --max-size` leaves what the limit allows and the pinned entry, and frees the bytes that it names."""
+        result = run(tmp_path, kind, beside, "prune", "--max-size", "2MB")
+        report = result["report"]
+        assert report["left_entries"] == result["left"] == 2_000_000 // result["length"]
+        assert report["removed_entries"] == number - result["left"]
+        assert report["removed_size"] == report["removed_entries"] * result["length"]
+        assert result["free"] >= report["removed_size"] - ROUNDING
+        assert result["last"]
+
+    def test_clear(self, tmp_path, kind, number, beside):
+        """`clear` removes all, and keeps the counters and the pins."""
+        result = run(tmp_path, kind, beside, "clear", "--yes")
+        report = result["report"]
+        assert (result["left"], report["removed_entries"]) == (0, number)
+        assert report["removed_size"] == number * result["length"]
+        assert result["free"] >= report["removed_size"] - ROUNDING
+
+    def test_clear_one(self, tmp_path, kind, number, beside):
+        """`clear KEY` removes the entry that it names."""
+        result = run(tmp_path, kind, beside, "clear", "jit_step001")
+        assert (result["left"], result["report"]["removed_entries"]) == (number - 1, 1)
+        assert result["report"]["removed_size"] == result["length"]
