@@ -21,7 +21,7 @@ from ejcache.stores.local.store import LocalStore
 from ejcache.stores.local_tier import find_local_tier
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
-from ejcache.stores.opening import open_store
+from ejcache.stores.opening import open_bucket, open_store
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
 from ejcache.util.log import forget_warnings
@@ -141,6 +141,40 @@ def test_other_file_systems():
         store.get("key")
     with pytest.raises(UsageError, match="names no host"):
         open_store("abfs://")
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "oci", "sftp", "webdav"])
+def test_schemes_without_a_test(scheme, caplog, monkeypatch):
+    """They are refused in one sentence that names the setting and what is supported; with it, that is said once."""
+    url = f"{scheme}://host/x"
+    with pytest.raises(
+        UsageError, match=rf"tested with {scheme}://; EJCACHE_UNTESTED_SCHEMES=1 .*gs://.*s3://.*abfs://"
+    ):
+        open_store(url)
+    monkeypatch.setenv("EJCACHE_UNTESTED_SCHEMES", "1")
+    for _ in range(2):
+        open_bucket(url, prepare=False).close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"ejcache: EJCACHE_UNTESTED_SCHEMES is set: ejcache is not tested with {scheme}://"
+    ]
+
+
+def test_a_namespace_is_no_credential():
+    """Oracle's URLs name a bucket and its namespace."""
+    assert Location.parse("oci://bucket@namespace/x").bucket == "bucket@namespace"
+
+
+def test_a_program_goes_on_without_a_cache_of_a_scheme_without_a_test(run_python, tmp_path):
+    """A job that names such storage compiles, and says why it does without, once."""
+    said = run_python(
+        """
+        import jax, ejcache
+        ejcache.enable()
+        assert [float(jax.jit(lambda x: x + n)(1.0)) for n in range(3)] == [1.0, 2.0, 3.0]
+        """,
+        env={"JAX_COMPILATION_CACHE_DIR": "hdfs://host/x", "EJCACHE_LOCAL_DIR": str(tmp_path)},
+    )
+    assert said.stderr.count("EJCACHE_UNTESTED_SCHEMES=1") == 1, said.stderr
 
 
 def test_network_file_system(network):

@@ -292,6 +292,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "use a local cache directory even if other users own it or can write to it; they can then run code as you",
     ),
     _variable(
+        "untested_schemes",
+        "EJCACHE_UNTESTED_SCHEMES",
+        read.boolean,
+        False,
+        YES_NO,
+        "use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://",
+    ),
+    _variable(
         "check_one_in",
         "EJCACHE_CHECK_ONE_IN",
         read.integer,

@@ -86,6 +86,8 @@ class SettingOptions(TypedDict, total=False):
     """Store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`."""
     trust_dir: bool
     """Use a local cache directory even if other users own it or can write to it; they can then run code as you."""
+    untested_schemes: bool
+    """Use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://."""
     check_one_in: int
     """Compile one hit in N again and compare; an entry proven wrong is quarantined."""
     preload: bool
@@ -162,6 +164,7 @@ class SettingValues:
     wait_seconds: float
     keep_module_text: bool
     trust_dir: bool
+    untested_schemes: bool
     check_one_in: int
     preload: bool
     preload_memory: int

@@ -15,7 +15,8 @@ __all__ = ["ACCEPTED_URL", "Location", "LocationKind", "display_url"]
 
 ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
-    "a URL of another file system that fsspec can write to, such as abfs:// or sftp://, or memory://name"
+    "az://container/prefix or abfs://container/prefix, memory://name, or with EJCACHE_UNTESTED_SCHEMES=1 a URL of "
+    "another file system that fsspec can write to"
 )
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
@@ -38,12 +39,16 @@ _BUCKETS: Final = {"gs": ("gs", LocationKind.GCS), "gcs": ("gs", LocationKind.GC
     "s3a": ("s3", LocationKind.S3),
 }
 """For each spelling of a scheme: the one that is used in messages and digests, and its kind."""
-_NAMES_ACCOUNT: Final = frozenset({"abfs", "abfss", "adl", "az", "ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
+_NAMES_ACCOUNT: Final = frozenset(
+    {"abfs", "abfss", "adl", "az", "ftp", "hdfs", "oci", "ocilake", "sftp", "smb", "ssh", "webhdfs"}
+)
 """Protocols whose URLs name a container or a user before an `@`; for the others that part can only be a credential."""
 _OTHERS: Final = _NAMES_ACCOUNT | {
-    "arrow_hdfs", "dbfs", "gdrive", "hf", "lakefs", "oci", "ocilake", "oss", "tos", "webdav",
+    "arrow_hdfs", "dbfs", "gdrive", "hf", "lakefs", "oss", "tos", "webdav",
 }  # fmt: skip
 """Protocols of fsspec's known implementations that can be written to. Asking fsspec would cost its import."""
+_TESTED: Final = frozenset({"abfs", "abfss", "az"})
+"""Those of the others that the tests have a real server for."""
 _CREDENTIALS: Final = {
     "gs": "a file that EASYDEL_GCS_CLIENT or GOOGLE_APPLICATION_CREDENTIALS names",
     "s3": "the AWS_* variables, ~/.aws/credentials or an instance role",
@@ -69,6 +74,11 @@ class Location(NamedTuple):
 
     def __str__(self) -> str:
         return self.url
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether ejcache is tested with this kind of storage; storage that is not is used if the settings say so."""
+        return self.kind is not LocationKind.FSSPEC or self.url.partition(":")[0] in _TESTED
 
     @classmethod
     def parse(cls, url: object) -> Location:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache._tuples import NamedTuple
-from ejcache.errors import NotAStoreError, StoreUnavailableError
+from ejcache.errors import NotAStoreError, StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.filesystems import detect_shared_storage
 from ejcache.stores.location import Location, LocationKind
+from ejcache.util.log import warn_once
 from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ def open_store(
 
     Args:
         url: a directory (relative to the working directory now; `~` and `~user` are expanded), `file:///directory`,
-            `gs://bucket/prefix`, `s3://bucket/prefix`, another URL that fsspec can write to, or `memory://name`, which
-            all who open that name in this process share. A directory on a network file system, or one that a host
-            that has it on one has written to, is shared between hosts without locks, as a bucket is.
+            `gs://bucket/prefix`, `s3://bucket/prefix`, `az://container/prefix`, `abfs://container/prefix`, or
+            `memory://name`, which all who open that name in this process share. With EJCACHE_UNTESTED_SCHEMES=1, also
+            another URL that fsspec can write to. A directory on a network file system, or one that a host that has it
+            on one has written to, is shared between hosts without locks, as a bucket is.
         max_size: limit for the bytes of all entries, as a number or such as "10GB"; -1 for no limit. On shared storage
             a `put` only refuses an entry that is larger than the limit; maintenance keeps the sum below it. None: the
             limit that was written down when a local store was made, no limit for others.
@@ -56,7 +58,8 @@ def open_store(
             they are evicted first.
 
     Raises:
-        UsageError: the URL or the size cannot be understood; nothing was made.
+        UsageError: the URL or the size cannot be understood, or the URL needs EJCACHE_UNTESTED_SCHEMES; nothing was
+            made.
         StoreError: the store cannot be opened.
     """
     given = None if max_size is None else parse_size(max_size, setting="max_size", unlimited=True)
@@ -127,9 +130,21 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
         from ejcache.bucket.s3 import S3Bucket
 
         return S3Bucket(location.bucket, location.prefix, policy=policy)
+    if not location.is_tested:
+        _check_untested(location, now)
     from ejcache.bucket.fsspec_bucket import FsspecBucket
 
     return FsspecBucket(location.url, policy=policy)
+
+
+def _check_untested(location: Location, settings: Settings) -> None:
+    scheme = f"{location.url.partition('://')[0]}://"
+    if not settings.untested_schemes:
+        raise UsageError(
+            f"{location} is not opened, because ejcache is not tested with {scheme}; EJCACHE_UNTESTED_SCHEMES=1 opens "
+            "it all the same, and gs://, s3://, az://, abfs://, mounted directories and memory:// are supported"
+        )
+    warn_once(("untested", scheme), "ejcache: EJCACHE_UNTESTED_SCHEMES is set: ejcache is not tested with %s", scheme)
 
 
 class CacheContents(NamedTuple):
