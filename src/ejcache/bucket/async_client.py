@@ -6,8 +6,7 @@ methods, and its requests, which have no timeouts, are bounded here.
 It is made in another thread, at the first request or when the bucket is prepared: its library is imported, which takes
 half a second on an idle machine and much more while many processes start, and credentials are looked for, in files and
 on the network. An operation waits for that before its own deadline begins, so that a slow import is not taken for slow
-storage. An import is waited for in any case: a disk may be slow. After that, the operation waits as long as processor
-time is used: a busy machine is slow, and a search for credentials on a network that does not answer is idle.
+storage. The import may take a minute: a disk may be slow. After it, the search for credentials has its own deadline.
 
 No client is made while the interpreter ends: a program that is ending can start no thread, and its executors refuse
 work, so that most libraries would wait for ever. A client that exists goes on: the loop has a thread of ours, and what
@@ -19,14 +18,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import math
-import os
 import threading
 import time
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ejcache.bucket.retry import TransientError
@@ -44,8 +41,6 @@ T = TypeVar("T")
 
 _GRACE: Final = 0.5
 _CLOSING: Final = 1.0
-_PROGRESS: Final = 0.05
-"""Seconds of processor time. The retries of a search on a network that does not answer take less."""
 
 
 class AsyncClient:
@@ -56,7 +51,7 @@ class AsyncClient:
         load: imports the library; called in another thread.
         make: `make(loop)` makes the file system and all that its first request would make; called in the same thread.
         finish: closes its connections; called on its loop.
-        idle_seconds: operations wait for `make` until it has made no progress for so long,
+        make_seconds: operations wait for `make` for so long,
         most_seconds: and for both until this long after their beginning.
     """
 
@@ -67,14 +62,14 @@ class AsyncClient:
         load: Callable[[], object],
         make: Callable[[asyncio.AbstractEventLoop], Any],
         finish: Callable[[Any], Awaitable[None]],
-        idle_seconds: float = 5.0,
+        make_seconds: float = 5.0,
         most_seconds: float = 60.0,
     ) -> None:
         self._what = what
         self._load = load
         self._make = make
         self._finish = finish
-        self._idle_seconds = idle_seconds
+        self._make_seconds = make_seconds
         self._most_seconds = most_seconds
         self._made: _Making | None = None
         self._closer: weakref.finalize[[Any, Any], AsyncClient] | None = None
@@ -107,11 +102,11 @@ class AsyncClient:
         """Whether the file system was made, or is being made."""
         return self._made is not None
 
-    def file_system(self, idle_seconds: float = math.inf) -> Any:
+    def file_system(self, make_seconds: float = math.inf) -> Any:
         """The file system.
 
         Args:
-            idle_seconds: of this client, if that is less.
+            make_seconds: of this client, if that is less.
 
         Raises:
             StoreNotAskedError: it is still being made, and is not waited for any longer, or the program is ending.
@@ -120,7 +115,7 @@ class AsyncClient:
         making = self.start()
         if making is None:
             raise StoreNotAskedError(f"{self._what} was not asked: the program is ending, and has made no client")
-        if not making.wait(min(idle_seconds, self._idle_seconds), self._most_seconds):
+        if not making.wait(min(make_seconds, self._make_seconds), self._most_seconds):
             raise StoreNotAskedError(
                 f"{self._what} was not asked: after {time.monotonic() - making.started:.0f} s its library is still "
                 f"loading, or its credentials were not found"
@@ -169,7 +164,7 @@ class AsyncClient:
 
 
 class _Making:
-    """A file system that another thread is making, and whether that is worth waiting for."""
+    """A file system that another thread is making."""
 
     def __init__(
         self,
@@ -177,45 +172,26 @@ class _Making:
         make: Callable[[asyncio.AbstractEventLoop], Any],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.started = self._moved_at = time.monotonic()
-        self._used = 0.0
-        self._thread = 0
-        self._is_loaded = False
-        self._is_given_up = False
+        self.started = time.monotonic()
+        self._loaded_at: Future[float] = Future()
         self.future: Future[Any] = submit(lambda: self._run(load, make, loop))
 
     def _run(self, load: Callable[[], object], make: Callable[[asyncio.AbstractEventLoop], Any], loop: Any) -> Any:
         load()
-        self._moved_at = time.monotonic()
-        self._thread = threading.get_native_id()
-        self._is_loaded = True
+        self._loaded_at.set_result(time.monotonic())
         return make(loop)
 
-    def wait(self, idle_seconds: float, most_seconds: float) -> bool:
-        """Whether it is made, or failed, in time; after that, no caller waits again."""
-        while not (self.future.done() or self._is_given_up):
-            futures_wait([self.future], min(0.5, idle_seconds))
-            now = time.monotonic()
-            self._is_given_up = now - self.started >= most_seconds or self._is_idle(now, idle_seconds)
+    def wait(self, make_seconds: float, most_seconds: float) -> bool:
+        """Whether it is made, or failed, in time; both times count from its beginning, so later callers wait less."""
+        last = self.started + most_seconds
+        futures_wait([self.future, self._loaded_at], _until(last), FIRST_COMPLETED)
+        if self._loaded_at.done():
+            futures_wait([self.future], _until(min(last, self._loaded_at.result() + make_seconds)))
         return self.future.done()
 
-    def _is_idle(self, now: float, seconds: float) -> bool:
-        if not self._is_loaded:
-            return False
-        used = _processor_seconds(self._thread) + _processor_seconds(_loop.thread)
-        if used - self._used >= _PROGRESS:
-            self._moved_at, self._used = now, used
-        return now - self._moved_at >= seconds
 
-
-def _processor_seconds(thread: int) -> float:
-    """Processor time of a thread; 0.0 where the system has no /proc."""
-    try:
-        text = Path(f"/proc/self/task/{thread}/stat").read_text()
-        user, system = text.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
-        return 0.0
+def _until(moment: float) -> float:
+    return max(0.0, moment - time.monotonic())
 
 
 _clients: Final[weakref.WeakSet[AsyncClient]] = weakref.WeakSet()
@@ -253,7 +229,7 @@ def _close_file_system(fs: Any, finish: Callable[[Any], Awaitable[None]]) -> Non
     coroutine = close()
     try:
         future = asyncio.run_coroutine_threadsafe(coroutine, _loop.current)
-        if threading.get_native_id() != _loop.thread:
+        if threading.get_ident() != _loop.thread:
             future.result(_CLOSING)
     except (TimeoutError, RuntimeError):
         coroutine.close()
@@ -289,7 +265,7 @@ class _Loop:
 
     Attributes:
         current: the loop; None before `get` has made it.
-        thread: the system's number of the thread; 0 before it runs.
+        thread: the number of the thread; 0 before it runs.
     """
 
     def __init__(self) -> None:
@@ -316,7 +292,7 @@ class _Loop:
             return cast("asyncio.AbstractEventLoop | None", self.current)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.thread = threading.get_native_id()
+        self.thread = threading.get_ident()
         loop.run_forever()
 
 

@@ -330,11 +330,11 @@ class Bucket(ABC):
             return operation()
         return self.breaker.call(self.url, operation, prepare=self._prepare, probe=lambda: self.stat("ejcache-probe"))
 
-    def _prepare(self, idle_seconds: float) -> None:  # noqa: B027  # not every storage has a client
+    def _prepare(self, make_seconds: float) -> None:  # noqa: B027  # not every storage has a client
         """Wait until the client can send requests; this time does not count as the storage's.
 
         Args:
-            idle_seconds: a client that makes no progress for so long is not waited for.
+            make_seconds: a client that takes longer, after its library's import, is not waited for.
 
         Raises:
             StoreNotAskedError: it is not ready yet, or the program is ending and has made none.

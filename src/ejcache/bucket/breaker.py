@@ -152,8 +152,8 @@ class CircuitBreaker:
             function: asks the storage.
             probe: asks the storage something cheap; called in another thread, when a call was refused and the
                 cool-down has passed.
-            prepare: `prepare(idle_seconds)` waits until the client can ask, or makes no progress for so long. Its time
-                does not make a failure slow. Without it, `function` may do without the storage.
+            prepare: `prepare(make_seconds)` waits until the client can send requests, so long at most. Its time does
+                not make a failure slow. Without it, `function` may do without the storage.
 
         Raises:
             StoreNotAskedError: the breaker is open, or the client is not ready.

@@ -54,8 +54,8 @@ class ClientBucket(Bucket):
         """Close the connections; the next use opens them again."""
         self._client.close()
 
-    def _prepare(self, idle_seconds: float) -> None:
-        self._client.file_system(idle_seconds)
+    def _prepare(self, make_seconds: float) -> None:
+        self._client.file_system(make_seconds)
 
     @abstractmethod
     def _load(self) -> Any:
