@@ -162,9 +162,9 @@ def test_when_all_fail_the_next_start_tries_none(tmp_path, caplog):
 def test_failures_never_replace_a_choice_that_works():
     """A process in which all candidates fail does not take another process's configuration away."""
     good = Record(key(), {"n": 1}, candidates=(Candidate({"n": 1}),), created=1.0)
-    bad = Record(key(), {"n": 2}, candidates=(Candidate({"n": 2}, Status.FAILED, error="no"),), created=2.0)
-    assert merged(good, bad).configuration == {"n": 1}
-    assert merged(bad, good).configuration == {"n": 1}
+    bad = (Candidate({"n": 1}, Status.FAILED, error="no", measured=2.0), Candidate({"n": 2}, Status.FAILED, error="no"))
+    worst = Record(key(), {"n": 2}, candidates=bad, measurement={"failed": True}, created=2.0)
+    assert merged(good, worst) == merged(worst, good) == good
 
 
 def test_transient_failures_expire():

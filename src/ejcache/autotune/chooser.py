@@ -26,7 +26,7 @@ from ejcache.autotune.policy import current_policy, overlaid
 from ejcache.autotune.recording import collected, note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, to_json
 from ejcache.autotune.records.key import differences
-from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, space_digest
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source
 from ejcache.autotune.records.store import Found, default_store
 from ejcache.autotune.trace_context import evaluates_shapes
 from ejcache.errors import EjcacheError
@@ -227,8 +227,8 @@ class Chooser:
 
     def _stored(self, request: ChoiceRequest, policy: Policy, state: _KeyState) -> Choice | None:
         for found in self._found(request):
-            failed = found.source in _MEASURED and not found.record.works
-            choice = None if failed else self._usable(request, found)
+            failed = found.source in _MEASURED and found.record.failed
+            choice = self._usable(request, found) if found.record.works or found.source not in _MEASURED else None
             unusable = choice is None and not failed and found.source in _MEASURED | {Source.PINNED}
             # The record still has the times of its other candidates, so only the choice or new candidates are missing.
             retune = policy.on_miss == "autotune" and (
@@ -264,7 +264,7 @@ class Chooser:
         stored = [to_json(candidate) for candidate in request.candidates()]
         if request.heuristic is not None:
             stored.append(to_json(request.heuristic()))
-        if record.measurement.get("space") == space_digest(stored):
+        if record.covers(stored):
             # The same configurations as then. Those without a time were left out: the search or the budget ended.
             return False
         return any(record.candidate(candidate) is None for candidate in stored)

@@ -330,11 +330,13 @@ class Autotuned(Generic[P, R]):
             UsageError: all candidates fail.
         """
         call = self.bound(args, kwargs)
+        store = self.chooser().store
+        store.find(call.key)  # what is found now is replaced
         record = call.measured()
         if not record.works:
             raise UsageError(f"no configuration of {self.name} works for {call.key.text}: {record.failures()}")
         if not call.unhashable:
-            self.chooser().store.publish(record)
+            store.publish(record)
         self.forget()
         return record
 

@@ -119,7 +119,9 @@ class PersistentCache(Generic[Cfg]):
             provenance = {EJKERNEL_KEY: text, EJKERNEL_FILE: f"{self.opname}.json"}
             record = Record(key, plain, Source.IMPORTED, provenance=provenance, created=time.time())
             try:
-                self.store.publish(record)
+                held = self.store.find(key)
+                if held is None or not record.repeats(held.record):
+                    self.store.publish(record)
             except EjcacheError as exc:
                 warn_once(f"{self.opname} publish", "a configuration of %s is not kept: %s", self.opname, exc)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.ejkernel.files import MAX_FILE_BYTES, OperationFile, file_key, key_of_file, parsed_file
-from ejcache.autotune.records.record import Record, Source
+from ejcache.autotune.records.record import Record, Source, dated_after
 from ejcache.errors import StoreError, StoreReadOnlyError
 
 if TYPE_CHECKING:
@@ -25,8 +25,13 @@ EJKERNEL_FILE: Final = "ejkernel_file"
 """In a record's provenance: the key and the file in which ejkernel looks for it, if that key is unambiguous."""
 
 
-def merge(records: Iterable[Record], target: RecordLayer) -> Counter[str]:
+def merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = False) -> Counter[str]:
     """Publish records in a layer, each merged with an existing one of its key.
+
+    Args:
+        records: what to publish.
+        target: the layer.
+        imported: a person takes the records from files now, so they replace what was imported earlier.
 
     Returns:
         How many records were `new`, `changed`, `same`, and `failed`.
@@ -38,6 +43,11 @@ def merge(records: Iterable[Record], target: RecordLayer) -> Counter[str]:
         raise StoreReadOnlyError(f"{target.documents.url} cannot be written")
     outcome: Counter[str] = Counter()
     for record in records:
+        if imported and (held := target.read(record.key)) is not None:
+            if record.repeats(held):
+                outcome["same"] += 1
+                continue
+            record = dated_after(record, [held])  # noqa: PLW2901
         before = target.documents.read(record.key.path)
         if not target.publish(record):
             outcome["failed"] += 1

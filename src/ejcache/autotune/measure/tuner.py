@@ -24,6 +24,7 @@ from ejcache.autotune.measure.statistics import timing
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
     NO_CONFIGURATION,
+    SPACE,
     Candidate,
     Record,
     Source,
@@ -200,7 +201,7 @@ def _record(
             "warmup": bench.tuner.warmup,
             "seed": bench.tuner.seed,
             **_timer_evidence(bench),
-            "space": space_digest(trial.stored for trial in trials),
+            SPACE: space_digest(trial.stored for trial in trials),
             "measured": sum(trial.known is None and trial.tried for trial in trials),
             **evidence,
         },

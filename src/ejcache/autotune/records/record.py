@@ -32,11 +32,13 @@ __all__ = [
     "NO_CONFIGURATION",
     "RETRY_SECONDS",
     "SCHEMA",
+    "SPACE",
     "Candidate",
     "Record",
     "Source",
     "Status",
     "Timing",
+    "dated_after",
     "decode_record",
     "encode_record",
     "fastest_first",
@@ -54,6 +56,14 @@ CODE: Final = "code"
 
 RETRY_SECONDS: Final = 86_400.0
 """A candidate whose failure was transient is tried again after this time."""
+
+SPACE: Final = "space"
+"""Where the measurement of a record has the digest of the configurations among which it chose."""
+
+_SPACES: Final = "spaces"
+"""The same for all records that were merged, as a list."""
+
+_MOST_SPACES: Final = 16
 
 NO_CONFIGURATION: Final = object()
 """Says that no configuration was given. None can be a configuration."""
@@ -146,7 +156,8 @@ class Candidate:
         """Whether the candidate may be tried again at `now`, in seconds since the epoch, because it could work then."""
         # Records of earlier versions do not say what was transient. A time-out always may have been.
         may_work = self.transient or self.status is Status.TIMEOUT
-        return may_work and now - self.measured > RETRY_SECONDS
+        # A date in the future is of a clock that was ahead, so the failure may be of any age.
+        return may_work and not 0 <= now - self.measured <= RETRY_SECONDS
 
     @property
     def digest(self) -> str:
@@ -179,9 +190,19 @@ class Record:
     created: float = 0.0
 
     @property
+    def failed(self) -> bool:
+        """Whether all candidates failed when the record was made. Its configuration is then the default."""
+        return self.source is not Source.PINNED and bool(self.measurement.get("failed"))
+
+    @property
     def works(self) -> bool:
-        """Whether the configuration may be used: not all candidates failed."""
-        return not self.candidates or any(candidate.status is Status.OK for candidate in self.candidates)
+        """Whether the configuration may be used: a candidate worked, and this one is not known to fail."""
+        if self.source is Source.PINNED or not self.candidates:
+            return True
+        chosen = self.candidate(self.configuration)
+        if chosen is None:
+            return not self.failed and any(candidate.status is Status.OK for candidate in self.candidates)
+        return chosen.status is Status.OK
 
     @property
     def unsure(self) -> str:
@@ -194,33 +215,86 @@ class Record:
         said = [f"{item.digest}: {item.error or item.status.value}" for item in failed[:3]]
         return "; ".join([*said, f"and {len(failed) - 3} more"] if len(failed) > 3 else said)
 
+    def repeats(self, held: Record) -> bool:
+        """Whether `held` says all that this record says: the same choice, from the same kind of source."""
+        same = canonical_json(self.configuration) == canonical_json(held.configuration)
+        return same and not self.candidates and self.source is held.source
+
+    def covers(self, stored: Iterable[Any]) -> bool:
+        """Whether exactly these configurations (JSON values) were measured together, in this or a merged record."""
+        return space_digest(stored) in _spaces(self)
+
     def candidate(self, configuration: Any) -> Candidate | None:
         """The candidate with this configuration (a JSON value), or None."""
         wanted = canonical_json(configuration)
         return next((candidate for candidate in self.candidates if candidate.digest == wanted), None)
 
 
-def merged(old: Record, new: Record) -> Record:
-    """The record that replaces `old` when `new` is published: the stronger or newer choice, and all candidates."""
-    winner = old if old.source.rank < new.source.rank else new
-    says_nothing_new = not new.candidates and canonical_json(old.configuration) == canonical_json(new.configuration)
-    if old.source.rank == new.source.rank:
-        if old.created > new.created or says_nothing_new:
-            winner = old
-        if old.works is not new.works:
-            # A process in which all candidates fail takes no other process's configuration away.
-            winner = old if old.works else new
-    known = {candidate.digest: candidate for candidate in old.candidates}
-    for candidate in new.candidates:
-        held = known.get(candidate.digest)
-        if held is None or candidate.measured >= held.measured:
-            known[candidate.digest] = candidate
-    return replace(winner, candidates=fastest_first(known.values()))
+def merged(one: Record, other: Record) -> Record:
+    """The record of two measurements of one call: the choice that counts, and all candidates.
+
+    The choice of a process in which a candidate worked counts before that of one in which all failed, then the one of
+    the stronger source, the sure one, the later one, and that with the larger digest. Of two results for a candidate,
+    one that is not transient counts, then the later one. So records that are merged in any order give the same record.
+    A process that knows a record and replaces it uses `dated_after`, because its clock may be behind.
+    """
+    loser, winner = sorted((one, other), key=_precedence)
+    if loser.failed and not winner.failed:
+        # What made all candidates fail there, such as a lack of memory, says little about each of them.
+        return winner
+    known: dict[str, Candidate] = {}
+    for candidate in (*one.candidates, *other.candidates):
+        held = known.setdefault(candidate.digest, candidate)
+        known[candidate.digest] = max(held, candidate, key=_candidate_precedence)
+    measurement = winner.measurement
+    if (spaces := _spaces(one) | _spaces(other)) > {measurement.get(SPACE)} - {None}:
+        measurement = {**measurement, _SPACES: sorted(spaces)[:_MOST_SPACES]}
+    return replace(winner, candidates=fastest_first(known.values()), measurement=measurement)
+
+
+def dated_after(record: Record, known: Iterable[Record]) -> Record:
+    """`record` with dates after those of the records that it replaces, whichever clock these were dated by.
+
+    Args:
+        record: a new one.
+        known: records of the same key that its writer has read.
+    """
+    for held in known:
+        candidates = []
+        for candidate in record.candidates:
+            before = held.candidate(candidate.configuration)
+            if before is not None and before != candidate:
+                candidate = replace(candidate, measured=_after(before.measured, candidate.measured))  # noqa: PLW2901
+            candidates.append(candidate)
+        record = replace(record, candidates=tuple(candidates), created=_after(held.created, record.created))
+    return record
+
+
+def _after(date: float, now: float) -> float:
+    later = math.nextafter(date, math.inf)
+    return max(now, later) if math.isfinite(later) else now
+
+
+def _precedence(record: Record) -> tuple[bool, int, bool, float, str]:
+    choice = replace(record, candidates=(), measurement={**record.measurement, _SPACES: []})
+    text = canonical_json(_body(choice))
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return not record.failed, -record.source.rank, not record.unsure, record.created, digest
+
+
+def _candidate_precedence(candidate: Candidate) -> tuple[bool, float, str]:
+    return not candidate.transient, candidate.measured, canonical_json(_candidate_body(candidate))
+
+
+def _spaces(record: Record) -> set[str]:
+    others = record.measurement.get(_SPACES)
+    spaces = [record.measurement.get(SPACE), *(others if isinstance(others, list) else ())]
+    return {space for space in spaces if isinstance(space, str)}
 
 
 def pinned(record: Record, configuration: Any, *, now: float) -> Record:
     """The record with a configuration (a JSON value) that a person fixed at `now`, in seconds since the epoch."""
-    return replace(record, configuration=configuration, source=Source.PINNED, created=now)
+    return dated_after(replace(record, configuration=configuration, source=Source.PINNED, created=now), [record])
 
 
 def space_digest(stored: Iterable[Any]) -> str:
@@ -248,7 +322,13 @@ def encode_record(record: Record) -> bytes:
     if not record.source.storable:
         raise ValueError(f"a configuration that is {record.source.value} is never stored")
     _check_names(record.key)
-    body = {
+    body = _body(record)
+    body["checksum"] = _checksum(body)
+    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _body(record: Record) -> dict[str, Any]:
+    return {
         "ejcache": KIND,
         "schema": SCHEMA,
         "key": record.key.text,
@@ -266,8 +346,6 @@ def encode_record(record: Record) -> bytes:
         "provenance": dict(record.provenance),
         "created": record.created,
     }
-    body["checksum"] = _checksum(body)
-    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def decode_record(data: bytes, *, path: str = "") -> Record:

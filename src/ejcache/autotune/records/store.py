@@ -15,7 +15,7 @@ from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.key import ROOT, slug
 from ejcache.autotune.records.layer import RecordLayer
 from ejcache.autotune.records.packages import package_seeds
-from ejcache.autotune.records.record import Source, encode_record
+from ejcache.autotune.records.record import Source, dated_after, encode_record
 from ejcache.errors import MALFORMED, EjcacheError, UsageError
 from ejcache.settings.directories import user_directory
 from ejcache.settings.environment import environment_variable
@@ -135,7 +135,7 @@ class AutotuneStore:
             # Only now, because finding the packages takes some time.
             found += _found_in(self._package_layers(), key)
         # The sort is stable: of equally strong records, that of the first layer comes first. Our own seeds come last.
-        found.sort(key=lambda item: (item.source.rank, item.layer == _OWN))
+        found.sort(key=lambda item: (*_strength(item), item.layer == _OWN))
         wait = 0.0
         if not found:
             longest = max(_LONGEST_REFRESH_SECONDS, self.refresh_seconds)
@@ -146,8 +146,9 @@ class AutotuneStore:
     def publish(self, record: Record) -> bool:
         """Keep the record in this process and in each layer that can be written; False if no layer took it.
 
-        If a layer has a record of this key, the two are merged: the stronger choice wins and all candidates are kept.
-        A record that a layer could not take is offered again with the next publication and when the store is closed.
+        If a layer has a record of this key, the two are merged, see `merged`. A record replaces those that this store
+        has found, so it is dated after them. A record that a layer could not take is offered again with the next
+        publication and when the store is closed.
 
         Raises:
             UsageError: the record cannot be stored anywhere.
@@ -158,8 +159,11 @@ class AutotuneStore:
             raise UsageError(f"the record of {record.key.text} cannot be stored: {exc}") from exc
         digest = record.key.digest
         held = self._keys.get(digest)
-        stronger = [] if held is None else [item for item in held.found if item.source.rank < record.source.rank]
-        self._remember(record.key, _KeyRecords([*stronger, Found(record, "memory", record.source)]))
+        found = [] if held is None else held.found
+        record = dated_after(record, [item.record for item in found])
+        published = Found(record, "memory", record.source)
+        stronger = [item for item in found if _strength(item) < _strength(published)]
+        self._remember(record.key, _KeyRecords([*stronger, published]))
         with self._lock:
             for number, layer in enumerate(self.layers):
                 if layer.writable:
@@ -282,6 +286,11 @@ def _found_in(layers: Sequence[RecordLayer], key: RecordKey) -> list[Found]:
 
 def _found(layer: RecordLayer, record: Record) -> Found:
     return Found(record, layer.name, Source.SEED if layer.seeds else record.source)
+
+
+def _strength(item: Found) -> tuple[int, bool]:
+    """Less for a stronger record."""
+    return item.source.rank, bool(item.record.unsure)
 
 
 def _opened(place: str | Documents, *, read_only: bool) -> Documents:

@@ -173,7 +173,7 @@ def _pinned(store: AutotuneStore, record: Record, plain: Any) -> Record:
 
 def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
     """The record without its pin; None if it is not pinned."""
-    from ejcache.autotune.records.record import Source, Status, encode_record, fastest_first
+    from ejcache.autotune.records.record import Source, Status, dated_after, encode_record, fastest_first
 
     held = [(layer, found) for layer in own_layers(store) if (found := layer.read(record.key)) is not None]
     fixed = [(layer, found) for layer, found in held if found.source is Source.PINNED]
@@ -184,7 +184,8 @@ def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
     if best is None:
         raise NotFoundError(f"{record.key.digest} has no measurement to return to; `clear` removes the record")
     for layer, found in fixed:
-        changed = dataclasses.replace(found, configuration=best.configuration, source=Source.TUNED)
+        changed = dataclasses.replace(found, configuration=best.configuration, source=Source.TUNED, created=time.time())
+        changed = dated_after(changed, [found])
         layer.documents.replace(record.key.path, encode_record(changed))
     return changed
 

@@ -102,7 +102,7 @@ def import_files(
             problems += failures
     with open_autotune(directory, write=True) as store:
         layer = named_layer(store)
-        outcome = merge_records(records, layer)
+        outcome = merge_records(records, layer, imported=True)
     for problem in problems:
         output.warn(problem)
     _report(", ".join(files), layer, outcome, as_json=as_json, problems=problems)

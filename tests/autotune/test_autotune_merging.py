@@ -1,0 +1,174 @@
+"""Merging: of the records that several processes publish for one call, the same one stays, however they arrive."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from autotune_helpers import key
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ejcache.autotune import AutotuneStore, Candidate, Record, Source, Tuner, autotuned
+from ejcache.autotune.records.layer import RecordLayer
+from ejcache.autotune.records.record import (
+    RETRY_SECONDS,
+    Status,
+    Timing,
+    dated_after,
+    decode_record,
+    encode_record,
+    merged,
+    pinned,
+)
+from ejcache.stores.documents import open_documents
+
+MONTH = 30 * 86_400.0
+SURE, UNSURE, FAILED = {"space": "a"}, {"space": "b", "unsure": "the budget ended"}, {"space": "c", "failed": True}
+
+
+def tried(block, seconds, *, measured=1.0, **fields):
+    timing = None if seconds is None else Timing(seconds, seconds, seconds, 4)
+    return Candidate({"block": block}, seconds=timing, measured=measured, **fields)
+
+
+candidates = st.builds(
+    tried,
+    block=st.integers(1, 3),
+    seconds=st.sampled_from([0.1, 0.2]),
+    measured=st.sampled_from([0.0, 1.0, MONTH]),
+    status=st.sampled_from(Status),
+    transient=st.booleans(),
+)
+records = st.builds(
+    Record,
+    key=st.just(key()),
+    configuration=st.builds(lambda block: {"block": block}, st.integers(1, 3)),
+    source=st.sampled_from([Source.PINNED, Source.PGLE, Source.TUNED, Source.IMPORTED]),
+    candidates=st.lists(candidates, max_size=3, unique_by=lambda item: item.digest).map(tuple),
+    measurement=st.sampled_from([{}, SURE, UNSURE, FAILED]),
+    created=st.sampled_from([0.0, 1.0, MONTH]),
+)
+
+
+@given(st.lists(records, min_size=2, max_size=5), st.randoms(use_true_random=False))
+def test_records_merge_to_the_same_in_any_order_and_grouping(made, order):
+    """Also if some arrive twice, and if others were merged with each other before."""
+    wanted = encode_record(functools.reduce(merged, made))
+    shuffled = [*made, order.choice(made)]
+    order.shuffle(shuffled)
+    while len(shuffled) > 1:
+        one, other = shuffled.pop(order.randrange(len(shuffled))), shuffled.pop(order.randrange(len(shuffled)))
+        shuffled.append(decode_record(encode_record(merged(one, other))))
+    assert encode_record(shuffled[0]) == wanted
+
+
+def test_published_records_are_the_same_in_any_order(tmp_path):
+    """Sure before unsure, working before failed, then the later one."""
+    made = [
+        Record(key(), {"block": 1}, measurement=SURE, created=1.0, candidates=(tried(1, 0.1),)),
+        Record(key(), {"block": 2}, measurement=SURE, created=2.0, candidates=(tried(1, 0.3), tried(2, 0.2))),
+        Record(key(), {"block": 3}, measurement=UNSURE, created=MONTH, candidates=(tried(3, 0.05, measured=MONTH),)),
+        Record(key(), {"block": 1}, measurement=FAILED, created=2 * MONTH,
+               candidates=(tried(2, None, status=Status.FAILED, measured=2 * MONTH),)),
+    ]  # fmt: skip
+    documents = set()
+    for number, order in enumerate(itertools.permutations(made)):
+        layer = RecordLayer("user", open_documents(str(tmp_path / str(number))))
+        for record in order:
+            layer.publish(record)
+        documents.add(layer.documents.read(key().path))
+    (document,) = documents
+    assert decode_record(document).configuration == {"block": 2}
+    assert decode_record(document).works
+
+
+@pytest.mark.parametrize("ahead", [-MONTH, MONTH, 1.7e308])
+def test_who_replaces_a_record_knowingly_succeeds(tmp_path, ahead):
+    """`tune` measures again and its result stays, although the record was made by a host whose clock was ahead."""
+    store = AutotuneStore(str(tmp_path), seeds=())
+
+    @autotuned(configs=[{"n": 1}, {"n": 2}], name="replaced", store=store, tuner=Tuner(rounds=4, confirm=False))
+    def op(x, *, n):
+        return x + 0 * n
+
+    first = op.tune(1.0)
+    foreign = [dataclasses.replace(item, measured=time.time() + ahead) for item in first.candidates]
+    store.delete(first.key)
+    store.publish(dataclasses.replace(first, created=time.time() + ahead, candidates=tuple(foreign)))
+    store.reload()
+    again = op.tune(1.0)
+    found = AutotuneStore(str(tmp_path), seeds=()).find(first.key).record
+    if ahead < 1e300:
+        assert found.measurement == again.measurement
+        assert {item.digest: item.seconds for item in found.candidates} == {
+            item.digest: item.seconds for item in again.candidates
+        }
+    assert store.find(first.key).record.configuration == again.configuration
+
+
+def test_pins_and_failures_count_whatever_clock_dated_them():
+    """A pin is dated after the record that it fixes; a failure that may have passed is not kept by a date ahead."""
+    ahead = Record(key(), {"block": 1}, source=Source.PINNED, created=time.time() + MONTH)
+    assert merged(ahead, pinned(ahead, {"block": 2}, now=time.time())).configuration == {"block": 2}
+    late = tried(1, None, status=Status.TIMEOUT, measured=time.time() + MONTH)
+    assert late.expired(time.time())
+    assert not tried(1, None, status=Status.TIMEOUT, measured=time.time() - RETRY_SECONDS / 2).expired(time.time())
+    record = Record(key(), {"block": 1}, candidates=(late,), created=1.0)
+    newer = tried(1, None, status=Status.TIMEOUT, measured=time.time())
+    assert merged(record, dated_after(dataclasses.replace(record, candidates=(newer,)), [record])).candidates[0] != late
+
+
+def test_a_choice_that_was_found_to_fail_is_not_used():
+    """The sure choice of one process failed in another one, which was not sure of its own: measure again."""
+    one = Record(key(), {"block": 1}, measurement=SURE, candidates=(tried(1, 0.1), tried(2, 0.2)), created=1.0)
+    wrong = tried(1, None, status=Status.FAILED, measured=2.0)
+    other = Record(key(), {"block": 2}, measurement=UNSURE, candidates=(wrong, tried(2, 0.2)), created=2.0)
+    both = merged(one, other)
+    assert (both.configuration, both.works, both.failed) == ({"block": 1}, False, False)
+
+
+TUNES = """
+import sys, time
+shift, unsure, place = float(sys.argv[1]), sys.argv[2] == "unsure", sys.argv[3]
+clock = time.time
+time.time = lambda: clock() + shift
+import jax, jax.numpy as jnp
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
+from ejcache.autotune.records.record import encode_record
+
+store = AutotuneStore(place, seeds=())
+
+@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="shared", store=store,
+           tuner=Tuner(confirm=False, rounds=40, min_gain=0.9, budget=1e-9 if unsure else 60.0))
+def op(x, *, n):
+    return x + 0 * n
+
+record = op.bound((jnp.ones(4),), {}).measured()
+assert store.publish(record)
+print(encode_record(record).decode())
+"""
+
+
+def test_sixteen_processes_that_tune_one_operation_keep_one_sure_record(run_python, tmp_path):
+    """Their clocks are a month apart, and most have too little time to be sure."""
+    order = random.Random(0)
+    place = str(tmp_path / "store")
+
+    def tune(number):
+        shift = str(order.uniform(-MONTH, MONTH))
+        done = run_python(TUNES, shift, "sure" if number % 4 == 0 else "unsure", place)
+        return decode_record(done.stdout.encode())
+
+    with ThreadPoolExecutor(16) as threads:
+        made = list(threads.map(tune, range(16)))
+    assert {bool(record.unsure) for record in made} == {True, False}
+    found = AutotuneStore(place, seeds=()).find(made[0].key).record
+    assert not found.unsure
+    order.shuffle(made)
+    assert encode_record(found) == encode_record(functools.reduce(merged, made))
