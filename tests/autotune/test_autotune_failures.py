@@ -30,7 +30,7 @@ run = WorkerThread.run
 def run_impatiently(thread, function, *, timeout=None):
     # Little time for the one that hangs alone: the others may be slow, too, on a busy machine.
     (trial, *_) = getattr(function, "args", ()) or (None,)
-    hangs = way == "hang" and getattr(trial, "configuration", None) == {"n": 2}
+    hangs = way.startswith("hang") and getattr(trial, "configuration", None) == {"n": 2}
     return run(thread, function, timeout=2.0 if hangs else timeout)
 
 WorkerThread.run = run_impatiently
@@ -54,6 +54,10 @@ def op(x, *, n):
         os._exit(7)
     if n == 2 and way in ("exit", "segfault"):
         return x + jax.pure_callback(ends, jax.ShapeDtypeStruct((), x.dtype), x)
+    if n == 2 and way == "hang in parallel":
+        tried("ran")
+        loop = jax.lax.while_loop(lambda s: s[0] >= 0, lambda s: (s[0] * 0 + 1, s[1] @ s[1]), (x[0], jnp.ones((500, 500))))
+        return x + loop[1][0, 0]
     if n == 2:
         tried("ran")
         return x + jax.lax.while_loop(lambda s: s[0] >= 0, lambda s: (s[0] * 0 + 1, s[1] + 1), (x[0], x[0]))[1]
@@ -116,9 +120,10 @@ def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_python, tm
     assert done.stdout == "{'n': 2} [(1, 'ok'), (2, 'ok'), (3, 'failed')]\n"
 
 
-def test_a_hang_on_the_device_costs_one_attempt(run_python, tmp_path):
+@pytest.mark.parametrize("way", ["hang", "hang in parallel"])
+def test_a_hang_on_the_device_costs_one_attempt(run_python, tmp_path, way):
     """A candidate that never ends is left running; the program is right and ends with its own status, at each start."""
-    arguments = [str(tmp_path / "store"), "hang", str(tmp_path / "tried")]
+    arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
     first, second, third = (run_python(PROGRAM, *arguments) for _ in range(3))
     for done in (first, second, third):
         assert "result 4.0" in done.stdout

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Trial", "compile_trials", "error_line", "first_run", "run_on_device", "run_once"]
 
 _ERROR_LENGTH = 300
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
 _PROGRAMS = ("jit_core", "jit_both")
 """The names of the programs that `_lowered` makes."""
 
@@ -248,9 +249,24 @@ def first_run(trial: Trial, arrays: Sequence[Any], *, gradient: bool) -> tuple[f
     if trial.compiled is None:
         raise RuntimeError("the candidate is not compiled")
     started = time.perf_counter()
-    out = jax.block_until_ready(trial.compiled(*arrays))
+    out = trial.compiled(*arrays)
+    _await(jax.tree_util.tree_leaves(out))
+    jax.block_until_ready(out)
     seconds = time.perf_counter() - started
     return seconds, results_of(out[0][1], out[1]) if gradient else results_of(out)
+
+
+def _await(arrays: Sequence[Any]) -> None:
+    """Wait for arrays that may never be computed.
+
+    A daemon thread that still waits when the interpreter ends must wait in Python: in JAX's own wait, which looks for
+    signals from time to time, it would abort the process.
+    """
+    pause = _SHORTEST_PAUSE
+    states = [array.is_ready for array in arrays if hasattr(array, "is_ready")]  # random keys have none
+    while not all(is_ready() for is_ready in states):
+        time.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
 def run_once(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
