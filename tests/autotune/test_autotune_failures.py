@@ -56,7 +56,7 @@ def op(x, *, n):
         return x + jax.pure_callback(ends, jax.ShapeDtypeStruct((), x.dtype), x)
     if n == 2 and way == "hang in parallel":
         tried("ran")
-        loop = jax.lax.while_loop(lambda s: s[0] >= 0, lambda s: (s[0] * 0 + 1, s[1] @ s[1]), (x[0], jnp.ones((500, 500))))
+        loop = jax.lax.while_loop(lambda s: s[0] >= 0, lambda s: (s[0] * 0 + 1, s[1] @ s[1]), (x[0], jnp.eye(500)))
         return x + loop[1][0, 0]
     if n == 2:
         tried("ran")

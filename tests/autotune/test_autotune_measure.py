@@ -16,7 +16,7 @@ from autotune_helpers import key
 from cli_helpers import Terminal
 
 import ejcache
-from ejcache.autotune import Tuner, autotuned
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
 from ejcache.autotune.measure import statistics
 from ejcache.autotune.measure.inputs import split_arguments
@@ -286,6 +286,14 @@ def test_rounding_is_no_difference():
     assert statuses(tuned(lambda x, n: x + (n == 2), [1, 2], whole))[2] is Status.FAILED
 
 
+@pytest.mark.parametrize(("dtype", "error"), [(jnp.float32, 9e-3), (jnp.float8_e4m3fn, 0.2), (jnp.bfloat16, 0.2)])
+def test_the_tolerance_is_that_of_the_result(dtype, error):
+    """A float32 result of a CPU is compared as float32; a coarse input loosens that to bfloat16's tolerance at most."""
+    x = jnp.ones(8, dtype)
+    record = tuned(lambda x, n: x.astype(jnp.float32) * (1 + error * (n == 2)), [1, 2], x)
+    assert statuses(record) == {1: Status.OK, 2: Status.FAILED}
+
+
 def test_check_changes_the_comparison():
     """`check=` is a tolerance, a function of both results, or False for results that differ by design."""
 
@@ -420,6 +428,40 @@ def test_a_candidate_that_hangs_in_its_own_process_is_killed(operation):
     status, error = screened(call, {"n": 1}, timeout=0.01)
     assert status is Status.TIMEOUT
     assert "0.01 s" in error
+
+
+UNGUARDED = """
+import os, sys, jax.numpy as jnp
+from ejcache.autotune import AutotuneStore, Tuner, autotuned, policy_override
+
+with open(os.environ["STARTED"], "a") as file:
+    file.write("started" + chr(10))
+if len(open(os.environ["STARTED"]).readlines()) > 9:
+    sys.exit("processes without bound")
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="unguarded", store=AutotuneStore(os.environ["PLACE"], seeds=()),
+           tuner=Tuner(isolate=True, confirm=False, rounds=4))
+def op(x, *, n):
+    return x + 0 * n
+
+with policy_override(on_miss="autotune"):
+    HOW
+"""
+
+
+@pytest.mark.parametrize(("how", "wins"), [("op(jnp.ones(4))", True), ("op.tune(jnp.ones(4))", False)])
+def test_a_program_without_a_guard_starts_one_process_for_each_candidate(run_python, tmp_path, how, wins):
+    """Such a process imports the program and measures nothing itself; an explicit measurement there is one error."""
+    (tmp_path / "program.py").write_text(UNGUARDED.replace("HOW", how))
+    environment = {"STARTED": str(tmp_path / "started"), "PLACE": str(tmp_path / "place")}
+    done = run_python(tmp_path / "program.py", env=environment, check=wins)
+    started = (tmp_path / "started").read_text().count("started")
+    records = list(AutotuneStore(str(tmp_path / "place"), seeds=()).records())
+    if wins:
+        assert (started, [item.record.works for item in records]) == (3, [True])
+    else:
+        assert (started, records) == (2, [])
+        assert 'belongs behind `if __name__ == "__main__":`' in done.stderr
 
 
 def test_initialisers_reach_a_process_of_its_own(tmp_path, monkeypatch):

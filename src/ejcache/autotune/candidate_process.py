@@ -19,16 +19,18 @@ def main() -> None:
     """Make the call that standard input describes once, and write the result to standard output."""
     given = json.loads(sys.stdin.read())
     sys.path[:] = given["path"]
+    status: Status | None = None
     try:
         # The parent process made this call, so all of its names are trusted.
         call = tunable(given["call"], RecordedNames(None))
+        status = Status.FAILED
         # A thread of C code, which ends the process also if the candidate never releases the interpreter.
         faulthandler.dump_traceback_later(given["timeout"], exit=True)
         call.attempt(given["configuration"])
         faulthandler.cancel_dump_traceback_later()
-        answer = {"status": Status.OK.value, "error": ""}
+        answer: dict[str, str | None] = {"status": Status.OK, "error": ""}
     except Exception as exc:
-        answer = {"status": Status.FAILED.value, "error": error_line(exc)}
+        answer = {"status": status, "error": error_line(exc)}
     sys.stdout.write(f"{ANSWER}{json.dumps(answer)}\n")
 
 

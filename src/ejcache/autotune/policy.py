@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ejcache.autotune.measure.isolated import tries_candidate
 from ejcache.autotune.records.json_values import canonical_json, json_or_repr
 from ejcache.autotune.records.key import RecordKey
 from ejcache.errors import SettingError
@@ -59,14 +60,17 @@ _overlays: Final[ContextVar[tuple[dict[str, Any], ...]]] = ContextVar("ejcache_a
 
 
 def current_policy(own: Policy | None = None) -> Policy:
-    """The operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`."""
+    """The operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`.
+
+    A process that only tries a candidate for another one measures nothing else.
+    """
     policy = own or Policy()
     from_environment = resolve().autotune_policy
     if from_environment is not None and not policy.fixed:
         policy = replace(policy, on_miss=from_environment)
     for name, value in _overrides.get():
         policy = replace(policy, **{name: value})
-    return policy
+    return replace(policy, on_miss="heuristics") if tries_candidate() else policy
 
 
 @contextlib.contextmanager

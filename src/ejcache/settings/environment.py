@@ -32,6 +32,7 @@ __all__ = [
 
 OTHER_VARIABLES: Final = frozenset(
     {
+        "EJCACHE_AUTOTUNE_CANDIDATE",
         "EJCACHE_RUN_COUNTS",
         "FORCE_COLOR",
         "GOOGLE_APPLICATION_CREDENTIALS",

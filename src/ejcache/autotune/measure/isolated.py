@@ -8,25 +8,33 @@ program that does not use the accelerator itself.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 from ejcache.autotune.records.record import Status
-from ejcache.settings.environment import child_environment
-from ejcache.util.worker_processes import python_of_ours
+from ejcache.errors import UsageError
+from ejcache.settings.environment import child_environment, environment_variable
 
-__all__ = ["ANSWER", "TOOK_TOO_LONG", "screened"]
+__all__ = ["ANSWER", "TOOK_TOO_LONG", "screened", "tries_candidate"]
 
 ANSWER: Final = "EJCACHE-CANDIDATE "
 """How the line of the result begins. A candidate may write other lines."""
 TOOK_TOO_LONG: Final = "Timeout ("
 """How the text begins that `faulthandler` writes when it ends the process."""
 _START_SECONDS: Final = 120.0
+_VARIABLE: Final = "EJCACHE_AUTOTUNE_CANDIDATE"
 _PROGRAM: Final = "ejcache.autotune.candidate_process"
 _LENGTH: Final = 300
+
+
+def tries_candidate() -> bool:
+    """Whether this process, or one that started it, only tries a candidate for another one.
+
+    It imports the program's file, which may call operations meanwhile. If these were measured, each such process would
+    start others.
+    """
+    return environment_variable(_VARIABLE) is not None
 
 
 def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tuple[Status, str]:
@@ -37,9 +45,18 @@ def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tup
         configuration: a JSON value.
         timeout: seconds for compiling and running it. The start of the process, which takes long on a busy machine,
             does not count.
+
+    Raises:
+        UsageError: the process cannot make the call, whatever the candidate is.
     """
+    import signal
+    import subprocess
+
+    from ejcache.util.worker_processes import python_of_ours
+
     # A second process on a GPU would find no memory, because JAX takes nearly all of it at the start.
-    env = child_environment({"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "EJCACHE_AUTOTUNE_RECORD": "0"})
+    changes = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "EJCACHE_AUTOTUNE_RECORD": "0"}
+    env = child_environment(changes | {_VARIABLE: "1"})
     # Not the working directory, which "" stands for, but what the call's own modules were imported from.
     path = list(dict.fromkeys([*filter(None, sys.path), *_places_of_names(call)]))
     try:
@@ -59,6 +76,11 @@ def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tup
     for line in done.stdout.splitlines():
         if line.startswith(ANSWER):
             answer = json.loads(line.removeprefix(ANSWER))
+            if answer["status"] is None:
+                raise UsageError(
+                    f"the call cannot be made in a process of its own: {answer['error']} (such a process imports the "
+                    'program\'s file, so the program itself belongs behind `if __name__ == "__main__":`)'
+                )
             return Status(answer["status"]), str(answer["error"])[:_LENGTH]
     if done.returncode < 0:
         return Status.CRASHED, f"it ended its process with {signal.Signals(-done.returncode).name}"

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DifferentResultError", "Results", "check_results", "check_setting", "has_nan", "outputs_text", "results_of"]
 
-_TOLERANCES: Final = {8: 1e-6, 4: 1e-2, 2: 5e-2, 1: 0.25}
-"""By the bytes of a real number. Float32 has that of TF32, in which devices multiply unless they are told otherwise."""
+_TOLERANCES: Final = {"float64": 1e-6, "float32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
+"""By the data type of a result. Float32 has that of TF32, in which devices multiply unless they are told otherwise."""
+
+_COARSE: Final = 0.25
+"""For smaller data types."""
+
+_EXACT: Final = 3e-4
+"""For float32, where devices multiply in it."""
+
+_COARSEST_INPUT: Final = 5e-2
+"""Steps between may be as coarse as the inputs are, but not coarser than bfloat16 if the result is finer."""
+
+_EXACT_PRECISIONS: Final = frozenset({"highest", "float32"})
 
 _SMALLEST_SCALE: Final = 1e-4
 """An array that is far smaller than the others is rounding noise, as a gradient is that cancels out."""
@@ -85,9 +96,9 @@ def check_results(found: Results, expected: Results, *, check: Check, inputs: Se
     Args:
         found: of the candidate.
         expected: of the default.
-        check: True compares within the tolerance of the coarsest data type of the result and the inputs, a number
-            within that tolerance, False only looks for NaN where the default has none. A function gets both results
-            and returns False or raises for a difference.
+        check: True compares within the tolerance of the data type of the result, a number within that tolerance, False
+            only looks for NaN where the default has none. A function gets both results and returns False or raises for
+            a difference.
         inputs: the arrays of the call.
     """
     if callable(check):
@@ -98,11 +109,14 @@ def check_results(found: Results, expected: Results, *, check: Check, inputs: Se
         if right is False:
             raise DifferentResultError("check= says that its results differ from the default's")
         return
-    coarsest = max((_tolerance(array.dtype) for array in inputs), default=0.0)
+    exact = _multiplies_exactly(inputs)
+    coarsest = min(_COARSEST_INPUT, max((_tolerance(array.dtype, exact=exact) for array in inputs), default=0.0))
     scales = [_scale(array) for array in expected.arrays]
-    smallest = _SMALLEST_SCALE * max(scales, default=0.0)
+    largest = max(scales, default=0.0)
     for number, (ours, theirs, scale) in enumerate(zip(found.arrays, expected.arrays, scales, strict=True)):
-        tolerance = max(coarsest, _tolerance(theirs.dtype)) if check is True else float(check)
+        own = _tolerance(theirs.dtype, exact=exact)
+        tolerance = own and (max(own, coarsest) if check is True else float(check))
+        smallest = _SMALLEST_SCALE * largest * (_tolerance(theirs.dtype) / own if own else 1.0)
         _check_array(number, ours, theirs, tolerance=tolerance if check else None, scale=max(scale, smallest))
 
 
@@ -139,14 +153,29 @@ def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None
         )
 
 
-def _tolerance(dtype: Any) -> float:
-    """The tolerance of a data type; 0 if it is compared exactly."""
+def _tolerance(dtype: Any, *, exact: bool = False) -> float:
+    """The tolerance of a data type; 0 if it is compared exactly.
+
+    Args:
+        dtype: of a result or an input.
+        exact: float32 is multiplied as such.
+    """
     import jax.numpy as jnp
+    import numpy as np
 
     if not jnp.issubdtype(dtype, jnp.inexact):
         return 0.0
-    size = dtype.itemsize // 2 if jnp.issubdtype(dtype, jnp.complexfloating) else dtype.itemsize
-    return _TOLERANCES.get(size, _TOLERANCES[1])
+    name = np.zeros(0, dtype).real.dtype.name if jnp.issubdtype(dtype, jnp.complexfloating) else dtype.name
+    return _EXACT if exact and name == "float32" else _TOLERANCES.get(name, _COARSE)
+
+
+def _multiplies_exactly(inputs: Sequence[Any]) -> bool:
+    """Whether float32 numbers are multiplied as such: always on CPUs, elsewhere if the program asks for it."""
+    import jax
+
+    device = next((min(array.devices(), key=lambda one: one.id) for array in inputs), None)
+    platform = jax.default_backend() if device is None else device.platform
+    return platform == "cpu" or str(jax.config.jax_default_matmul_precision).lower() in _EXACT_PRECISIONS
 
 
 def _scale(array: Any) -> float:

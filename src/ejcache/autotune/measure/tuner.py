@@ -15,6 +15,7 @@ from ejcache.autotune.measure.bench import Bench
 from ejcache.autotune.measure.compile import Trial
 from ejcache.autotune.measure.device import device_of, provenance
 from ejcache.autotune.measure.inputs import split_arguments
+from ejcache.autotune.measure.isolated import tries_candidate
 from ejcache.autotune.measure.multihost_guard import refuse_spanning
 from ejcache.autotune.measure.progress import progress_for
 from ejcache.autotune.measure.race import Race
@@ -167,8 +168,11 @@ class Tuner:
 
         Raises:
             SpansProcessesError: the call runs on devices of other processes.
-            UsageError: there are no candidates, or an earlier one still runs on the device.
+            UsageError: there are no candidates, or an earlier one still runs on the device, or this process only tries
+                a candidate for another one.
         """
+        if tries_candidate():
+            raise UsageError('this process only tries a candidate: put the program behind `if __name__ == "__main__":`')
         inputs = split_arguments(args, kwargs, names, axes)
         refuse_spanning(inputs.leaves, name=key.operation)
         trials = _trials(candidates, default)
