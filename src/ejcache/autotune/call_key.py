@@ -11,6 +11,8 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import inspect
+import itertools
 import math
 import types
 from argparse import Namespace
@@ -21,12 +23,14 @@ from ejcache.autotune.measure.inputs import is_array, is_scalar, one_level
 from ejcache.autotune.records.json_values import canonical_json, dtype_name, module_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["MAPPED", "Describer", "array_text", "code_digest", "fingerprint"]
+__all__ = ["CODE_DIGITS", "MAPPED", "Describer", "array_text", "code_digest", "fingerprint"]
 
 MAPPED: Final = "vmap"
 """The part of a call's key with the result of `mapped_arguments`. Calls without it are not under `jax.vmap`."""
+
+CODE_DIGITS: Final = 20
 
 _DEPTH: Final = 30
 _VALUES: Final = 20_000
@@ -59,8 +63,12 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     for leaf in leaves:
         # Most leaves that are not arrays have no dtype, and asking for that is the cheaper test.
         dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and isinstance(leaf, jax.Ref):
+            return None
         if dtype is None or not is_array(leaf):
             parts += (type(leaf), leaf)
+            if dataclasses.is_dataclass(leaf):
+                parts += _uncompared(leaf)
             if _may_change(leaf) and (state := getattr(leaf, "__dict__", None)):
                 parts += _state(state)
             continue
@@ -78,13 +86,14 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def code_digest(function: Any) -> str:
-    """16 hexadecimal digits of a function's code and the values that it closes over; empty if these have none.
+    """20 hexadecimal digits of a function's code and the values that it closes over; empty if these have none.
 
-    Each minor version of Python compiles a function to other code.
+    The functions of its module that it names, such as the body of a Pallas kernel, count with it. Each minor version of
+    Python compiles a function to other code. Version 0.1 wrote 16 digits, of the function alone.
     """
-    describer = Describer()
+    describer = _CodeDescriber(function)
     text = canonical_json(describer.describe(function))
-    return "" if describer.unhashable else hashlib.sha256(text.encode()).hexdigest()[:16]
+    return "" if describer.unhashable else hashlib.sha256(text.encode()).hexdigest()[:CODE_DIGITS]
 
 
 def _may_change(value: Any) -> bool:
@@ -104,6 +113,19 @@ def _state(fields: Mapping[str, Any]) -> list[Any]:
         else:
             # This value may change, too. A list cannot be hashed, so the call has no fingerprint.
             parts.append([])
+    return parts
+
+
+def _uncompared(value: Any) -> list[Any]:
+    """What `==` leaves out of a dataclass, and of those that it holds: fields with `compare=False`."""
+    parts: list[Any] = []
+    for field in dataclasses.fields(value):
+        held = getattr(value, field.name, None)
+        if not field.compare:
+            parts += _state({field.name: held})
+        for item in held if isinstance(held, tuple) else (held,):
+            if dataclasses.is_dataclass(item) and not isinstance(item, type):
+                parts += _uncompared(item)
     return parts
 
 
@@ -154,6 +176,9 @@ class Describer:
             return float(value) if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, complex):
             return {"complex": str(value)}
+        if _is_reference(value):
+            self.unhashable.append(f"{name} is a jax.Ref, which a measurement would change")
+            return {"opaque": "jax.Ref"}
         if (text := array_text(value)) is not None:
             return text
         if is_scalar(value):
@@ -256,9 +281,9 @@ class Describer:
             if held is function:
                 continue
             closed[variable] = self.describe(held, name=f"{name}'s {variable}", depth=depth + 1)
-        for variable in function.__code__.co_names:
+        for variable in self._names(function.__code__):
             held = function.__globals__.get(variable)
-            if isinstance(held, bool | int | float | str):
+            if isinstance(held, bool | int | float | str) or self._is_followed(held):
                 closed[f"global {variable}"] = self.describe(held, name=variable, depth=depth + 1)
         defaults = self.describe(
             [list(function.__defaults__ or ()), function.__kwdefaults__ or {}],
@@ -267,6 +292,41 @@ class Describer:
         )
         text = canonical_json([_code_text(function.__code__), closed, defaults])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _names(self, code: types.CodeType) -> Iterable[str]:
+        """The names whose globals may be a part of the code."""
+        return code.co_names
+
+    def _is_followed(self, held: Any) -> bool:  # noqa: ARG002
+        """Whether a global that the code names is a part of it, beside numbers and texts."""
+        return False
+
+
+class _CodeDescriber(Describer):
+    """Describes a function with the functions of its module that it, or one of these, names; each of them once."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self._module = getattr(inspect.unwrap(function), "__module__", None)
+        self._followed: set[int] = set()
+
+    def _names(self, code: types.CodeType) -> Iterable[str]:
+        inner = (self._names(each) for each in code.co_consts if isinstance(each, types.CodeType))
+        return sorted({*code.co_names, *itertools.chain.from_iterable(inner)})
+
+    def _is_followed(self, held: Any) -> bool:
+        function = inspect.unwrap(held) if callable(held) else None
+        if not isinstance(function, types.FunctionType) or function.__module__ != self._module:
+            return False
+        is_new = id(function) not in self._followed
+        self._followed.add(id(function))
+        return is_new
+
+
+def _is_reference(value: Any) -> bool:
+    import jax
+
+    return isinstance(value, jax.Ref)
 
 
 def _code_text(code: types.CodeType) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+from ejcache.autotune.call_key import CODE_DIGITS
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.pod import POD, PodAgreement
@@ -385,7 +386,7 @@ def _warn_of_other_code(request: ChoiceRequest, found: Found) -> None:
     """Say so if the operation's code is not the code that was measured."""
     about = found.record.provenance
     python = ".".join(str(part) for part in sys.version_info[:2])
-    if not about.get(CODE) or not str(about.get("python", "")).startswith(f"{python}."):
+    if len(str(about.get(CODE, ""))) != CODE_DIGITS or not str(about.get("python", "")).startswith(f"{python}."):
         return
     if (code := request.code()) and code != about[CODE]:
         warn_once(
