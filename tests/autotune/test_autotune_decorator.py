@@ -37,6 +37,7 @@ from ejcache.autotune.call_documents import (
     encode_arguments,
     encode_call,
 )
+from ejcache.autotune.call_key import CODE_DIGITS, code_digest, fingerprint
 from ejcache.autotune.chooser import chooser_for
 from ejcache.autotune.recording import note
 from ejcache.bucket.breaker import CircuitBreaker
@@ -865,3 +866,100 @@ def test_a_record_of_other_code_is_said(store, tmp_path, caplog):
     operation(lambda x, *, n: x + 0 * n + 1)(X)
     operation(lambda x, *, n: x + 0 * n + 2)(X)
     assert caplog.text.count("the code of shared is not that for which") == 1
+
+
+KERNEL_FILE = """
+import functools, jax
+from jax.experimental import pallas as pl
+
+SCALE = 2
+
+def helper(value):
+    return value * SCALE
+
+def body(x, out, *, n):
+    out[...] = helper(x[...])
+
+@jax.jit
+def scaled(x):
+    return x * 3
+
+def op(x, *, n):
+    def call(x):
+        return pl.pallas_call(functools.partial(body, n=n), out_shape=x, interpret=True)(x)
+    return scaled(call(x)) if n else op(x, n=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [("helper(x[...])", "helper(x[...]) + 1"), ("SCALE = 2", "SCALE = 3"), ("x * 3", "x * 4"), ("n=n", "n=n + 1")],
+)
+def test_the_digest_of_the_code_has_the_functions_of_its_file(was, now):
+    """The body of a kernel, what that calls and a jitted helper count, and functions that name each other end."""
+
+    def digest(source):
+        names = {"__name__": "kernels"}
+        exec(compile(source, "kernels.py", "exec"), names)
+        return code_digest(names["op"])
+
+    assert digest(KERNEL_FILE) == digest("# moved\n" + KERNEL_FILE)
+    assert len(digest(KERNEL_FILE)) == CODE_DIGITS
+    assert digest(KERNEL_FILE) != digest(KERNEL_FILE.replace(was, now))
+
+
+def test_a_record_of_version_0_1_says_nothing_of_the_code(store, caplog):
+    """Its digest is of the function alone, so it is not compared."""
+
+    def operation(function):
+        return autotuned(configs=[{"n": 1}, {"n": 2}], name="shared", store=store, tuner=QUICK)(function)
+
+    op = operation(lambda x, *, n: x + 0 * n)
+    record = op.tune(X)
+    store.publish(dataclasses.replace(record, provenance={**record.provenance, "code": "0123456789abcdef"}))
+    operation(lambda x, *, n: x + 0 * n)(X)
+    assert "was measured" not in caplog.text
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_reference_is_refused_in_one_line(store, caplog, traced):
+    """A call with a `jax.Ref` gets the guess; it is not measured, because that would change what it refers to."""
+
+    @autotuned(configs=[{"n": 1}, {"n": 2}], name="adds", store=store, tuner=QUICK)
+    def op(ref, *, n):
+        ref[...] += 1.0
+        return ref[...] + 0 * n
+
+    ref = jax.new_ref(jnp.zeros(3))
+    for _ in range(2):
+        (jax.jit(op) if traced else op)(ref)
+    assert (ref[...] == 2.0).all()
+    assert list(store.records()) == []
+    assert caplog.text.count("ref is a jax.Ref, which a measurement would change") == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Partly:
+    size: int
+    block: int = dataclasses.field(default=1, compare=False)
+    inner: object = None
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: Partly(1, 1, value), lambda v: Partly(1, 1, (v,))])
+def test_fields_that_are_not_compared_are_told_apart(store, wrap):
+    """Two equal values of a dataclass with `compare=False` fields do not share what was remembered of a call."""
+    measured = []
+
+    @autotuned(configs=lambda x, o, config=None: [{"n": read(o)}], name="partly", store=store, tuner=QUICK)
+    def op(x, o, *, config=None):
+        measured.append(config["n"])
+        return x * config["n"]
+
+    def read(value):
+        inner = value.inner[0] if isinstance(value.inner, tuple) else value.inner
+        return (inner or value).block
+
+    for block in (3, 4, 3):
+        one = wrap(Partly(2, block))
+        np.testing.assert_array_equal(op(X, one), X * block)
+        assert fingerprint((X, one), {}) == fingerprint((X, wrap(Partly(2, block))), {})

@@ -546,3 +546,45 @@ def test_bar_that_is_not_late(monkeypatch, stream, asked, shown):
     progress.step("race", 1, 3)
     progress.close()
     assert bool(sys.stderr.getvalue()) is shown
+
+
+def test_a_log_has_one_line(monkeypatch, caplog):
+    """Where stderr is no terminal, one line says after two seconds what the program is waiting for."""
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr("ejcache.autotune.measure.progress._LATE", -1.0)
+    for shown in (None, False):
+        progress = Progress("block_matmul", shown=shown)
+        for done in range(3):
+            progress.step("race", done, 3)
+        progress.close()
+    assert sys.stderr.getvalue() == ""
+    assert caplog.text.count("measuring the candidates of block_matmul") == 1
+
+
+def test_a_candidate_that_ends_the_program_has_failed():
+    """SystemExit is a failure of the candidate and is in the record, so that the next start does not end, too."""
+
+    def f(x, n):
+        if n == 2:
+            sys.exit("no such block")
+        return x + 0 * n
+
+    record = tuned(f, [1, 2], jnp.ones(8))
+    assert statuses(record) == {1: Status.OK, 2: Status.FAILED}
+    assert record.failures() == "2: SystemExit: no such block"
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_other"),
+    [("--xla_force_host_platform_device_count=1", False), ("--xla_cpu_enable_fast_math=true", True)],
+)
+def test_compiler_flags_are_in_the_key(run_python, flags, is_other):
+    """Flags that change programs are a part of the environment; without any, keys are those of version 0.1."""
+    program = """
+        import jax.numpy as jnp
+        from ejcache.autotune.measure.device import device_and_environment
+        print(sorted(device_and_environment((jnp.ones(3),), {})[1]))
+    """
+    plain, flagged = (run_python(program, env=env).stdout for env in ({"XLA_FLAGS": ""}, {"XLA_FLAGS": flags}))
+    assert "XLA_FLAGS" not in plain
+    assert ("XLA_FLAGS" in flagged) is is_other

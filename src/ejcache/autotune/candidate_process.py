@@ -29,7 +29,7 @@ def main() -> None:
         call.attempt(given["configuration"])
         faulthandler.cancel_dump_traceback_later()
         answer: dict[str, str | None] = {"status": Status.OK, "error": ""}
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         answer = {"status": status, "error": error_line(exc)}
     sys.stdout.write(f"{ANSWER}{json.dumps(answer)}\n")
 

@@ -54,7 +54,7 @@ class Trial:
     status: Status = Status.OK
     error: str = ""
     transient: bool = False
-    cause: Exception | None = None
+    cause: Exception | SystemExit | None = None
     compiled: Callable[..., Any] | None = None
     compile_seconds: float | None = None
     memory_bytes: int | None = None
@@ -100,7 +100,7 @@ class Trial:
             yield
         except SpansProcessesError:
             raise
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             late = isinstance(exc, TookTooLongError)
             self.status = Status.TIMEOUT if late else Status.FAILED
             self.cause, self.error = exc, error_line(exc)
@@ -132,7 +132,7 @@ class Trial:
         )
 
 
-def error_line(exc: Exception) -> str:
+def error_line(exc: BaseException) -> str:
     """The type and the first line of an exception, for a record."""
     lines = str(exc).strip().splitlines()
     return f"{type(exc).__name__}: {lines[0] if lines else ''}"[:_ERROR_LENGTH]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache._version import __version__
 from ejcache.autotune.measure.inputs import is_array
-from ejcache.settings.environment import environment_variable
+from ejcache.keys.canonical_variables import compile_variables
+from ejcache.settings.environment import all_variables, environment_variable
 from ejcache.settings.resolve import resolve
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 
 
 def _environment_of(device: Any) -> dict[str, str]:
-    """The environment part of a key: the platform, its toolchain, and settings that limit the candidates.
+    """The environment part of a key: the platform, its toolchain, compiler flags, and settings that limit candidates.
 
     Versions are cut after the minor number, because a patch release rarely changes which configuration is best. A
     record of another version is still used where measuring is forbidden.
@@ -91,6 +92,8 @@ def _environment(device: Any) -> tuple[tuple[str, str], ...]:
         found["toolkit"] = f"{toolkit[1].lower()} {toolkit[2]}"
     if device.platform == "cpu":
         found["cpu"] = _cpu_model()
+    # Left out where none is set, so that keys from before they counted stay valid.
+    found |= compile_variables(device.platform, all_variables())
     return tuple(sorted(found.items()))
 
 

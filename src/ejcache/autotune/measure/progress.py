@@ -1,4 +1,4 @@
-"""Progress of a measurement: a bar on stderr, or a log line for each candidate."""
+"""Progress of a measurement: a bar on stderr, or a log line for all or for each of the candidates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Progress", "progress_for", "show_progress"]
 
 _WIDTH: Final = 24
 _LATE: Final = 2.0
-"""Seconds of tuning after which a terminal shows the bar, if no setting says whether to."""
+"""Seconds of tuning after which a terminal shows the bar, and a log a line, if no setting says whether to."""
 _WIDEST: Final = 200
 """Characters of a bar that is written to a pipe or a file."""
 _CLEAR: Final = "\r\x1b[2K"
@@ -35,7 +35,8 @@ class Progress:
 
     Args:
         title: the operation.
-        shown: draw a bar; None to draw one if stderr is a terminal and the tuning takes longer than two seconds.
+        shown: draw a bar; None to draw one if the tuning takes longer than two seconds and stderr is a terminal, and
+            to log one line then if it is none.
         logged: log each candidate.
     """
 
@@ -44,12 +45,15 @@ class Progress:
         self.shown = bool(shown)
         self.logged = logged
         self._best = ""
-        self._late = time.monotonic() + _LATE if shown is None and _on_terminal() else None
+        self._late = time.monotonic() + _LATE if shown is None else None
 
     def step(self, phase: str, done: int, total: int) -> None:
         """Draw that `done` of `total` steps of this phase are finished."""
         if self._late is not None and time.monotonic() > self._late:
-            self.shown = True
+            self._late = None
+            self.shown = _on_terminal()
+            if not self.shown:
+                logger.warning("measuring the candidates of %s, which it does once for all processes", self.title)
         if not self.shown:
             return
         filled = _WIDTH * done // max(total, 1)
