@@ -20,6 +20,7 @@ LEVELS = {
     "_version": 0,
     "_tuples": 0,
     "errors": 0,
+    "wings": 1,
     "util": 1,
     "entry": 2,
     "fingerprint": 2,
@@ -42,6 +43,8 @@ LEVELS = {
 
 INNER_LEVELS = {
     "autotune": {
+        "wing": 0,
+        "settings": 0,
         "log": 0,
         "records": 1,
         "measure": 2,

@@ -106,8 +106,6 @@ __all__ = [
 
 _MODULES: Final = {
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
-    "autotune.decorator": ("autotuned",),
-    "autotune.records.store": ("AutotuneStore",),
     "cache.compilation_cache": ("CompilationCache",),
     "cache.counters": ("Stats",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
@@ -129,10 +127,10 @@ def __getattr__(name: str) -> Any:
     if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module 'ejcache' has no attribute {name!r}")
     if name in _PACKAGES:
-        value: Any = _import(_PACKAGES[name])
+        value: Any = import_module(f"ejcache.{_PACKAGES[name]}")
     else:
         try:
-            value = getattr(_import(_HOMES.get(name, "errors")), name)
+            value = getattr(import_module(_home(name)), name)
         except ValueError as exc:
             # JAX refuses to be imported with a variable, and does not say which values it accepts.
             refused = import_module("ejcache.errors").JaxImportError
@@ -142,8 +140,12 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _import(module: str) -> Any:
-    return import_module(f"ejcache.{module}")
+def _home(name: str) -> str:
+    """The module of a public name. Those of the wings are looked up last: that reads their folders."""
+    if name in _HOMES:
+        return f"ejcache.{_HOMES[name]}"
+    of_wings = {name: module for wing in import_module("ejcache.wings").wings() for name, module in wing.names.items()}
+    return str(of_wings.get(name, "ejcache.errors"))
 
 
 def __dir__() -> list[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import ejcache.settings.values as read
-from ejcache.settings.values import XLA_CACHES, YES_NO, Setting
+from ejcache.settings.values import XLA_CACHES, YES_NO, Setting, variable
 from ejcache.util.units import ACCEPTED_SIZE
+from ejcache.wings import load, wings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +39,7 @@ def _flag(
     return Setting(name, parser, default, accepted, flag, (flag.upper(),), doc, jax_default)
 
 
-def _variable(
-    name: str, variable: str | tuple[str, ...], parser: Callable[[Any], Any], default: Any, accepted: str, doc: str
-) -> Setting:
-    return Setting(name, parser, default, accepted, "", (variable,) if isinstance(variable, str) else variable, doc)
-
-
-SETTINGS: Final[tuple[Setting, ...]] = (
+_CORE: Final[tuple[Setting, ...]] = (
     Setting(
         "cache_dir",
         read.text,
@@ -137,7 +132,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "0 to 100",
         "which percentile of the devices' profiles PGLE uses",
     ),
-    _variable(
+    variable(
         "pgle_reuse",
         "EJCACHE_PGLE_REUSE",
         read.boolean,
@@ -145,7 +140,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "compile with the stored profile of a program rather than profile it again",
     ),
-    _variable(
+    variable(
         "tune_cross",
         "EJCACHE_TUNE_CROSS",
         read.boolean,
@@ -194,7 +189,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "a number of milliseconds",
         "with share_binary, how long the other processes wait before they compile themselves",
     ),
-    _variable(
+    variable(
         "activate",
         "EJCACHE",
         read.switch_or_location,
@@ -202,7 +197,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "1, 0, or the cache: a directory, written with a slash, or a URL",
         "if set, every process that uses JAX enables the cache; 0: no process does, nor does @ejit",
     ),
-    _variable(
+    variable(
         "recompile_force",
         "EASYDEL_RECOMPILE_FORCE",
         read.boolean,
@@ -210,7 +205,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "ignore stored entries, compile, and replace them",
     ),
-    _variable(
+    variable(
         "full_cache",
         "ALLOW_FULL_CACHE",
         read.boolean,
@@ -218,7 +213,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "store everything: no minimum size or compile time, and all of XLA's caches",
     ),
-    _variable(
+    variable(
         "local_dir",
         "EJCACHE_LOCAL_DIR",
         read.text,
@@ -226,7 +221,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "a directory on a local disk",
         "where this host keeps copies of a remote cache's entries (unset: in the user's cache directory)",
     ),
-    _variable(
+    variable(
         "local_max_size",
         "EJCACHE_LOCAL_MAX_SIZE",
         read.limit,
@@ -234,7 +229,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
         "largest total size of such copies, for each remote cache",
     ),
-    _variable(
+    variable(
         "gcs_credentials",
         "EASYDEL_GCS_CLIENT",
         read.text,
@@ -242,7 +237,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "the path of a file",
         "file with Google credentials for gs:// URLs",
     ),
-    _variable(
+    variable(
         "gcs_endpoint",
         "STORAGE_EMULATOR_HOST",
         read.text,
@@ -250,7 +245,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "the URL of an emulator",
         "server to use instead of Google's for gs:// URLs",
     ),
-    _variable(
+    variable(
         "shared_mode",
         "EJCACHE_SHARED_MODE",
         read.file_mode,
@@ -258,8 +253,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "permissions of files as chmod takes them, such as 0640 or 0660",
         "permissions of files in a shared directory; by default, those that the umask allows",
     ),
-    _variable("read_only", "EJCACHE_READ_ONLY", read.boolean, False, YES_NO, "read entries, but write none"),
-    _variable(
+    variable("read_only", "EJCACHE_READ_ONLY", read.boolean, False, YES_NO, "read entries, but write none"),
+    variable(
         "namespace",
         "EJCACHE_NAMESPACE",
         read.salt,
@@ -267,7 +262,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "any text",
         "part of every key; change it to ignore all entries stored so far",
     ),
-    _variable(
+    variable(
         "wait_seconds",
         "EJCACHE_WAIT_SECONDS",
         read.finite_seconds,
@@ -275,7 +270,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "a finite number of seconds, or 0 for no waiting",
         "how long this process waits, in all, for entries that others compile and do not deliver; then it compiles",
     ),
-    _variable(
+    variable(
         "keep_module_text",
         "EJCACHE_MODULE_TEXT",
         read.boolean,
@@ -283,7 +278,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`",
     ),
-    _variable(
+    variable(
         "trust_dir",
         "EJCACHE_TRUST_DIR",
         read.boolean,
@@ -291,7 +286,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "use a local cache directory even if other users own it or can write to it; they can then run code as you",
     ),
-    _variable(
+    variable(
         "untested_schemes",
         "EJCACHE_UNTESTED_SCHEMES",
         read.boolean,
@@ -299,7 +294,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://",
     ),
-    _variable(
+    variable(
         "check_one_in",
         "EJCACHE_CHECK_ONE_IN",
         read.integer,
@@ -307,7 +302,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "a number of hits, or 0 for none",
         "compile one hit in N again and compare; an entry proven wrong is quarantined",
     ),
-    _variable(
+    variable(
         "preload",
         "EJCACHE_PRELOAD",
         read.boolean,
@@ -315,7 +310,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "load what the last runs of this program used in the background, before the program asks for it",
     ),
-    _variable(
+    variable(
         "preload_memory",
         "EJCACHE_PRELOAD_MEMORY",
         read.limit,
@@ -323,7 +318,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
         "the most memory that executables take up which are loaded and not yet asked for",
     ),
-    _variable(
+    variable(
         "preload_threads",
         "EJCACHE_PRELOAD_THREADS",
         read.count,
@@ -331,7 +326,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "a number of threads, at least 1",
         "how many executables are loaded at once in the background (unset: one for every two cores)",
     ),
-    _variable(
+    variable(
         "preload_requests",
         "EJCACHE_PRELOAD_REQUESTS",
         read.count,
@@ -339,7 +334,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "a number of requests, at least 1",
         "how many requests fetch entries of a remote cache at once, for all processes of a host together",
     ),
-    _variable(
+    variable(
         "direct",
         ("EJCACHE_DIRECT", "EASYDEL_CACHE_COMPILES"),
         read.direct_mode,
@@ -347,7 +342,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "true or false, strict or explain",
         "find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)",
     ),
-    _variable(
+    variable(
         "direct_check_one_in",
         "EJCACHE_DIRECT_CHECK_ONE_IN",
         read.integer,
@@ -355,7 +350,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "a number, or 0 for never",
         "direct mode traces at one call in so many that it could answer, and compares",
     ),
-    _variable(
+    variable(
         "report",
         "EJCACHE_REPORT",
         read.text,
@@ -363,7 +358,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "off, line (or 1) or json for stderr, or the path of a JSON file",
         "print or write a report when the process exits",
     ),
-    _variable(
+    variable(
         "progress",
         "EJCACHE_PROGRESS",
         read.boolean,
@@ -371,84 +366,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         YES_NO,
         "say on stderr how long a compilation has taken so far, if it lasts longer than five seconds",
     ),
-    _variable(
-        "autotune_dir",
-        ("EJCACHE_AUTOTUNE_DIR", "EJKERNEL_PERSISTENT_CACHE_DIR"),
-        read.text,
-        None,
-        "a directory or a URL",
-        "where tuned configurations are stored (unset: in the cache)",
-    ),
-    _variable(
-        "autotune_seeds",
-        "EJCACHE_AUTOTUNE_SEEDS",
-        read.texts,
-        (),
-        "directories or URLs, separated by commas",
-        "read-only sources of tuned configurations, asked after the user's own",
-    ),
-    _variable(
-        "autotune_policy",
-        ("EJCACHE_AUTOTUNE_POLICY", "EJKERNEL_AUTOTUNE_POLICY"),
-        read.autotune_policy,
-        None,
-        "autotune, heuristics or error",
-        "what to do for an operation that has not been tuned (unset: what its author chose)",
-    ),
-    _variable(
-        "autotune_log",
-        ("EJCACHE_AUTOTUNE_LOG", "EJKERNEL_LOG_AUTOTUNE"),
-        read.boolean,
-        False,
-        YES_NO,
-        "log the time of every candidate",
-    ),
-    _variable(
-        "autotune_progress",
-        ("EJCACHE_AUTOTUNE_PROGRESS", "EJKERNEL_AUTOTUNE_PROGRESS"),
-        read.boolean,
-        False,
-        YES_NO,
-        "show a progress bar while tuning; unset: on a terminal, after two seconds",
-    ),
-    _variable(
-        "autotune_record",
-        ("EJCACHE_AUTOTUNE_RECORD", "EJKERNEL_OPS_RECORD"),
-        read.switch_or_location,
-        False,
-        "true or false, or a directory or URL",
-        "record the arguments of operations, so that they can be tuned later, with the tuned configurations or there",
-    ),
-    _variable(
-        "autotune_stamp",
-        ("EJCACHE_AUTOTUNE_STAMP", "EJKERNEL_OPS_STAMP"),
-        read.stamp,
-        "none",
-        "hash, json or none",
-        "label operations in profiles with their key: hashed, or as JSON",
-    ),
-    _variable(
-        "autotune_prefix",
-        ("EJCACHE_AUTOTUNE_PREFIX", "EJKERNEL_OPS_PREFIX"),
-        read.text,
-        "ejkernel_ops#",
-        "any text",
-        "text with which labels in profiles begin",
-    ),
-    _variable(
-        "autotune_smem_limit",
-        "EJKERNEL_TRITON_SMEM_LIMIT",
-        read.integer,
-        None,
-        "a number of bytes",
-        "shared memory that candidates may use; if set, part of a tuned configuration's key",
-    ),
-    _variable(
-        "autotune_rda_candidates",
-        "EJKERNEL_RDA_MAX_CANDIDATES",
-        read.integer,
-        None,
-        "a number",
-        "how many candidates ragged decode attention tries; if set, part of the key",
-    ),
 )
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    *_CORE,
+    *(setting for wing in wings() if wing.settings for setting in load(wing.settings)),
+)
+"""The settings of the core and of the wings."""

@@ -35,6 +35,7 @@ __all__ = [
     "switch_or_location",
     "text",
     "texts",
+    "variable",
     "xla_caches",
 ]
 
@@ -88,6 +89,13 @@ class Setting(NamedTuple):
     variables: tuple[str, ...] = ()
     doc: str = ""
     jax_default: Any = None
+
+
+def variable(
+    name: str, variables: str | tuple[str, ...], parser: Callable[[Any], Any], default: Any, accepted: str, doc: str
+) -> Setting:
+    """A setting without a flag of JAX, by one or several environment variables."""
+    return Setting(name, parser, default, accepted, "", (variables,) if isinstance(variables, str) else variables, doc)
 
 
 class Value(NamedTuple):

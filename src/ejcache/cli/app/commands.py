@@ -5,43 +5,25 @@ Importing the modules of all commands takes longer than most commands take, so o
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
 from typing import Annotated, Any, Final
 
 import typer
 
-from ejcache._tuples import NamedTuple
 from ejcache.cli.options import examples
+from ejcache.wings import Command, load, wings
 
 __all__ = ["COMMANDS", "build"]
 
 
-class _Command(NamedTuple):
-    """A command or a group: where it is, its line in the list of commands, and examples for its help.
-
-    Attributes:
-        module: below `ejcache.cli`.
-        attribute: the function of a command, or the Typer application of a group.
-        short_help: its line in `ejcache --help`.
-        examples: command lines that its help shows.
-    """
-
-    module: str
-    attribute: str
-    short_help: str
-    examples: tuple[str, ...]
-
-
-COMMANDS: Final = {
-    "run": _Command(
-        "run.command",
-        "run",
+_CORE: Final = {
+    "run": Command(
+        "ejcache.cli.run.command:run",
         "Run a program with the cache.",
         ("run train.py --steps 100", "run --dir gs://bucket/prefix -m my_project.train"),
     ),
-    "warm": _Command(
-        "warm.command",
-        "warm",
+    "warm": Command(
+        "ejcache.cli.warm.command:warm",
         "Compile programs before a run needs them.",
         (
             "warm train.py:step --shapes 'f32[8,128] i32[8]'",
@@ -49,82 +31,74 @@ COMMANDS: Final = {
             "warm train.py --steps 1",
         ),
     ),
-    "target": _Command(
-        "targets",
-        "app",
+    "target": Command(
+        "ejcache.cli.targets:app",
         "Save and compare devices to compile for elsewhere.",
         ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
     ),
-    "stats": _Command(
-        "inspect",
-        "stats",
+    "stats": Command(
+        "ejcache.cli.inspect:stats",
         "Show what the cache holds, its hits and its misses.",
         ("stats", "stats --dir gs://my-bucket/compiled --json"),
     ),
-    "ls": _Command("inspect", "ls", "List the entries.", ("ls --sort size --limit 10", "ls --name 'jit_train*'")),
-    "show": _Command("show", "show", "Show one entry.", ("show jit_train_step", "show 50a34c --json")),
-    "why": _Command(
-        "explain",
-        "why",
+    "ls": Command(
+        "ejcache.cli.inspect:ls", "List the entries.", ("ls --sort size --limit 10", "ls --name 'jit_train*'")
+    ),
+    "show": Command("ejcache.cli.show:show", "Show one entry.", ("show jit_train_step", "show 50a34c --json")),
+    "why": Command(
+        "ejcache.cli.explain:why",
         "Say why a program was compiled rather than loaded.",
         ("why", "why jit_train_step --full", "why --since 2h"),
     ),
-    "prune": _Command(
-        "maintain",
-        "prune",
+    "prune": Command(
+        "ejcache.cli.maintain:prune",
         "Remove entries by size, number, age, name or version.",
         ("prune --max-size 10GB --dry-run", "prune --unused-for 30d --yes"),
     ),
-    "verify": _Command(
-        "audit",
-        "verify",
+    "verify": Command(
+        "ejcache.cli.audit:verify",
         "Check every entry, and repair; or the records of direct mode.",
         ("verify", "verify --fix", "verify --direct train.py --steps 1"),
     ),
-    "clear": _Command("maintain", "clear", "Remove all entries, or those that are named.", ("clear", "clear jit_eval")),
-    "pin": _Command("maintain", "pin", "Keep an entry from being removed.", ("pin jit_train_step",)),
-    "unpin": _Command("maintain", "unpin", "Let a pinned entry be removed again.", ("unpin jit_train_step",)),
-    "config": _Command(
-        "configuration",
-        "app",
+    "clear": Command(
+        "ejcache.cli.maintain:clear", "Remove all entries, or those that are named.", ("clear", "clear jit_eval")
+    ),
+    "pin": Command("ejcache.cli.maintain:pin", "Keep an entry from being removed.", ("pin jit_train_step",)),
+    "unpin": Command("ejcache.cli.maintain:unpin", "Let a pinned entry be removed again.", ("unpin jit_train_step",)),
+    "config": Command(
+        "ejcache.cli.configuration:app",
         "Show every setting, its value and its source.",
         ("config", "config set max_size=10GB", "config get cache_dir"),
     ),
-    "push": _Command(
-        "transfer",
-        "push",
+    "push": Command(
+        "ejcache.cli.transfer:push",
         "Copy entries to another cache.",
         ("push gs://my-bucket/compiled", "push /mnt/shared --used-within 7d --dry-run"),
     ),
-    "pull": _Command("transfer", "pull", "Copy entries from another cache.", ("pull gs://my-bucket/compiled",)),
-    "export": _Command(
-        "transfer",
-        "export",
+    "pull": Command("ejcache.cli.transfer:pull", "Copy entries from another cache.", ("pull gs://my-bucket/compiled",)),
+    "export": Command(
+        "ejcache.cli.transfer:export",
         "Write entries into one file, a bundle.",
         ("export compiled.ejb", "export train.ejb --name 'jit_train*'"),
     ),
-    "import": _Command(
-        "transfer", "import_bundle", "Copy the entries of a bundle into the cache.", ("import compiled.ejb",)
+    "import": Command(
+        "ejcache.cli.transfer:import_bundle", "Copy the entries of a bundle into the cache.", ("import compiled.ejb",)
     ),
-    "doctor": _Command(
-        "doctor",
-        "doctor",
+    "doctor": Command(
+        "ejcache.cli.doctor:doctor",
         "Check whether a directory or bucket can hold a cache.",
         ("doctor", "doctor --dir gs://my-bucket/compiled"),
     ),
-    "demo": _Command(
-        "demo.command", "demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
+    "demo": Command(
+        "ejcache.cli.demo.command:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
     ),
-    "completion": _Command(
-        "app.completion", "completion", "Print a script for completion in the shell.", ("completion bash",)
-    ),
-    "autotune": _Command(
-        "autotune.commands",
-        "app",
-        "List, explain, measure and copy tuned configurations.",
-        ("autotune ls", "autotune show block_matmul", "autotune run"),
+    "completion": Command(
+        "ejcache.cli.app.completion:completion", "Print a script for completion in the shell.", ("completion bash",)
     ),
 }
+
+COMMANDS: Final = _CORE | {name: command for wing in wings() for name, command in wing.commands.items()}
+"""The commands of the core and of the wings."""
 
 
 def build(only: str | None = None) -> typer.Typer:
@@ -144,13 +118,12 @@ def build(only: str | None = None) -> typer.Typer:
     )(_root)
     wanted = {only: COMMANDS[only]} if only in COMMANDS else COMMANDS
     for name, command in wanted.items():
-        module = import_module(f"ejcache.cli.{command.module}")
-        target = getattr(module, command.attribute)
+        target = load(command.place)
         said: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=name, **said)
         else:
-            app.command(name, **said, **getattr(module, "REGISTRATION", {}))(target)
+            app.command(name, **said, **getattr(sys.modules[target.__module__], "REGISTRATION", {}))(target)
     return app
 
 

@@ -1,0 +1,25 @@
+"""What autotuning adds to the core: see `ejcache.wings`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ejcache.wings import Command, Wing
+
+__all__ = ["WING"]
+
+WING: Final = Wing(
+    name="autotune",
+    settings="ejcache.autotune.settings:SETTINGS",
+    names={
+        "AutotuneStore": "ejcache.autotune.records.store",
+        "autotuned": "ejcache.autotune.decorator",
+    },
+    commands={
+        "autotune": Command(
+            "ejcache.cli.autotune.commands:app",
+            "List, explain, measure and copy tuned configurations.",
+            ("autotune ls", "autotune show block_matmul", "autotune run"),
+        ),
+    },
+)

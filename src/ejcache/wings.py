@@ -1,0 +1,80 @@
+"""The extension point: how a wing of the package registers with the core, which imports none.
+
+A wing is a folder of the package with a module `wing`, whose `WING` says what the wing adds, in texts of the form
+`"module:attribute"`. A text is imported when what it names is used for the first time, so that a wing costs nothing
+until then. A core without the folder has the same functions less those of the wing.
+
+A hook is a function of a wing that the core calls at one place:
+
+    hook    called by                       with                          returns
+    jit     `ejit`, for each function       fun, the options of `ejit`    a jitted function, or None: `jax.jit` makes it
+    why     `ejcache why`, `ejcache.why()`  see `ejcache.api.why`         what the wing knows of a function
+    verify  `ejcache verify --WING`         see `ejcache.cli.audit`       the exit status
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache._tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Command", "Wing", "hooks", "load", "wings"]
+
+
+class Command(NamedTuple):
+    """A command or a group: where it is, its line in the list of commands, and examples for its help.
+
+    Attributes:
+        place: the function of a command, or the Typer application of a group, as `"module:attribute"`.
+        short_help: its line in `ejcache --help`.
+        examples: command lines that its help shows.
+    """
+
+    place: str
+    short_help: str
+    examples: tuple[str, ...]
+
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class Wing(NamedTuple):
+    """What a wing adds to the core.
+
+    Attributes:
+        name: of its folder.
+        settings: a tuple of `ejcache.settings.values.Setting`.
+        names: the module of each name that the wing adds to `ejcache`.
+        commands: its commands by name.
+        hooks: the place of its function for each hook that it has.
+    """
+
+    name: str
+    settings: str = ""
+    names: Mapping[str, str] = _NOTHING
+    commands: Mapping[str, Command] = _NOTHING
+    hooks: Mapping[str, str] = _NOTHING
+
+
+@functools.cache
+def wings() -> tuple[Wing, ...]:
+    """The wings of this installation, by name."""
+    found = sorted(path.parent.name for path in Path(__file__).parent.glob("*/wing.py"))
+    return tuple(load(f"ejcache.{name}.wing:WING") for name in found)
+
+
+def hooks(name: str) -> dict[str, Callable[..., Any]]:
+    """The function of each wing that has this hook, by the name of the wing."""
+    return {wing.name: load(wing.hooks[name]) for wing in wings() if name in wing.hooks}
+
+
+def load(place: str) -> Any:
+    """What `"module:attribute"` names."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
