@@ -621,6 +621,18 @@ def test_since_full_and_the_number_of_lines(cache, directory):
     assert "+    %0 = stablehlo.sine" in full
 
 
+def test_since_says_nothing_of_entries_that_it_did_not_search(cache, directory):
+    """`--since` of a time without misses does not deny the entry that `ls` shows; without it, the entry is searched."""
+    compile_one()
+    why = CliRunner().invoke
+
+    since = why(build(), ["why", "train", "--since", "0s", "--dir", directory]).exception
+    assert str(since) == (
+        "no miss of 'train' was recorded on this host in the last 0s; without --since, earlier ones are explained"
+    )
+    assert "no entry has the key or name 'nobody'" in str(why(build(), ["why", "nobody"]).exception)
+
+
 def test_colours_on_a_terminal_only(cache, monkeypatch):
     """Bold and coloured with FORCE_COLOR, plain with NO_COLOR and in a pipe."""
     compile_one()
