@@ -37,7 +37,7 @@ from ejcache.autotune.call_documents import (
     encode_arguments,
     encode_call,
 )
-from ejcache.autotune.call_key import CODE_DIGITS, code_digest, fingerprint
+from ejcache.autotune.call_key import CODE_DIGITS, Describer, code_digest, fingerprint
 from ejcache.autotune.chooser import chooser_for
 from ejcache.autotune.recording import note
 from ejcache.bucket.breaker import CircuitBreaker
@@ -963,3 +963,53 @@ def test_fields_that_are_not_compared_are_told_apart(store, wrap):
         one = wrap(Partly(2, block))
         np.testing.assert_array_equal(op(X, one), X * block)
         assert fingerprint((X, one), {}) == fingerprint((X, wrap(Partly(2, block))), {})
+
+
+class Loose:
+    """Equal to each other one of its name."""
+
+    def __init__(self, name, block):
+        self.name, self.block = name, block
+
+    def __eq__(self, other):
+        return self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["meta"])
+@dataclasses.dataclass
+class Node:
+    x: object
+    meta: object
+
+
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: Node(X, v), lambda v: Partly(1, 1, ((v,),))])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Partly(1, 1), Partly(1, 2)),
+        (frozenset([Partly(1, 1)]), frozenset([Partly(1, 2)])),
+        (functools.partial(max, Partly(1, 1)), functools.partial(max, Partly(1, 2))),
+        (Loose("a", 1), Loose("a", 2)),
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+    ],
+    ids=["uncompared", "in a set", "in a partial", "own __eq__", "bool", "float", "zero"],
+)
+def test_equal_values_with_other_keys_have_other_fingerprints(wrap, one, other):
+    """Also as the static part of a pytree's node: Python's `==` is not what a key compares."""
+    one, other = wrap(one), wrap(other)
+    assert str(Describer().describe(one)) != str(Describer().describe(other))
+    assert fingerprint((X, one), {}) != fingerprint((X, other), {})
+    assert fingerprint((X, one), {}) == fingerprint((X, one), {}) is not None
+
+
+def test_values_without_end_have_no_fingerprint():
+    """Such a call is looked up by its key."""
+    endless = Loose("a", 1)
+    endless.block = endless
+    assert fingerprint((X, endless), {}) is None
+    assert fingerprint((X, Loose("a", list(range(100_000)))), {}) is None

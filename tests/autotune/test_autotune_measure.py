@@ -7,6 +7,7 @@ import io
 import random
 import sys
 import threading
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from autotune_helpers import key
 from cli_helpers import Terminal
+from jax._src import pjit
 
 import ejcache
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
@@ -22,10 +24,12 @@ from ejcache.autotune.measure import statistics
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.isolated import screened
 from ejcache.autotune.measure.progress import Progress
+from ejcache.autotune.measure.results import DifferentResultError, Results, check_results
 from ejcache.autotune.measure.statistics import GainVerdict, gains, median, quantile, timing, verdict
 from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
-from ejcache.autotune.records.record import Status
+from ejcache.autotune.records.record import Source, Status
 from ejcache.errors import EntryCorruptError, UsageError
+from ejcache.jax_integration.seam.device_time import has_pgle_profile
 
 QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 
@@ -586,5 +590,54 @@ def test_compiler_flags_are_in_the_key(run_python, flags, is_other):
         print(sorted(device_and_environment((jnp.ones(3),), {})[1]))
     """
     plain, flagged = (run_python(program, env=env).stdout for env in ({"XLA_FLAGS": ""}, {"XLA_FLAGS": flags}))
+    assert "'cores'" in plain
     assert "XLA_FLAGS" not in plain
     assert ("XLA_FLAGS" in flagged) is is_other
+
+
+@pytest.fixture
+def pgle():
+    jax.config.update("jax_enable_pgle", True)
+    jax.config.update("jax_pgle_profiling_runs", 1)
+    yield
+    jax.config.update("jax_enable_pgle", False)
+    jax.config.update("jax_pgle_profiling_runs", 3)
+
+
+@pytest.mark.usefixtures("pgle")
+@pytest.mark.filterwarnings("ignore:PGLE collected an empty trace")
+def test_the_rank_of_pgle_needs_a_profile(monkeypatch):
+    """Where the profiler sees no operations, as on CPUs, JAX compiles again with an empty profile: that is no PGLE."""
+    asked = []
+
+    def has_profile(jaxpr):
+        asked.append(has_pgle_profile(jaxpr))
+        pjit._pgle_profiler_dict[jaxpr].collected_fdo = b"operations"
+        return has_pgle_profile(jaxpr)
+
+    def op(x, n):
+        return x + 0 * n
+
+    assert tuned(op, [1, 2], jnp.ones(8)).source is Source.TUNED
+    monkeypatch.setattr("ejcache.autotune.measure.tuner.has_pgle_profile", has_profile)
+    assert tuned(op, [1, 2], jnp.ones(8)).source is Source.PGLE
+    assert asked == [False]
+
+
+def test_a_large_result_is_compared_in_pieces():
+    """Also where it is not contiguous; the comparison needs no copies of all of it."""
+    wanted = np.arange(3 * 2**20, dtype=np.float32).reshape(3, -1).T
+    found = wanted.copy(order="K")
+    check_results(Results([found], None), Results([wanted], None), check=True, inputs=[])
+    found[-1, -1] = np.nan
+    with pytest.raises(DifferentResultError, match="NaN"):
+        check_results(Results([found], None), Results([wanted], None), check=True, inputs=[])
+    found[-1, -1], found[0, 0] = 0.0, 1e9
+    with pytest.raises(DifferentResultError, match="2 of 3145728 values"):
+        check_results(Results([found], None), Results([wanted], None), check=True, inputs=[])
+    wanted = np.ascontiguousarray(wanted)
+    tracemalloc.start()
+    check_results(Results([wanted], None), Results([wanted], None), check=True, inputs=[])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < wanted.nbytes

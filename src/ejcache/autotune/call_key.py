@@ -16,7 +16,7 @@ import itertools
 import math
 import types
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.inputs import is_array, is_scalar, one_level
@@ -32,6 +32,15 @@ MAPPED: Final = "vmap"
 
 CODE_DIGITS: Final = 20
 
+_OWN_NODES: Final = 3
+"""Inner nodes in the tree of each call: the pair, the arguments, and the keyword arguments."""
+
+_PLAIN: Final = frozenset({int, str, bool, bytes, type(None)})
+_NAMED: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
+"""Values that are described by their name or their code, and are the same object in each call."""
+
+_LIBRARIES: Final = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes"})
+_SNAPSHOT_VALUES: Final = 2_000
 _DEPTH: Final = 30
 _VALUES: Final = 20_000
 """At most so many values of one call are described. A graph can have exponentially many paths."""
@@ -60,25 +69,24 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
     parts: list[Any] = [treedef]
     place = None
-    for leaf in leaves:
-        # Most leaves that are not arrays have no dtype, and asking for that is the cheaper test.
-        dtype = getattr(leaf, "dtype", None)
-        if dtype is not None and isinstance(leaf, jax.Ref):
-            return None
-        if dtype is None or not is_array(leaf):
-            parts += (type(leaf), leaf)
-            if dataclasses.is_dataclass(leaf):
-                parts += _uncompared(leaf)
-            if _may_change(leaf) and (state := getattr(leaf, "__dict__", None)):
-                parts += _state(state)
-            continue
-        parts += (leaf.shape, dtype)
-        if place is None and not isinstance(leaf, jax.core.Tracer):
-            place = getattr(leaf, "sharding", None)
-    # The trace context has the default device, which counts for a call without a placed array.
-    parts += (place, trace_fingerprint(), mapped_axes(leaves))
-    found = tuple(parts)
+    snapshot = _Snapshot()
     try:
+        if treedef.num_nodes - treedef.num_leaves > _OWN_NODES:
+            parts.append(snapshot.of_nodes(treedef))
+        for leaf in leaves:
+            # Most leaves that are not arrays have no dtype, and asking for that is the cheaper test.
+            dtype = getattr(leaf, "dtype", None)
+            if dtype is None or not is_array(leaf):
+                parts.append(snapshot.of(leaf))
+                continue
+            if _is_reference(leaf):
+                return None
+            parts += (leaf.shape, dtype)
+            if place is None and not isinstance(leaf, jax.core.Tracer):
+                place = getattr(leaf, "sharding", None)
+        # The trace context has the default device, which counts for a call without a placed array.
+        parts += (place, trace_fingerprint(), mapped_axes(leaves))
+        found = tuple(parts)
         hash(found)
     except TypeError:
         return None
@@ -96,37 +104,70 @@ def code_digest(function: Any) -> str:
     return "" if describer.unhashable else hashlib.sha256(text.encode()).hexdigest()[:CODE_DIGITS]
 
 
-def _may_change(value: Any) -> bool:
-    """Whether a value is equal to itself also after it has changed, because it is compared by identity."""
-    compare: Any = type(value).__hash__
-    return compare is object.__hash__ and not isinstance(value, type | types.FunctionType)
+class _Snapshot:
+    """The state of the values of one call, hashable, and equal only for values that have the same description.
 
+    Python's `==` does not say that: `1 == True`, `0.0 == -0.0`, fields of dataclasses may have `compare=False`, a class
+    may define it, and an object that has changed is equal to itself.
+    """
 
-def _state(fields: Mapping[str, Any]) -> list[Any]:
-    """The present values of an object that may change and still be equal to itself."""
-    parts: list[Any] = []
-    for name, value in fields.items():
+    def __init__(self) -> None:
+        self._left = _SNAPSHOT_VALUES
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """The state of one value; raises `TypeError` for one that is too large or refers to itself."""
+        kind = type(value)
+        self._left -= 1
+        if self._left < 0 or depth > _DEPTH:
+            raise TypeError("the call has too many values")
+        if kind in _PLAIN:
+            return kind, value
+        if kind in {float, complex}:
+            return kind, repr(value)
+        if _is_reference(value):
+            raise TypeError("a reference has no key")
         if is_array(value):
-            parts += (name, value.shape, value.dtype)
-        elif not _may_change(value):
-            parts += (name, type(value), value)
-        else:
-            # This value may change, too. A list cannot be hashed, so the call has no fingerprint.
-            parts.append([])
-    return parts
+            return kind, value.shape, value.dtype
+        if is_scalar(value):
+            return kind, value.tobytes()
+        if isinstance(value, list | tuple):
+            return kind, tuple([self.of(item, depth + 1) for item in value])
+        if isinstance(value, set | frozenset):
+            return kind, frozenset([self.of(item, depth + 1) for item in value])
+        if isinstance(value, dict):
+            return kind, self._fields(value, depth)
+        if isinstance(value, functools.partial):
+            return kind, self.of((value.func, value.args, value.keywords), depth + 1)
+        if isinstance(value, types.MethodType):
+            return kind, value.__func__, self.of(value.__self__, depth + 1)
+        if isinstance(value, _NAMED) or kind.__module__.partition(".")[0] in _LIBRARIES:
+            return kind, value
+        slots = {name: getattr(value, name, None) for name in _slots(kind)}  # type: ignore[arg-type]  # mypy: no class is hashable
+        state = self._fields(slots | getattr(value, "__dict__", {}), depth)
+        # Also by the value itself: the state of a class of C code cannot be seen.
+        return (kind, state, value) if isinstance(value, Hashable) else (kind, state)
+
+    def of_nodes(self, treedef: Any) -> tuple[Any, ...]:
+        """The static parts of a tree, which the tree compares by `==`."""
+        parts, waiting = [], [treedef]
+        while waiting:
+            node = waiting.pop()
+            data = node.node_data()
+            if data is not None and data[0] not in {tuple, list, None}:
+                parts.append((data[0], self.of(data[1])))
+            waiting += node.children()
+        return tuple(parts)
+
+    def _fields(self, fields: Mapping[Any, Any], depth: int) -> Any:
+        return tuple([(self.of(name, depth + 1), self.of(item, depth + 1)) for name, item in fields.items()])
 
 
-def _uncompared(value: Any) -> list[Any]:
-    """What `==` leaves out of a dataclass, and of those that it holds: fields with `compare=False`."""
-    parts: list[Any] = []
-    for field in dataclasses.fields(value):
-        held = getattr(value, field.name, None)
-        if not field.compare:
-            parts += _state({field.name: held})
-        for item in held if isinstance(held, tuple) else (held,):
-            if dataclasses.is_dataclass(item) and not isinstance(item, type):
-                parts += _uncompared(item)
-    return parts
+@functools.lru_cache(maxsize=1_000)
+def _slots(kind: type) -> tuple[str, ...]:
+    """The names of the attributes that objects of a class have beside their `__dict__`."""
+    declared = [getattr(each, "__slots__", ()) for each in kind.__mro__]
+    names = itertools.chain.from_iterable((each,) if isinstance(each, str) else each for each in declared)
+    return tuple(name for name in names if not name.startswith("__"))
 
 
 class Describer:

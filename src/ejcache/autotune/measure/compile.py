@@ -41,6 +41,7 @@ class Trial:
         is_default: a winner must beat this candidate.
         transient: the failure may have had another cause than the candidate, such as a lack of memory.
         compiled: the executable, once there is one.
+        jaxpr: what JAX compiles with a profile, if PGLE is on.
         outputs: tree, shapes and data types of the results, also under a gradient, once the candidate is traced.
         warm: seconds of the executions of the warm-up.
         samples: seconds of one execution in each round, the best of the round's runs.
@@ -56,6 +57,7 @@ class Trial:
     transient: bool = False
     cause: Exception | SystemExit | None = None
     compiled: Callable[..., Any] | None = None
+    jaxpr: Any = None
     compile_seconds: float | None = None
     memory_bytes: int | None = None
     outputs: str = ""
@@ -210,7 +212,10 @@ def _lowered(
     jitted = jax.jit(_with_gradient(core, arrays) if with_gradient else core)
     traced = jitted.trace(*arrays)
     refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
-    return jitted if bench.pgle else traced.lower()
+    if bench.pgle:
+        trial.jaxpr = traced.jaxpr
+        return jitted
+    return traced.lower()
 
 
 def _compile(trial: Trial, lowered: Any, bench: Any) -> None:

@@ -16,6 +16,7 @@ from ejcache.autotune.measure.inputs import is_array
 from ejcache.keys.canonical_variables import compile_variables
 from ejcache.settings.environment import all_variables, environment_variable
 from ejcache.settings.resolve import resolve
+from ejcache.util.threads import cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -66,6 +67,8 @@ def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 def _environment_of(device: Any) -> dict[str, str]:
     """The environment part of a key: the platform, its toolchain, compiler flags, and settings that limit candidates.
 
+    A CPU's has its model and the number of cores that the process may use: XLA makes one thread for each.
+
     Versions are cut after the minor number, because a patch release rarely changes which configuration is best. A
     record of another version is still used where measuring is forbidden.
     """
@@ -92,6 +95,7 @@ def _environment(device: Any) -> tuple[tuple[str, str], ...]:
         found["toolkit"] = f"{toolkit[1].lower()} {toolkit[2]}"
     if device.platform == "cpu":
         found["cpu"] = _cpu_model()
+        found["cores"] = str(cores())
     # Left out where none is set, so that keys from before they counted stay valid.
     found |= compile_variables(device.platform, all_variables())
     return tuple(sorted(found.items()))
@@ -134,5 +138,5 @@ def provenance(device: Any) -> dict[str, Any]:
         "python": ".".join(str(part) for part in sys.version_info[:3]),
         "platform_version": str(getattr(device.client, "platform_version", "")).replace("\n", " "),
         "xla_flags": environment_variable("XLA_FLAGS") or "",
-        "cpus": os.cpu_count(),
+        "cpus": cores(),
     }

@@ -282,20 +282,24 @@ def _varied(array: Any, generator: Any) -> Any:
     import jax
     import numpy as np
 
-    values = np.array(array)
+    values = np.array(array, order="C")
     wide = values if values.dtype.kind in "fc" and values.dtype.itemsize >= 4 else values.astype(np.float32)
     finite = np.isfinite(wide)
-    chosen = wide[finite]
+    # In place where all is finite, as nearly always: a copy of a large array may be all of the memory that is left.
+    whole = bool(finite.all())
+    chosen = wide.reshape(-1) if whole else wide[finite]
     if not chosen.size:
         return array
     if np.any(chosen != chosen[0]):
-        wide[finite] = generator.permutation(chosen)
+        generator.shuffle(chosen)
     elif chosen[0]:
-        wide[finite] = chosen * generator.uniform(0.5, 1.5, chosen.size)
+        chosen *= generator.uniform(0.5, 1.5, chosen.size).astype(chosen.dtype)
     else:
-        wide[finite] = generator.standard_normal(chosen.size)
+        chosen[:] = generator.standard_normal(chosen.size, dtype=np.float32)
+    if not whole:
+        wide[finite] = chosen
     # An array that is committed to its devices and one that is not are two calls for `jax.jit`, compiled one by one.
-    return jax.device_put(wide.astype(values.dtype), array.sharding if array.committed else None)
+    return jax.device_put(wide.astype(values.dtype, copy=False), array.sharding if array.committed else None)
 
 
 def _made(shape: tuple[int, ...], dtype: Any, generator: Any, top: int) -> Any:

@@ -6,13 +6,14 @@ again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Check = bool | float | Callable[[Any, Any], object]
 
@@ -31,6 +32,9 @@ _COARSEST_INPUT: Final = 5e-2
 """Steps between may be as coarse as the inputs are, but not coarser than bfloat16 if the result is finer."""
 
 _EXACT_PRECISIONS: Final = frozenset({"highest", "float32"})
+
+_PART: Final = 2**18
+"""Values that are compared at once."""
 
 _SMALLEST_SCALE: Final = 1e-4
 """An array that is far smaller than the others is rounding noise, as a gradient is that cancels out."""
@@ -87,7 +91,8 @@ def has_nan(results: Results) -> bool:
     """Whether a value is NaN."""
     import numpy as np
 
-    return any(bool(np.isnan(_wide(array)).any()) for array in results.arrays if _tolerance(array.dtype))
+    floating = [array for array in results.arrays if _tolerance(array.dtype)]
+    return any(bool(np.isnan(part).any()) for array in floating for part in _parts(array))
 
 
 def check_results(found: Results, expected: Results, *, check: Check, inputs: Sequence[Any]) -> None:
@@ -131,24 +136,24 @@ def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None
                 "disables this comparison"
             )
         return
-    ours, theirs = _wide(ours), _wide(theirs)
-    may_be_nan = np.isnan(theirs)
-    if tolerance is None:
-        # Where results are not compared, as with random numbers, a NaN may be in another place.
-        may_be_nan = may_be_nan.any()
-    if (np.isnan(ours) & ~may_be_nan).any():
-        raise DifferentResultError("it computes NaN, and the default does not")
-    if tolerance is None:
-        return
-    with np.errstate(invalid="ignore", over="ignore"):
-        # An infinity equals itself; its difference from itself is NaN.
-        distance = np.where(ours == theirs, 0.0, np.abs(ours - theirs))
-        wrong = (distance > tolerance * (np.abs(theirs) + scale)) & ~may_be_nan
-        wrong |= np.isinf(theirs) & (ours != theirs)
-    if wrong.any():
-        worst = float(np.max(np.where(wrong, distance, 0.0)))
+    # Where results are not compared, as with random numbers, a NaN may be in another place.
+    anywhere = tolerance is None and any(np.isnan(part).any() for part in _parts(theirs))
+    count, worst = 0, 0.0
+    for found, right in zip(_parts(ours), _parts(theirs), strict=True):
+        may_be_nan = np.isnan(right) | anywhere
+        if (np.isnan(found) & ~may_be_nan).any():
+            raise DifferentResultError("it computes NaN, and the default does not")
+        if tolerance is not None:
+            with np.errstate(invalid="ignore", over="ignore"):
+                # An infinity equals itself; its difference from itself is NaN.
+                distance = np.where(found == right, 0.0, np.abs(found - right))
+                wrong = (distance > tolerance * (np.abs(right) + scale)) & ~may_be_nan
+                wrong |= np.isinf(right) & (found != right)
+            count += int(wrong.sum())
+            worst = max(worst, float(np.max(np.where(wrong, distance, 0.0), initial=0.0)))
+    if count:
         raise DifferentResultError(
-            f"{int(wrong.sum())} of {theirs.size} values of array {number} differ from the default's, by {worst:.3g} "
+            f"{count} of {theirs.size} values of array {number} differ from the default's, by {worst:.3g} "
             f"at most, which is more than {tolerance:g} of their size; check= changes or disables this comparison"
         )
 
@@ -184,9 +189,19 @@ def _scale(array: Any) -> float:
 
     if not _tolerance(array.dtype):
         return 0.0
-    size = np.abs(_wide(array))
-    size = size[np.isfinite(size)]
-    return float(np.sqrt(np.mean(np.square(size, dtype=np.float64)))) if size.size else 0.0
+    total, count = 0.0, 0
+    for part in _parts(array):
+        size = np.abs(part)
+        size = size[np.isfinite(size)]
+        total, count = total + float(np.sum(np.square(size, dtype=np.float64))), count + size.size
+    return math.sqrt(total / count) if count else 0.0
+
+
+def _parts(array: Any) -> Iterator[Any]:
+    """The values in order, in pieces: comparing all of a large array at once would take its memory eight times."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _PART):
+        yield _wide(flat[start : start + _PART])
 
 
 def _wide(array: Any) -> Any:

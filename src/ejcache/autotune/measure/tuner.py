@@ -34,6 +34,7 @@ from ejcache.autotune.records.record import (
     space_digest,
 )
 from ejcache.errors import UsageError
+from ejcache.jax_integration.seam.device_time import has_pgle_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -186,17 +187,22 @@ class Tuner:
             progress.close()
             bench.close()
         seconds = {"seconds": round(time.monotonic() - started, 3)}
-        return _record(bench, key, trials, winner, {**evidence, **seconds})
+        return _record(bench, key, trials, winner, {**evidence, **seconds}, known)
 
 
 def _record(
-    bench: Bench, key: RecordKey, trials: Sequence[Trial], winner: Trial | None, evidence: Mapping[str, Any]
+    bench: Bench,
+    key: RecordKey,
+    trials: Sequence[Trial],
+    winner: Trial | None,
+    evidence: Mapping[str, Any],
+    known: Record | None,
 ) -> Record:
     reference = next((trial for trial in trials if trial.is_default), None)
     return Record(
         key=key,
         configuration=None if winner is None else winner.stored,
-        source=Source.PGLE if bench.pgle else Source.TUNED,
+        source=_source(bench, winner, known),
         default=None if reference is None else reference.stored,
         candidates=fastest_first(trial.candidate() for trial in trials if trial.tried),
         measurement={
@@ -212,6 +218,15 @@ def _record(
         provenance=provenance(device_of(bench.inputs.leaves)),
         created=time.time(),
     )
+
+
+def _source(bench: Bench, winner: Trial | None, known: Record | None) -> Source:
+    """PGLE only if a profile was taken: where the profiler is not available, its trace is empty."""
+    if not bench.pgle or winner is None:
+        return Source.TUNED
+    if winner.known is not None:
+        return Source.PGLE if known is not None and known.source is Source.PGLE else Source.TUNED
+    return Source.PGLE if has_pgle_profile(winner.jaxpr) else Source.TUNED
 
 
 def _timer_evidence(bench: Bench) -> dict[str, str]:

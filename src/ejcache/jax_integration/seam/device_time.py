@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["NoDeviceTimeError", "busy_seconds", "device_seconds"]
+__all__ = ["NoDeviceTimeError", "busy_seconds", "device_seconds", "has_pgle_profile"]
 
 
 class NoDeviceTimeError(Exception):
@@ -51,6 +51,17 @@ def device_seconds(run: Callable[[], Any], *, modules: tuple[str, ...]) -> float
     if seconds <= 0:
         raise NoDeviceTimeError("the trace has no operation of the program")
     return seconds
+
+
+def has_pgle_profile(jaxpr: Any) -> bool:
+    """Whether PGLE has compiled this jaxpr again with a profile that names operations; an empty one is none.
+
+    Read for this: jax 0.10.2 and 0.12.0.1, `_pjit_call_impl_python` in `pjit.py`. False if JAX has changed there.
+    """
+    from jax._src import pjit
+
+    profiler = getattr(pjit, "_pgle_profiler_dict", {}).get(jaxpr)
+    return bool(getattr(profiler, "collected_fdo", None))
 
 
 def busy_seconds(profile: Any, modules: tuple[str, ...]) -> float:
