@@ -24,6 +24,9 @@ def initialize() -> None:
         from ejcache.jax_integration.activate import enable_from_environment
 
         enable_from_environment()
+    except KeyboardInterrupt as exc:
+        # JAX prints it with every frame from here on.
+        raise exc.with_traceback(None) from None
     except Exception as exc:
         import logging
 

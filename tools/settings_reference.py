@@ -30,10 +30,12 @@ _TYPES: Final[dict[Callable[[Any], Any], tuple[str, str]]] = {
     read.text: ("str | PathLike[str] | None", "str | None"),
     read.boolean: ("bool", "bool"),
     read.limit: ("int | str", "int"),
-    read.seconds: ("float", "float"),
+    read.floor_seconds: ("float", "float"),
     read.finite_seconds: ("float", "float"),
     read.integer: ("int", "int"),
     read.count: ("int", "int"),
+    read.count_or_none: ("int", "int"),
+    read.report: ("str | PathLike[str] | None", "str | None"),
     read.file_mode: ("int | str | None", "int | None"),
     read.xla_caches: ("str", "str"),
     read.salt: ("str", "str"),
@@ -100,8 +102,9 @@ The first of these that sets a value wins:
    calls, the latest wins;
 2. the command line of `ejcache` (`--dir`, `--max-size` …), which `ejcache run` passes on to every process of the
    program as environment variables;
-3. the environment variables of the setting, in the order in which they are listed here. A directory or URL in `EJCACHE`
-   goes before the others that name the cache;
+3. the environment variables of the setting, in the order in which they are listed here: `EJCACHE_` and its name, then
+   names that JAX and EasyDeL use. A directory or URL in `EJCACHE` goes before the others that name the cache. None of
+   these but `EJCACHE` enables the cache;
 4. the user's configuration file, `~/.config/ejcache/config.toml` (or in `$XDG_CONFIG_HOME`);
 5. the host's configuration file, `/etc/ejcache/config.toml`;
 6. the default.

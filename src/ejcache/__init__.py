@@ -5,6 +5,7 @@ Importing this module imports neither JAX nor any storage backend: each name is 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
+
+if sys.platform == "win32":
+    raise ImportError("ejcache does not support Windows: it needs the file locks of Linux or macOS (WSL has them)")
 
 __all__ = [
     "AutotuneStore",

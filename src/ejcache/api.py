@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.source import resolve_if_changed
-from ejcache.util.units import parse_age, parse_size
+from ejcache.util.units import parse_age, parse_limit
 
 if TYPE_CHECKING:
     import os
@@ -159,7 +159,7 @@ def prune(
 
     Args:
         url: a cache.
-        max_size: bytes that may stay, as a number or as `"10GB"`.
+        max_size: bytes that may stay, as a number from 1,000 on, as `"10GB"`, or 0.
         max_entries: number of entries that may stay.
         older_than: remove entries created longer ago than this, in seconds or as `"14d"`.
         unused_for: remove entries last used longer ago than this, in seconds or as `"14d"`.
@@ -181,7 +181,7 @@ def prune(
     from ejcache.maintenance.policy import EvictionPolicy
 
     asked = EvictionPolicy(
-        max_size=None if max_size is None else parse_size(max_size, setting="max_size"),
+        max_size=None if max_size is None else parse_limit(max_size, setting="max_size"),
         max_entries=max_entries,
         older_than=_seconds(older_than, "older_than"),
         unused_for=_seconds(unused_for, "unused_for"),

@@ -100,6 +100,15 @@ def test_prune_to_a_size(tmp_path):
     assert len(list(ejcache.entries(url))) == 2
 
 
+def test_prune_to_a_few_bytes(tmp_path):
+    """Ten bytes were meant for gigabytes, and would remove everything."""
+    url = fill(tmp_path)
+    for size in (10, "10"):
+        with pytest.raises(ejcache.SettingError, match="'10GB' for gigabytes, '10B' for bytes"):
+            ejcache.prune(url, max_size=size)
+    assert ejcache.prune(url, max_size="10B", dry_run=True).removed == 3
+
+
 def test_prune_by_age_and_name(tmp_path):
     """Ages are seconds or text; a name narrows the rules."""
     url = fill(tmp_path)

@@ -84,6 +84,18 @@ def test_ejit_has_the_options_of_jit():
     assert set(own) <= set(shown.parameters)
 
 
+def test_direct_is_a_boolean():
+    """A word would count as true."""
+    with pytest.raises(TypeError, match="direct is True, False or None, not 'off'"):
+        ejcache.ejit(lambda x: x, direct="off")
+
+
+def test_windows_is_not_supported(run_python):
+    """The import says so in a sentence, rather than a later call in an AttributeError."""
+    done = run_python("import sys; sys.platform = 'win32'; import ejcache", check=False)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: ejcache does not support Windows")
+
+
 def test_a_variable_that_jax_refuses(run_python):
     """A name that imports JAX says which values the variable can have; JAX's own error does not."""
     done = run_python("import ejcache\nejcache.enable()", env={"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}, check=False)

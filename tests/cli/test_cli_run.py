@@ -20,6 +20,7 @@ from helpers import run_program
 # What a shell has put in the background ignores Ctrl-C, and so does all that it starts, these tests among it.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 NOTHING = "ejcache: nothing was cached: "
+HINT = "Does the program use JAX"
 PROBE = """
 import json, os, sys
 def answer():
@@ -234,6 +235,7 @@ def test_a_signal_that_ends_the_program(tmp_path, write, report, number):
         _, said = process.communicate(timeout=60)
     assert process.returncode == -number
     assert (NOTHING in said) == (report == "line")
+    assert HINT not in said  # the program did not come to its end
 
 
 def test_signals_that_the_program_handles(tmp_path, write):
@@ -435,6 +437,7 @@ def test_a_program_without_jax(tmp_path, write):
     write("script.py", "print('hello')")
     done = ejcache_run("--dir", "cache", "script.py", cwd=tmp_path)
     assert (done.stdout, done.stderr.startswith(NOTHING), len(done.stderr.splitlines())) == ("hello\n", True, 1)
+    assert HINT in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "script.py"]
     as_json = ejcache_run("--json", "script.py", cwd=tmp_path).stderr
     assert json.loads(as_json)["processes"] == 0

@@ -214,6 +214,16 @@ def test_version_and_directory_before_the_command(tmp_path):
     assert run_program(command).stdout == f"{tmp_path / 'c'} ['--dir', 'x']\n"
 
 
+def test_config_shows_the_limit_that_holds(tmp_path):
+    """Where nobody limits a local cache, its own limit does, and JSON has it as a number."""
+    (tmp_path / "v1" / "local").mkdir(parents=True)
+    (tmp_path / "v1" / "local" / "limit").write_text("20000000000")
+    said = ejcache("config", "--dir", tmp_path)
+    assert any(line.split()[:3] == ["max_size", "20", "GB"] for line in said.lines)
+    assert ejcache("config", "--dir", tmp_path, "--json").json["own_limit"] == 20 * 10**9
+    assert ejcache("config", "--dir", "memory://a", "--json").json["own_limit"] is None
+
+
 def test_verbose_and_quiet(tmp_path, caplog):
     """-v prints what is logged, -q hides warnings and no result; both hold for one command only."""
     caplog.set_level(logging.WARNING, logger="ejcache")

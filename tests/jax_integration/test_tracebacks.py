@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import ejcache
+import ejcache_jax_plugin
+from ejcache.jax_integration.seam import backends
 
 PACKAGE = str(Path(ejcache.__file__).parent)
 X = np.ones((2, 3), np.float32)
@@ -103,6 +105,22 @@ def test_all_frames_when_filtering_is_off(mistake):
     """`JAX_TRACEBACK_FILTERING=off` shows our frames too, for reports of mistakes that are ours."""
     with filtered("off"):
         assert frames_of(mistake) > 5
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_jax_makes_a_backend(monkeypatch):
+    """Ctrl-C in the first call of a process: what enables the cache, and what loads ahead, is not in the traceback."""
+    monkeypatch.setattr(backends, "_watchers", [interrupted])
+    assert frames_of(lambda: backends._telling(lambda _: None)("cpu")) == 0
+    monkeypatch.setenv("EJCACHE", "1")
+    monkeypatch.setattr("ejcache.jax_integration.activate.enable_from_environment", interrupted)
+    monkeypatch.setattr("ejcache_jax_plugin._called", False)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        ejcache_jax_plugin.initialize()
+    assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:] == ["initialize"]
 
 
 def test_an_interrupt_while_xla_compiles(run_python, tmp_path):

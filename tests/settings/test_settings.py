@@ -196,6 +196,10 @@ def test_empty_xla_caches_are_none_as_in_jax():
     [
         ("wait_seconds", "inf"),
         ("wait_seconds", "-inf"),
+        ("wait_seconds", -1),
+        ("min_compile_seconds", -5),
+        ("check_one_in", -2),
+        ("report", "lne"),
         ("max_size", "ten"),
         ("max_size", -2),
         ("min_entry_size", "1.5"),
@@ -214,6 +218,23 @@ def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, va
     assert "ejcache.enable(x=…)" in str(caught.value)
     assert repr(value) in str(caught.value)
     assert setting.accepted in str(caught.value)
+
+
+def test_values_with_several_spellings():
+    """JAX's users write -1 for no floor, and a report is a word, or a path that cannot be a misspelt word."""
+    assert parse(setting_named("min_compile_seconds"), -1) == 0.0
+    for where in ("LINE", "1", "off", "./out", "report.json", "~/report"):
+        assert parse(setting_named("report"), where) == where
+
+
+def test_every_setting_has_a_variable_of_its_name():
+    """`EJCACHE_` and the name count, before other names; JAX itself goes by three settings and reads its own only."""
+    of_jax = {"enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile"}
+    for setting in settings.SETTINGS:
+        own = f"EJCACHE_{setting.name.upper()}"
+        assert (own in setting.variables) == (setting.name not in of_jax | {"activate"})
+    now = resolve(environ={"EJCACHE_DIR": "/ours", "JAX_COMPILATION_CACHE_DIR": "/jax", "EJCACHE_MAX_SIZE": "10GB"})
+    assert (now["cache_dir"].source, now.cache_dir, now.max_size, now.problems) == ("EJCACHE_DIR", "/ours", 10**10, ())
 
 
 def test_an_unknown_setting_lists_those_there_are():

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ejcache._version import __version__
 from ejcache.cache.counters import Miss, Stats
 from ejcache.settings.environment import environment_variable
+from ejcache.settings.values import REPORT_JSON, REPORT_LINE, REPORT_OFF
 from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log, warn_once
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reported", "absolute_destination", "include", "is_off", "report_line", "report_run"]
 
-_OFF: Final = frozenset({"", "0", "off", "false", "no", "none"})
-_LINE: Final = frozenset({"1", "line", "on", "true", "yes"})
-_JSON: Final = frozenset({"json"})
 _WORTH_A_HINT: Final = 0.5
 """Seconds of compiling below a floor from which the report says how to store it."""
 
@@ -93,7 +91,7 @@ def include(cache: Reported, *, destination: str | None, disabled_reason: str = 
 
 def absolute_destination(destination: str | None) -> str | None:
     """`destination`, as an absolute path if it is a path; None if the working directory is gone."""
-    if destination is None or destination.lower() in _OFF | _LINE | _JSON:
+    if destination is None or destination.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
         return destination
     try:
         # For a user that does not exist, pathlib raises, and os.path leaves the text as it is.
@@ -106,16 +104,20 @@ def absolute_destination(destination: str | None) -> str | None:
 
 def is_off(destination: str | None) -> bool:
     """Whether no report goes to this destination."""
-    return destination is None or destination.lower() in _OFF
+    return destination is None or destination.lower() in REPORT_OFF
 
 
-def report_run(total: RunTotal, destination: str) -> None:
-    """Write the report of all processes of an `ejcache run`, which has one field more: the number of processes."""
+def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
+    """Write the report of all processes of an `ejcache run`, which has one field more: the number of processes.
+
+    Args:
+        total: what the processes have counted.
+        destination: where the report goes.
+        status: the exit status of the program. One that failed has not shown that it does without the cache.
+    """
     places, count = list(total.urls), len(total.processes)
-    line = (
-        "ejcache: nothing was cached: no process has enabled the cache. "
-        "Does the program use JAX, and does its Python have ejcache?"
-    )
+    hint = ". Does the program use JAX, and does its Python have ejcache?"
+    line = f"ejcache: nothing was cached: no process has enabled the cache{'' if status else hint}"
     if count:
         line = report_line(total.stats, places or [f"nothing is cached: {total.disabled_reason}"], processes=count)
     _write(destination, line, _fields(total.stats, places, total.disabled_reason) | {"processes": count})
@@ -168,9 +170,9 @@ def _report() -> None:
 
 def _write(destination: str, line: str, fields: Mapping[str, object]) -> None:
     try:
-        if destination.lower() in _LINE:
+        if destination.lower() in REPORT_LINE:
             print(line, file=sys.stderr)  # noqa: T201 (that is what it is for)
-        elif destination.lower() in _JSON:
+        elif destination.lower() in REPORT_JSON:
             print(json.dumps(fields), file=sys.stderr)  # noqa: T201
         else:
             path = destination.replace("{pid}", str(os.getpid()))

@@ -60,6 +60,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         output.warn(problem)
         problems.append(problem)
     untrusted = _why_untrusted(settings)
+    own_limit = _own_limit(settings)
     if as_json:
         output.print_json(
             {
@@ -67,6 +68,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
                 "untrusted_directory": untrusted or None,
                 "problems": problems,
                 "stored_limits": limits,
+                "own_limit": own_limit,
                 "floors": {"keep_seconds": floors.keep, "publish_seconds": floors.publish},
                 "settings": [
                     output.fields_of(setting, "name", "default", "accepted", "flag")
@@ -79,6 +81,8 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         )
     else:
         shown = {"min_compile_seconds": str(floors)}
+        if own_limit is not None:
+            shown["max_size"] = f"{format_size(own_limit)} (this cache's own)"
         output.print_table(
             ["setting", "value", "source", "meaning"],
             [
@@ -280,6 +284,19 @@ def _why_untrusted(settings: Settings) -> str:
     return ""
 
 
+def _own_limit(settings: Settings) -> int | None:
+    """The bytes that a local cache may hold where no setting limits it; None if one does, or there is no such limit."""
+    from ejcache.stores.local.layout import Layout
+    from ejcache.stores.location import LocationKind
+
+    with suppress(UsageError):
+        location, shared = _location(settings)
+        if settings.chosen_max_size is None and location.kind is LocationKind.DIRECTORY and not shared:
+            limit = Layout(Path(location.path)).limit()
+            return None if limit == -1 else limit
+    return None
+
+
 def _stored_limits(settings: Settings) -> dict[str, Any] | None:
     """The limits that are stored with the cache; None if it is not shared or does not answer in time.
 
@@ -317,7 +334,7 @@ def _worded(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    if name in ("max_size", "local_max_size"):
+    if name in ("max_size", "local_max_size") and isinstance(value, int):
         return format_size(value) if value else "0 (no caching)" if name == "max_size" else "0 (none)"
     shown = _without_credentials(value)
     return ", ".join(map(str, shown)) if isinstance(shown, list) else str(shown)

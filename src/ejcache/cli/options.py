@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from ejcache.cli.app.completion import keys_beginning
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError
-from ejcache.util.units import parse_age, parse_size, whole_number
+from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
 
 __all__ = [
     "AutotuneDir",
@@ -34,9 +34,6 @@ __all__ = [
     "warn_of_bytes",
 ]
 
-_SMALLEST: Final = 1000
-"""Bytes that a limit written without a unit has at least, where it is meant in bytes."""
-_PAGE: Final = "https://github.com/ejcache/ejcache/blob/main/docs/cli.md"
 
 Dir = Annotated[
     str | None,
@@ -99,26 +96,14 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle.")]
 
 
 def size(text: str | None, *, option: str) -> int | None:
-    """The bytes that an option's text stands for; raises SettingError naming the option.
-
-    A few bytes without a unit are refused: nobody means ten bytes, and a limit of ten removes everything.
-    """
-    if text is None:
-        return None
-    if (number := _bytes_meant_for_more(text)) is not None:
-        raise SettingError(option, text, f"a size with a unit: {number}GB for gigabytes, {number}B for bytes")
-    return parse_size(text, setting=option)
+    """The bytes that an option's text stands for; raises SettingError naming the option."""
+    return None if text is None else parse_limit(text, setting=option)
 
 
 def warn_of_bytes(option: str, text: str | None) -> None:
     """Say so if a size without a unit is so small that gigabytes were meant."""
-    if text is not None and (number := _bytes_meant_for_more(text)) is not None:
+    if text is not None and (number := bytes_meant_for_more(text)) is not None:
         warn(f"{option} {number} means {number} bytes; write {number}GB for gigabytes")
-
-
-def _bytes_meant_for_more(text: str) -> int | None:
-    number = whole_number(text.strip())
-    return number if number is not None and 0 < number < _SMALLEST else None
 
 
 def age(text: str | None, *, option: str) -> float | None:
@@ -137,6 +122,6 @@ def count(text: str | None, *, option: str) -> int | None:
 
 
 def examples(*lines: str) -> str:
-    """The foot of a command's help: command lines, without `ejcache`, and the page that says more."""
+    """The foot of a command's help: command lines, without `ejcache`."""
     shown = "\n".join(f"  ejcache {line}" for line in lines)
-    return f"\b\nExamples:\n{shown}\n\nMore: {_PAGE}"
+    return f"\b\nExamples:\n{shown}"

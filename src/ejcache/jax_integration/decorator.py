@@ -93,13 +93,15 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
                 paths of files.
 
     Raises:
-        TypeError: the installed `jax.jit` does not have such an option.
+        TypeError: the installed `jax.jit` does not have such an option, or `direct` is no boolean.
     """
     fun = options.pop("func", fun)
     if fun is None:
         return functools.partial(ejit, **options)
-    enable_by_default()
     direct, reads = options.pop("direct", None), options.pop("reads", ())
+    if direct not in (None, True, False):
+        raise TypeError(f"ejit: direct is True, False or None, not {direct!r}")
+    enable_by_default()
     if direct or (direct is None and current_settings().direct != "off"):
         try:
             from ejcache.jax_integration.direct.calls.function import direct_jit

@@ -63,13 +63,11 @@ def default_directory(env: Mapping[str, str]) -> Path:
     """The user's cache directory by the convention of the system; on Linux, the XDG Base Directory Specification."""
     root = env.get("XDG_CACHE_HOME", "")
     # The specification says to ignore a relative path.
-    if sys.platform not in {"darwin", "win32"} and root.startswith("/"):
+    if sys.platform != "darwin" and root.startswith("/"):
         return Path(root) / "ejcache"
     home = home_directory(env)
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "ejcache"
-    if sys.platform == "win32":
-        return Path(env.get("LOCALAPPDATA") or home / "AppData" / "Local") / "ejcache"
     return home / ".cache" / "ejcache"
 
 
@@ -114,7 +112,7 @@ def state_directory() -> Path:
     return _trusted_state(own)
 
 
-_NAMING: Final = ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA")
+_NAMING: Final = ("HOME", "XDG_CACHE_HOME")
 """The variables that name the user's directory."""
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist
-from ejcache.settings.table import REMOVED, SETTINGS
+from ejcache.settings.table import READ_BY_JAX, REMOVED, SETTINGS
 from ejcache.settings.typed import SettingValues
 from ejcache.settings.values import Origin, Setting, Value, jax_reading
 from ejcache.settings.values import text as plain_text
@@ -37,7 +37,7 @@ _OWN_VARIABLES: Final = [name for setting in SETTINGS for name in setting.variab
 _ALIKE: Final = 0.8
 """Likeness (difflib's ratio) from which a name is probably a misspelling of another."""
 
-_NOT_IN_FILES: Final = ("activate", "enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile")
+_NOT_IN_FILES: Final = ("activate", *READ_BY_JAX)
 """A process reads no file before it knows that it is to use the cache (`activate`), and JAX reads the others itself."""
 
 _SIZE_IN_BYTES: Final = "a number of bytes without a unit"

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["REMOVED", "SETTINGS"]
+__all__ = ["READ_BY_JAX", "REMOVED", "SETTINGS"]
+
+READ_BY_JAX: Final = ("enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile")
+"""Settings that JAX itself goes by. Neither a file nor a variable of ours reaches it."""
 
 REMOVED: Final = {
     "tracing_context_size": "it was removed: the limit is 1 MiB",
@@ -36,7 +39,8 @@ def _flag(
     *,
     jax_default: Any = None,
 ) -> Setting:
-    return Setting(name, parser, default, accepted, flag, (flag.upper(),), doc, jax_default)
+    own = () if name in READ_BY_JAX else (f"EJCACHE_{name.upper()}",)
+    return Setting(name, parser, default, accepted, flag, (*own, flag.upper()), doc, jax_default)
 
 
 _CORE: Final[tuple[Setting, ...]] = (
@@ -46,7 +50,7 @@ _CORE: Final[tuple[Setting, ...]] = (
         None,
         "a directory or a URL",
         "jax_compilation_cache_dir",
-        ("JAX_COMPILATION_CACHE_DIR", "COMPILE_FUNC_DIR"),
+        ("EJCACHE_DIR", "EJCACHE_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "COMPILE_FUNC_DIR"),
         "directory or URL of the cache",
     ),
     _flag("enabled", "jax_enable_compilation_cache", read.boolean, True, YES_NO, "if false, nothing is cached"),
@@ -62,9 +66,9 @@ _CORE: Final[tuple[Setting, ...]] = (
     _flag(
         "min_compile_seconds",
         "jax_persistent_cache_min_compile_time_secs",
-        read.seconds,
+        read.floor_seconds,
         None,
-        "a number of seconds",
+        "a number of seconds, or 0 (also -1) for no floor",
         "an executable that took less time to compile is not stored (unset: 0.01 on this host, 0.1 for other hosts)",
         jax_default=1.0,
     ),
@@ -297,7 +301,7 @@ _CORE: Final[tuple[Setting, ...]] = (
     variable(
         "check_one_in",
         "EJCACHE_CHECK_ONE_IN",
-        read.integer,
+        read.count_or_none,
         0,
         "a number of hits, or 0 for none",
         "compile one hit in N again and compare; an entry proven wrong is quarantined",
@@ -345,7 +349,7 @@ _CORE: Final[tuple[Setting, ...]] = (
     variable(
         "direct_check_one_in",
         "EJCACHE_DIRECT_CHECK_ONE_IN",
-        read.integer,
+        read.count_or_none,
         20,
         "a number, or 0 for never",
         "direct mode traces at one call in so many that it could answer, and compares",
@@ -353,9 +357,9 @@ _CORE: Final[tuple[Setting, ...]] = (
     variable(
         "report",
         "EJCACHE_REPORT",
-        read.text,
+        read.report,
         None,
-        "off, line (or 1) or json for stderr, or the path of a JSON file",
+        "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
         "print or write a report when the process exits",
     ),
     variable(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "REPORT_JSON",
+    "REPORT_LINE",
+    "REPORT_OFF",
     "XLA_CACHES",
     "YES_NO",
     "FlagSource",
@@ -24,11 +27,16 @@ __all__ = [
     "Value",
     "autotune_policy",
     "boolean",
+    "count",
+    "count_or_none",
     "direct_mode",
+    "file_mode",
     "finite_seconds",
+    "floor_seconds",
     "integer",
     "jax_reading",
     "limit",
+    "report",
     "salt",
     "seconds",
     "stamp",
@@ -94,8 +102,10 @@ class Setting(NamedTuple):
 def variable(
     name: str, variables: str | tuple[str, ...], parser: Callable[[Any], Any], default: Any, accepted: str, doc: str
 ) -> Setting:
-    """A setting without a flag of JAX, by one or several environment variables."""
-    return Setting(name, parser, default, accepted, "", (variables,) if isinstance(variables, str) else variables, doc)
+    """A setting without a flag of JAX, by a variable of its name, and by other variables."""
+    others = (variables,) if isinstance(variables, str) else variables
+    own = () if name == "activate" else (f"EJCACHE_{name.upper()}",)
+    return Setting(name, parser, default, accepted, "", tuple(dict.fromkeys((*own, *others))), doc)
 
 
 class Value(NamedTuple):
@@ -109,6 +119,9 @@ class Value(NamedTuple):
 _TRUE: Final = frozenset({"true", "yes", "ok", "1", "easy", "y", "t", "on"})
 _FALSE: Final = frozenset({"false", "no", "0", "n", "f", "off", ""})
 YES_NO: Final = "true or false (also 1/0, yes/no, on/off)"
+REPORT_OFF: Final = frozenset({"", "0", "off", "false", "no", "none"})
+REPORT_LINE: Final = frozenset({"1", "line", "on", "true", "yes"})
+REPORT_JSON: Final = frozenset({"json"})
 XLA_CACHES: Final = ("xla_gpu_kernel_cache_file", "xla_gpu_per_fusion_autotune_cache_dir")
 
 
@@ -152,9 +165,17 @@ def seconds(value: Any) -> float:
 
 def finite_seconds(value: Any) -> float:
     finite = seconds(value)
-    if math.isinf(finite):
+    if math.isinf(finite) or finite < 0:
         raise ValueError(value)
     return finite
+
+
+def floor_seconds(value: Any) -> float:
+    """Seconds, 0 or more. JAX's users write -1 for no floor, as they must for the floor in bytes."""
+    floor = seconds(value)
+    if floor < 0 and floor != -1:
+        raise ValueError(value)
+    return max(floor, 0.0)
 
 
 def integer(value: Any) -> int:
@@ -168,6 +189,20 @@ def count(value: Any) -> int:
     if number < 1:
         raise ValueError(value)
     return number
+
+
+def count_or_none(value: Any) -> int:
+    return count(value) if integer(value) else 0
+
+
+def report(value: Any) -> str | None:
+    """`off`, `line` or `json` in any of their spellings, or a path. A word alone would be a misspelt one of these."""
+    where = text(value)
+    if where is None or where.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
+        return where
+    if os.sep not in where and not where.endswith(".json"):
+        raise ValueError(value)
+    return where
 
 
 def xla_caches(value: Any) -> str:
@@ -235,6 +270,7 @@ _JAX_TYPES: Final[Mapping[Callable[[Any], Any], Callable[[str], Any]]] = {
     limit: int,
     integer: int,
     seconds: float,
+    floor_seconds: float,
 }
 
 

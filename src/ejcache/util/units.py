@@ -11,9 +11,11 @@ from ejcache.errors import SettingError
 __all__ = [
     "ACCEPTED_AGE",
     "ACCEPTED_SIZE",
+    "bytes_meant_for_more",
     "format_age",
     "format_size",
     "parse_age",
+    "parse_limit",
     "parse_size",
     "plural",
     "whole_number",
@@ -23,6 +25,8 @@ ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10Gi
 ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
 
 _LARGEST: Final = (1 << 63) - 1
+_SMALLEST: Final = 1000
+"""Bytes that a limit without a unit has at least, where it is meant in bytes."""
 
 _SIZE: Final = r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtTpP]?)(i?)([bB]?)\s*"
 _AGE: Final = r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)\s*"
@@ -60,6 +64,23 @@ def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = Fa
     if size is None:
         raise SettingError(setting, text, accepted)
     return size
+
+
+def parse_limit(text: str | float, *, setting: str) -> int:
+    """Bytes that entries may take up. A few bytes without a unit are refused, because they would remove everything.
+
+    Raises:
+        SettingError: `text` is not a size, or was not meant in bytes; the message names `setting`.
+    """
+    if (number := bytes_meant_for_more(text)) is not None:
+        raise SettingError(setting, text, f"a size with a unit: '{number}GB' for gigabytes, '{number}B' for bytes")
+    return parse_size(text, setting=setting)
+
+
+def bytes_meant_for_more(text: str | float) -> int | None:
+    """The number, if it has no unit and is so small that nobody means bytes by it."""
+    number = whole_number(str(text).strip())
+    return number if number is not None and 0 < number < _SMALLEST else None
 
 
 def whole_number(text: str) -> int | None:

@@ -89,7 +89,7 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
         warn(f"there will be no report: {exc}")
         replace_this_process(command)
     status, total = _run_and_count(command, counts)
-    report_run(total, destination)
+    report_run(total, destination, status=status)
     return end_as(status)
 
 

@@ -20,6 +20,7 @@ from jax._src import xla_bridge
 from jax._src.lib import _jax, xla_client
 
 from ejcache.jax_integration.program import CompileTarget
+from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def unwatch(watcher: Callable[[Any], object]) -> None:
 
 
 def _telling(original: Any) -> Any:
+    @without_our_frames  # of an interrupt; nothing else leaves a watcher
     @functools.wraps(original)
     def init_backend(*arguments: Any, **named: Any) -> Any:
         client = original(*arguments, **named)
