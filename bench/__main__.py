@@ -21,19 +21,23 @@ from bench.context import ROOT, Context
 from bench.machine import describe_machine
 from bench.outcome import Outcome
 from bench.registry import Case, SkipCase, all_cases
-from bench.report import case_as_markdown, case_as_tables, machine_as_text
-from bench.results import write_results
+from bench.report import case_as_data, case_as_tables, machine_as_text
+from bench.results import page, write_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-RESULTS = ROOT / "bench" / "RESULTS.md"
+DATA = ROOT / "bench" / "results.json"
+PAGE = ROOT / "bench" / "RESULTS.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 when every case ran or was skipped, 1 when one failed, 2 for a usage error. Bars do not decide."""
     cases = all_cases()
     options = _options(cases, arguments)
+    if options.page:
+        PAGE.write_text(page(write_results(DATA, {}, order=[case.name for case in cases])), encoding="utf-8")
+        return 0
     chosen = _chosen(cases, options.cases, options.only)
     if options.list:
         for case in chosen if options.cases or options.only else cases:
@@ -60,12 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(_as_json(machine, chosen, outcomes, quick=options.quick), indent=1))
     if options.write:
         when = datetime.now(UTC).strftime("%Y-%m-%d")
-        sections = {
-            case.name: case_as_markdown(case, outcomes[case.name], machine=machine, when=when)
+        measured = {
+            case.name: case_as_data(case, outcomes[case.name], machine=machine, when=when)
             for case in chosen
             if not outcomes[case.name].failed
         }
-        write_results(RESULTS, sections, order=[case.name for case in cases])
+        PAGE.write_text(page(write_results(DATA, measured, order=[case.name for case in cases])), encoding="utf-8")
     return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
 
 
@@ -132,7 +136,10 @@ def _options(cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse
     parser.add_argument("--only", metavar="CASE", action="append", default=[], help="this case and no other")
     parser.add_argument("--quick", action="store_true", help="measure less, to see that it works: rough numbers")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    parser.add_argument("--write", action="store_true", help="bring bench/RESULTS.md up to date with what was measured")
+    parser.add_argument(
+        "--write", action="store_true", help="bring bench/results.json and RESULTS.md up to date with what was measured"
+    )
+    parser.add_argument("--page", action="store_true", help="write RESULTS.md from results.json and measure nothing")
     parser.add_argument("--dir", metavar="DIRECTORY", help="measure on the file system of this directory")
     parser.add_argument("--list", action="store_true", help="name the cases and measure nothing")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Outcomes for people: tables on a terminal, and the same as Markdown."""
+"""Outcomes for people: tables on a terminal, and the same as data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench.outcome import Outcome, Ratio, Split
     from bench.registry import Case
 
-__all__ = ["case_as_markdown", "case_as_tables", "format_quantity", "machine_as_text"]
+__all__ = ["case_as_data", "case_as_tables", "format_quantity", "machine_as_text"]
 
 _SCALES = {
     "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
@@ -79,22 +79,23 @@ def case_as_tables(case: Case, outcome: Outcome) -> RenderableType:
     return Group(*parts)
 
 
-def case_as_markdown(case: Case, outcome: Outcome, *, machine: Mapping[str, Any], when: str) -> str:
-    """The section of `RESULTS.md` that holds a case; its heading is the case's name."""
-    lines = [f"## {case.name}", "", f"{case.title[0].upper()}{case.title[1:]}.", ""]
-    lines += [f"{when}, {outcome.seconds:.0f} s on {machine_as_text(machine)}.", ""]
+def case_as_data(case: Case, outcome: Outcome, *, machine: Mapping[str, Any], when: str) -> dict[str, Any]:
+    """What `results.json` holds of a case."""
+    tables: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = []
     if outcome.ratios:
-        lines += _markdown_table(
-            ("comparison", "value", "bar", "met"),
-            [(ratio.what, _ratio(ratio), str(ratio.bar or ""), _verdict(ratio)) for ratio in outcome.ratios],
-        )
+        found = [(ratio.what, _ratio(ratio), str(ratio.bar or ""), _verdict(ratio)) for ratio in outcome.ratios]
+        tables.append((("comparison", "value", "bar", "met"), found))
     if outcome.lines:
-        lines += _markdown_table(_HEADINGS, _time_rows(outcome))
-    for split in outcome.splits:
-        lines += _markdown_table((split.what, *split.parts), _split_rows(split))
-    for note in _notes(outcome):
-        lines += [f"* {note}"]
-    return "\n".join(lines).rstrip() + "\n"
+        tables.append((_HEADINGS, _time_rows(outcome)))
+    tables.extend(((split.what, *split.parts), _split_rows(split)) for split in outcome.splits)
+    return {
+        "title": f"{case.title[0].upper()}{case.title[1:]}",
+        "when": when,
+        "seconds": round(outcome.seconds),
+        "machine": machine_as_text(machine),
+        "tables": [{"headings": list(headings), "rows": [list(row) for row in rows]} for headings, rows in tables],
+        "notes": _notes(outcome),
+    }
 
 
 def _time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
@@ -142,13 +143,3 @@ def _digits(value: float) -> str:
         return f"{value:g}"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(decimals, 6)}f}"
-
-
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    left = {headings[0], "who"}
-    return [
-        f"| {' | '.join(headings)} |",
-        f"|{'|'.join('---' if heading in left else '---:' for heading in headings)}|",
-        *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows),
-        "",
-    ]

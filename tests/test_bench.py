@@ -150,22 +150,49 @@ def test_an_unknown_case_is_a_usage_error(run_bench):
     assert "first_step" in done.stderr
 
 
-def test_results_keep_the_sections_of_other_runs(run_python):
+def test_results_keep_what_other_runs_measured(run_python, tmp_path):
     """What this run measured is replaced, what it did not stays, what is no case any more goes, in the given order."""
     done = run_python(
         """
-        from bench.results import merge_results
-        text = merge_results("", {"b": "## b\\n\\nold b\\n", "gone": "## gone\\n"}, order=["a", "b", "gone"])
-        print(merge_results(text, {"a": "## a\\n\\nnew a\\n"}, order=["a", "b"]))
+        import sys
+        from pathlib import Path
+        from bench.results import write_results
+        def case(title):
+            rows = [["a", "1", "", ""], ["b", "2", "", ""]]
+            tables = [{"headings": ["comparison", "value", "bar", "met"], "rows": rows}]
+            return {"title": title, "when": "", "seconds": 1, "machine": "", "tables": tables, "notes": ["n", "m"]}
+        path = Path(sys.argv[1])
+        write_results(path, {"b": case("old b"), "gone": case("gone")}, order=["b", "gone"])
+        data = write_results(path, {"a": case("new a")}, order=["a", "b"])
+        assert data == write_results(path, {}, order=["a", "b"]) == {"a": case("new a"), "b": case("old b")}
+        print("fine")
+        """,
+        str(tmp_path / "results.json"),
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout == "fine\n"
+
+
+def test_every_claim_stands_on_a_measurement(run_python):
+    """The page is what `results.json` gives, and each claim of README and docs is in it with a number."""
+    done = run_python(
+        """
+        import json
+        from bench.results import page
+        from bench.__main__ import DATA, PAGE
+        text = page(json.loads(DATA.read_text(encoding="utf-8")))
+        assert text == PAGE.read_text(encoding="utf-8"), "run python -m bench --page"
+        assert "not measured" not in text
+        print("fine")
         """,
         env={"PYTHONPATH": str(ROOT)},
     )
-    sections = done.stdout[done.stdout.index("## ") :]
-    assert sections.split() == ["##", "a", "new", "a", "##", "b", "old", "b"]
+    assert done.stdout == "fine\n"
 
 
 def test_results_name_no_machine():
-    """`RESULTS.md` has the tables of comparisons, and no path of the machine that they were measured on."""
-    text = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
-    assert "| comparison | value | bar | met |" in text
-    assert not re.findall(r"(?<![\w.])/(?:tmp|home|work|var|root|usr|opt|Users)/\S*", text)
+    """The results have no path of the machine that they were measured on."""
+    for name in ("RESULTS.md", "results.json"):
+        text = (ROOT / "bench" / name).read_text(encoding="utf-8")
+        assert "whole process" in text
+        assert not re.findall(r"(?<![\w.])/(?:tmp|home|work|var|root|usr|opt|Users)/\S*", text)
