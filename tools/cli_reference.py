@@ -33,7 +33,7 @@ same words:
 | `prune` | remove entries by rules | remove records by rules |
 | `clear` | remove all entries, or named ones | remove all records, or named ones |
 | `push`, `pull` | copy entries to or from another cache | copy records to or from another store |
-| `export`, `import` | one file with entries, a bundle | ejkernel's files |
+| `export`, `import` | one file with entries, a bundle | a JSON file; the tables of ejkernel and tokamax |
 
 Every command but `completion` has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache
 config` shows as `cache_dir`. Results go to stdout; messages and progress bars go to stderr. `NO_COLOR` and

@@ -17,7 +17,7 @@ WING: Final = Wing(
     },
     commands={
         "autotune": Command(
-            "ejcache.cli.autotune.commands:app",
+            "ejcache.autotune.cli.commands:app",
             "List, explain, measure and copy tuned configurations.",
             ("autotune ls", "autotune show block_matmul", "autotune run"),
         ),

@@ -12,7 +12,6 @@ from ejcache.errors import SettingError
 from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
 
 __all__ = [
-    "AutotuneDir",
     "Dir",
     "DryRun",
     "File",
@@ -41,15 +40,6 @@ Dir = Annotated[
         "--dir",
         metavar="URL",
         help="The cache: a directory or a URL. Default: the cache_dir that `ejcache config` shows.",
-        show_default=False,
-    ),
-]
-AutotuneDir = Annotated[
-    str | None,
-    typer.Option(
-        "--dir",
-        metavar="URL",
-        help="The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache.",
         show_default=False,
     ),
 ]

@@ -1,4 +1,4 @@
-"""What a command works on: the cache, or the autotune store, that `--dir` or the settings name, found and opened."""
+"""What a command works on: the cache that `--dir` or the settings name, found and opened."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from ejcache.errors import EjcacheError, EntryError, JaxImportError, SettingErro
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ejcache.autotune.records.layer import RecordLayer
-    from ejcache.autotune.records.store import AutotuneStore
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.opening import CacheContents
@@ -24,11 +22,9 @@ __all__ = [
     "NotFoundError",
     "Target",
     "check_directory",
+    "check_given",
     "command_settings",
-    "named_layer",
-    "open_autotune",
     "open_target",
-    "own_layers",
 ]
 
 
@@ -65,7 +61,7 @@ def command_settings(directory: str | None) -> Settings:
     """
     from ejcache.settings.resolve import resolve, set_command_line
 
-    _check_given(directory)
+    check_given(directory)
     set_command_line({"cache_dir": directory} if directory is not None else {})
     settings = resolve()
     for problem in settings.problems:
@@ -98,35 +94,6 @@ def open_target(directory: str | None, *, write: bool = False) -> Iterator[Targe
         contents.close()
 
 
-@contextlib.contextmanager
-def open_autotune(
-    directory: str | None, *, write: bool = False, must_exist: bool | None = None
-) -> Iterator[AutotuneStore]:
-    """The autotune store that `--dir`, or else the settings, name. A message on stderr counts failed operations.
-
-    Args:
-        directory: the value of `--dir`.
-        write: whether the command changes the store.
-        must_exist: whether the directory of `--dir` must exist; by default, if the command does not write.
-
-    Raises:
-        UsageError: the URL is not one of a store.
-        NotFoundError: the directory does not exist.
-    """
-    from ejcache.autotune.records.store import AutotuneStore
-
-    _check_given(directory)
-    if directory is not None and (not write if must_exist is None else must_exist):
-        check_directory(directory, "there is no autotune store at")
-    store = AutotuneStore(directory, seeds=() if directory is not None else None, read_only=not write)
-    try:
-        yield store
-    finally:
-        store.close()
-        if (errors := store.stats()["errors"]) > 0:
-            warn(f"{errors} operations on the store failed")
-
-
 def check_directory(url: str, complaint: str) -> None:
     """Raise NotFoundError, which begins with `complaint`, if `url` is a directory that does not exist."""
     from ejcache.stores.location import Location, LocationKind
@@ -136,20 +103,8 @@ def check_directory(url: str, complaint: str) -> None:
         raise NotFoundError(f"{complaint} {location}: the directory does not exist")
 
 
-def named_layer(store: AutotuneStore) -> RecordLayer:
-    """The layer that `--dir` or the settings name, which is the one that commands change.
-
-    Where the settings name a bucket, the first layer is a directory that only this user's programs read.
-    """
-    return next((layer for layer in store.layers if layer.name == "shared"), store.layers[0])
-
-
-def own_layers(store: AutotuneStore) -> list[RecordLayer]:
-    """The layers that can be written: the named one, and the user's own directory."""
-    return [layer for layer in store.layers if not layer.seeds]
-
-
-def _check_given(directory: str | None) -> None:
+def check_given(directory: str | None) -> None:
+    """Raise SettingError if `--dir` is an empty text."""
     if directory is not None and not directory.strip():
         # In `clear --dir "$CACHE"` the variable may be unset; the command must not work on the default cache then.
         raise SettingError("--dir", directory, "a directory or a URL")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer._completion_shared import get_completion_script
 
-__all__ = ["completion", "keys_beginning", "settings_beginning"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["complete", "completion", "keys_beginning", "settings_beginning"]
 
 _SECONDS: Final = 1.0
 """A person waits for this after pressing Tab; a cache that answers later is not completed."""
@@ -43,13 +46,16 @@ def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def keys_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names, and beginnings of keys, of what the local cache or autotune store of the command holds. Never fails."""
+    """Names, and beginnings of keys, of what the local cache of the command holds. Never fails."""
+    return complete(incomplete, lambda: _entries(ctx.params.get("directory")))
+
+
+def complete(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
+    """Those texts of `find`, which may fail or take long, that begin so. Never fails."""
     from ejcache.util.threads import call_with_timeout
 
-    directory = ctx.params.get("directory")
-    find = _records if " autotune " in ctx.command_path else _entries
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-        found = call_with_timeout("completion", lambda: find(directory), _SECONDS)
+        found = call_with_timeout("completion", find, _SECONDS)
         return sorted(text for text in found if text.startswith(incomplete))[:_MOST]
     return []
 
@@ -63,12 +69,3 @@ def _entries(directory: str | None) -> set[str]:
         return set()
     with open_target(directory) as target:
         return {text for row in list_entries(target) for text in (row.parts.name, row.short)}
-
-
-def _records(directory: str | None) -> set[str]:
-    from ejcache.cli.autotune.listing import strongest
-    from ejcache.cli.target import open_autotune
-
-    with open_autotune(directory) as store:
-        keys = [item.record.key for item in strongest(store.records())]
-    return {text for key in keys for text in (key.operation, key.digest[:12])}

@@ -1,4 +1,4 @@
-"""`ejcache autotune ls`, `show` and `stats`."""
+"""`ejcache autotune ls`, `show`, `why`, `diff` and `stats`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,41 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ejcache.autotune.chooser import nearest
+from ejcache.autotune.cli.store import (
+    Device,
+    Dir,
+    Key,
+    find_record,
+    named_layer,
+    open_autotune,
+    record_fields,
+    strongest,
+)
+from ejcache.autotune.cli.transfer import compare_stores, is_location
+from ejcache.autotune.cli.tune import recorded_key
+from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.key import differences
 from ejcache.cli import output
-from ejcache.cli.autotune.listing import find_record, record_fields, strongest
-from ejcache.cli.options import AutotuneDir, Json, Key, Limit, Name, count
-from ejcache.cli.target import named_layer, open_autotune
+from ejcache.cli.options import Json, Limit, Name, count
+from ejcache.cli.target import NotFoundError
 
 if TYPE_CHECKING:
-    from ejcache.autotune.records.record import Candidate, Record
-    from ejcache.autotune.records.store import Found
+    from collections.abc import Sequence
 
-__all__ = ["ls", "show", "stats"]
+    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.record import Candidate, Record
+    from ejcache.autotune.records.store import AutotuneStore, Found
+
+__all__ = ["diff", "ls", "show", "stats", "why"]
 
 _BAR: Final = 32
 
 
 def ls(
-    directory: AutotuneDir = None,
+    directory: Dir = None,
     name: Name = None,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="GLOB", help="Only devices whose kind matches the pattern.")
-    ] = None,
+    device: Device = None,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
@@ -36,8 +51,6 @@ def ls(
 
     If several layers have a record of a call, the one that programs use is listed.
     """
-    from ejcache.autotune.records.json_values import canonical_json
-
     with open_autotune(directory) as store:
         found = strongest(store.records(), name=name, device=device)
         url = named_layer(store).documents.url
@@ -72,13 +85,11 @@ def ls(
     output.say(f"{output.plural(len(found), 'record')} in {url}{hidden}")
 
 
-def show(key: Key, directory: AutotuneDir = None, as_json: Json = False) -> None:
+def show(key: Key, directory: Dir = None, as_json: Json = False) -> None:
     """Show one record: its configuration, the candidates and their timings, and where it was measured.
 
     The configuration that programs use is marked with *, the default one with =.
     """
-    from ejcache.autotune.records.json_values import canonical_json
-
     with open_autotune(directory) as store:
         item = find_record(store, key)
     record = item.record
@@ -104,7 +115,7 @@ def show(key: Key, directory: AutotuneDir = None, as_json: Json = False) -> None
         _print_candidates(record)
 
 
-def stats(directory: AutotuneDir = None, as_json: Json = False) -> None:
+def stats(directory: Dir = None, as_json: Json = False) -> None:
     """Count the records by layer, operation, device and source, and the documents that could not be read."""
     counted: dict[str, Counter[str]] = {name: Counter() for name in ("layers", "operations", "devices", "sources")}
     with open_autotune(directory) as store:
@@ -133,9 +144,90 @@ def stats(directory: AutotuneDir = None, as_json: Json = False) -> None:
     output.print_pairs(rows)
 
 
-def _print_candidates(record: Record) -> None:
-    from ejcache.autotune.records.json_values import canonical_json
+def why(key: Key, directory: Dir = None, as_json: Json = False) -> None:
+    """Say which record a call uses, and why it does not use the others.
 
+    KEY names a record, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. For a call without a record, the
+    records of the most similar calls are shown, and the exit status is 1.
+    """
+
+    def compared(items: Sequence[Found]) -> list[dict[str, Any]]:
+        return [record_fields(item) | {"differences": _pairs(differences(wanted, item.record.key))} for item in items]
+
+    with open_autotune(directory) as store:
+        wanted = _key_of(store, key)
+        found = store.find_all(wanted)
+        fields: dict[str, Any] = {
+            "key": wanted.digest,
+            "text": wanted.text,
+            "records": [record_fields(item) for item in found],
+            "elsewhere": compared(store.other_environments(wanted)),
+            "nearest": compared([] if found else nearest(store, wanted, same_environment=False)[:3]),
+        }
+    if as_json:
+        output.print_json(fields)
+    else:
+        _print_why(fields)
+    if not found:
+        raise typer.Exit(1)
+
+
+def diff(
+    one: Annotated[str, typer.Argument(metavar="KEY|URL", help="A record's key, or a store.")],
+    other: Annotated[str, typer.Argument(metavar="KEY|URL", help="The key or store to compare it with.")],
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two records name by name, or two stores record by record. Exits with 1 if they differ."""
+    if is_location(one) and is_location(other):
+        fields = compare_stores(one, other)
+    else:
+        with open_autotune(directory) as store:
+            left, right = find_record(store, one).record, find_record(store, other).record
+        same = left.configuration == right.configuration
+        fields = {
+            "key": _pairs(differences(left.key, right.key)),
+            "configuration": {} if same else {"": [left.configuration, right.configuration]},
+        }
+    if as_json:
+        output.print_json(fields)
+    else:
+        for name, changed in fields.items():
+            for key, (here, there) in changed.items():
+                output.say(f"{name} {key}: {here} -> {there}" if key else f"{name}: {here} -> {there}")
+    if any(fields.values()):
+        raise typer.Exit(1)
+
+
+def _key_of(store: AutotuneStore, key: str) -> RecordKey:
+    try:
+        return find_record(store, key).record.key
+    except NotFoundError:
+        recorded = recorded_key(store, key)
+        if recorded is None:
+            raise
+        return recorded
+
+
+def _pairs(changed: dict[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in changed.items()}
+
+
+def _print_why(fields: dict[str, Any]) -> None:
+    output.say(fields["text"])
+    for index, item in enumerate(fields["records"]):
+        verdict = "runs with" if index == 0 else "not used, because its source or its layer comes after the one above:"
+        output.say(f"  {verdict} {item['configuration']} ({item['source']}, {item['layer']})")
+    if not fields["records"]:
+        output.say("  has no record")
+    for title, name in (("in another environment", "elsewhere"), ("similar", "nearest")):
+        for item in fields[name]:
+            output.say(f"  {title}: {item['configuration']} ({item['source']}, {item['layer']})")
+            for key, (here, there) in item["differences"].items():
+                output.say(f"    {key}: {here} here, {there} there")
+
+
+def _print_candidates(record: Record) -> None:
     timed = [c for c in record.candidates if c.seconds is not None]
     slowest = max((c.seconds.p50 for c in timed if c.seconds is not None), default=0.0)
     chosen = canonical_json(record.configuration)

@@ -1,21 +1,113 @@
-"""Tuned configurations as commands list them, and which of them a person means."""
+"""What the commands share: the autotune store that they work on, its records, and which of these a person means."""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
+from ejcache.cli.app.completion import complete
 from ejcache.cli.listing import Identifiers, choose
-from ejcache.cli.target import named_layer
+from ejcache.cli.target import check_directory, check_given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ejcache.autotune.records.layer import RecordLayer
     from ejcache.autotune.records.record import Candidate
-    from ejcache.autotune.records.store import AutotuneStore, Found
+    from ejcache.autotune.records.store import Found
 
-__all__ = ["choose_records", "find_record", "record_fields", "strongest"]
+__all__ = [
+    "Device",
+    "Dir",
+    "Key",
+    "Keys",
+    "choose_records",
+    "find_record",
+    "named_layer",
+    "open_autotune",
+    "own_layers",
+    "record_fields",
+    "strongest",
+]
+
+
+def _begun(ctx: typer.Context, incomplete: str) -> list[str]:
+    return complete(incomplete, lambda: _texts(ctx.params.get("directory")))
+
+
+def _texts(directory: str | None) -> set[str]:
+    with open_autotune(directory) as store:
+        keys = [item.record.key for item in strongest(store.records())]
+    return {text for key in keys for text in (key.operation, key.digest[:12])}
+
+
+Dir = Annotated[
+    str | None,
+    typer.Option(
+        "--dir",
+        metavar="URL",
+        help="The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache.",
+        show_default=False,
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="GLOB", help="Only devices whose kind matches the pattern.")
+]
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="A key, the beginning of one as `ls` shows it, or a name.", autocompletion=_begun
+    ),
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY]...", help="Only these: keys, beginnings of keys, or names.", autocompletion=_begun),
+]
+
+
+@contextlib.contextmanager
+def open_autotune(
+    directory: str | None, *, write: bool = False, must_exist: bool | None = None
+) -> Iterator[AutotuneStore]:
+    """The autotune store that `--dir`, or else the settings, name. A message on stderr counts failed operations.
+
+    Args:
+        directory: the value of `--dir`.
+        write: whether the command changes the store.
+        must_exist: whether the directory of `--dir` must exist; by default, if the command does not write.
+
+    Raises:
+        UsageError: the URL is not one of a store.
+        NotFoundError: the directory does not exist.
+    """
+    check_given(directory)
+    if directory is not None and (not write if must_exist is None else must_exist):
+        check_directory(directory, "there is no autotune store at")
+    store = AutotuneStore(directory, seeds=() if directory is not None else None, read_only=not write)
+    try:
+        yield store
+    finally:
+        store.close()
+        if (errors := store.stats()["errors"]) > 0:
+            output.warn(f"{errors} operations on the store failed")
+
+
+def named_layer(store: AutotuneStore) -> RecordLayer:
+    """The layer that `--dir` or the settings name, which is the one that commands change.
+
+    Where the settings name a bucket, the first layer is a directory that only this user's programs read.
+    """
+    return next((layer for layer in store.layers if layer.name == "shared"), store.layers[0])
+
+
+def own_layers(store: AutotuneStore) -> list[RecordLayer]:
+    """The layers that can be written: the named one, and the user's own directory."""
+    return [layer for layer in store.layers if not layer.seeds]
 
 
 def strongest(found: Iterable[Found], *, name: str | None = None, device: str | None = None) -> list[Found]:

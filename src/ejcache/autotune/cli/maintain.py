@@ -10,19 +10,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ejcache.autotune.cli.store import (
+    Dir,
+    Key,
+    Keys,
+    choose_records,
+    find_record,
+    named_layer,
+    open_autotune,
+    own_layers,
+    record_fields,
+    strongest,
+)
+from ejcache.autotune.recording import RECORDED
+from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.layer import QUARANTINE
+from ejcache.autotune.records.record import Source, Status, dated_after, encode_record, fastest_first, pinned
+from ejcache.autotune.records.store import Found
 from ejcache.cli import output
-from ejcache.cli.autotune.listing import choose_records, find_record, record_fields, strongest
 from ejcache.cli.listing import check_wanted
 from ejcache.cli.maintain import confirm
-from ejcache.cli.options import AutotuneDir, DryRun, Json, Key, Keys, Name, OlderThan, Yes, age
-from ejcache.cli.target import NotFoundError, named_layer, open_autotune, own_layers
+from ejcache.cli.options import DryRun, Json, Name, OlderThan, Yes, age
+from ejcache.cli.target import NotFoundError
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ejcache.autotune.records.record import Record
-    from ejcache.autotune.records.store import AutotuneStore, Found
+    from ejcache.autotune.records.store import AutotuneStore
 
 __all__ = ["clear", "pin", "prune", "unpin"]
 
@@ -33,7 +49,7 @@ def pin(
         str | None,
         typer.Argument(metavar="[JSON]", help="The configuration. Default: the one that the record has."),
     ] = None,
-    directory: AutotuneDir = None,
+    directory: Dir = None,
     as_json: Json = False,
 ) -> None:
     """Fix the configuration of a call: measurements no longer change it.
@@ -48,7 +64,7 @@ def pin(
         _report_pin(store, _pinned(store, record, plain), as_json=as_json)
 
 
-def unpin(key: Key, directory: AutotuneDir = None, as_json: Json = False) -> None:
+def unpin(key: Key, directory: Dir = None, as_json: Json = False) -> None:
     """Let measurements decide again: the fastest candidate becomes the call's configuration."""
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
@@ -56,7 +72,7 @@ def unpin(key: Key, directory: AutotuneDir = None, as_json: Json = False) -> Non
 
 
 def prune(
-    directory: AutotuneDir = None,
+    directory: Dir = None,
     older_than: OlderThan = None,
     name: Name = None,
     old_versions: Annotated[
@@ -106,7 +122,7 @@ def prune(
 
 def clear(
     keys: Keys = None,
-    directory: AutotuneDir = None,
+    directory: Dir = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -141,8 +157,6 @@ def clear(
 
 
 def _report_pin(store: AutotuneStore, record: Record, *, as_json: bool) -> None:
-    from ejcache.autotune.records.store import Found
-
     if as_json:
         output.print_json(record_fields(Found(record, named_layer(store).name, record.source)))
     else:
@@ -157,8 +171,6 @@ def _parsed(text: str) -> Any:
 
 
 def _pinned(store: AutotuneStore, record: Record, plain: Any) -> Record:
-    from ejcache.autotune.records.record import Source, encode_record, pinned
-
     changed = pinned(record, plain, now=time.time())
     named = named_layer(store)
     # Not merged: a person's choice replaces the stored record, even one of a stronger source.
@@ -173,8 +185,6 @@ def _pinned(store: AutotuneStore, record: Record, plain: Any) -> Record:
 
 def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
     """The record without its pin; None if it is not pinned."""
-    from ejcache.autotune.records.record import Source, Status, dated_after, encode_record, fastest_first
-
     held = [(layer, found) for layer in own_layers(store) if (found := layer.read(record.key)) is not None]
     fixed = [(layer, found) for layer, found in held if found.source is Source.PINNED]
     if not fixed:
@@ -192,9 +202,6 @@ def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
 
 def _doubt(plain: Any, record: Record) -> str:
     """The reason why a configuration may not work, or an empty text."""
-    from ejcache.autotune.records.json_values import canonical_json
-    from ejcache.autotune.records.record import Status
-
     if odd := _unknown_names(plain, record):
         return f"no candidate has {', '.join(odd)}"
     tried = record.candidate(plain)
@@ -214,8 +221,6 @@ def _unknown_names(plain: Any, record: Record) -> list[str]:
 def _to_remove(
     store: AutotuneStore, name: str | None, *, seconds: float | None, old_versions: bool, by_name: bool
 ) -> Iterator[Found]:
-    from ejcache.autotune.records.record import Source
-
     own = {layer.name for layer in own_layers(store)}
     found = [item for item in store.records() if item.layer in own and item.source is not Source.PINNED]
     newest = _newest(found)
@@ -238,9 +243,6 @@ def _newest(found: Iterable[Found]) -> dict[str, float]:
 
 
 def _other_documents(store: AutotuneStore, *, recorded: bool, quarantine: bool) -> list[tuple[str, str]]:
-    from ejcache.autotune.recording import RECORDED
-    from ejcache.autotune.records.layer import QUARANTINE
-
     prefixes = [prefix for prefix, wanted in ((RECORDED, recorded), (QUARANTINE, quarantine)) if wanted]
     return [
         (layer.name, path)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ejcache.autotune.cli.store import Device, Dir, named_layer, open_autotune, record_fields, strongest
+from ejcache.autotune.ejkernel.exchange import export_to_ejkernel, import_from_ejkernel
+from ejcache.autotune.ejkernel.exchange import merge as merge_records
+from ejcache.autotune.records.layer import RecordLayer
+from ejcache.autotune.records.tokamax import MAX_TABLE_BYTES, read_table
 from ejcache.cli import output
-from ejcache.cli.autotune import tables
-from ejcache.cli.autotune.listing import strongest
-from ejcache.cli.options import AutotuneDir, DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
-from ejcache.cli.target import NotFoundError, named_layer, open_autotune
+from ejcache.cli.options import DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.target import NotFoundError
 from ejcache.cli.transfer import check_different
 from ejcache.errors import StoreError, UsageError
+from ejcache.stores.documents import open_documents
+from ejcache.stores.location import Location, LocationKind
+from ejcache.util.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ejcache.autotune.records.layer import RecordLayer
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import Found
 
 __all__ = ["compare_stores", "export", "import_files", "is_location", "pull", "push"]
+
+_SCHEMA: Final = 1
+"""Of the JSON file that `export` writes."""
 
 
 class _ImportFormat(StrEnum):
@@ -33,25 +42,19 @@ class _ImportFormat(StrEnum):
     TOKAMAX = "tokamax"
 
 
-class _Format(StrEnum):
-    """Forms of tables that can be written."""
+class _ExportFormat(StrEnum):
+    """What can be written."""
 
+    JSON = "json"
     EJKERNEL = "ejkernel"
-    TOKAMAX = "tokamax"
-    PYTHON = "python"
 
 
-def push(
-    url: Url, directory: AutotuneDir = None, name: Name = None, dry_run: DryRun = False, as_json: Json = False
-) -> None:
+def push(url: Url, directory: Dir = None, name: Name = None, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Copy the records to another store, which is created if it does not exist.
 
     A record that the other store has already is merged with the copied one: the choice of the stronger source counts,
     and the measurements of both are kept. EJCACHE_AUTOTUNE_SEEDS accepts the directory of such a store.
     """
-    from ejcache.autotune.records.layer import RecordLayer
-    from ejcache.stores.documents import open_documents
-
     with open_autotune(directory) as store:
         source = named_layer(store).documents.url
         check_different(source, url)
@@ -61,9 +64,7 @@ def push(
     )
 
 
-def pull(
-    url: Url, directory: AutotuneDir = None, name: Name = None, dry_run: DryRun = False, as_json: Json = False
-) -> None:
+def pull(url: Url, directory: Dir = None, name: Name = None, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Copy the records of another store into this one.
 
     Works as `push` does, in the other direction.
@@ -77,7 +78,7 @@ def pull(
 
 def import_files(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="The files, or directories that contain them.")],
-    directory: AutotuneDir = None,
+    directory: Dir = None,
     kind: Annotated[
         _ImportFormat, typer.Option("--format", help="The library whose files these are.")
     ] = _ImportFormat.EJKERNEL,
@@ -89,12 +90,10 @@ def import_files(
     one autotuning. The entries rank below configurations that were measured here, because it is not known how they were
     found. Exits with 1 if a file or an entry could not be read.
     """
-    from ejcache.autotune.ejkernel.exchange import merge as merge_records
-
     records: list[Record] = []
     problems: list[str] = []
     if kind is _ImportFormat.TOKAMAX:
-        records, problems = tables.read_tokamax(files)
+        records, problems = _read_tokamax(files)
     else:
         for file in files:
             found, failures = _read_ejkernel(file)
@@ -109,50 +108,43 @@ def import_files(
 
 
 def export(
-    to: Annotated[
-        str, typer.Argument(metavar="PLACE", help="A directory; for a table in Python or tokamax's JSON, the file.")
-    ],
-    directory: AutotuneDir = None,
+    to: Annotated[str, typer.Argument(metavar="PLACE", help="The JSON file, or the directory for ejkernel's files.")],
+    directory: Dir = None,
     name: Name = None,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="GLOB", help="Only devices whose kind matches the pattern.")
-    ] = None,
-    kind: Annotated[_Format, typer.Option("--format", help="The form of the files.")] = _Format.EJKERNEL,
-    table: Annotated[
-        str | None, typer.Option("--table", metavar="NAME", help="The name of the table, or of tokamax's operation.")
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option("--key", metavar="EXPRESSION", help="The key of a record; once for each level of the table."),
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", metavar="EXPRESSION", help="The value of a record in the table.")
+    device: Device = None,
+    kind: Annotated[
+        _ExportFormat | None,
+        typer.Option(
+            "--format", help="The form. Default: json for a FILE.json, or else ejkernel's.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write files that other libraries read: ejkernel's, tokamax's, or a table in Python.
+    """Write the records into one JSON file, or into ejkernel's files.
 
-    ejkernel's and tokamax's files are merged with those in the directory; a table in Python is written anew. --key and
-    --value say what a record becomes; docs/autotune.md lists what they can use. Records for which the format has no
-    key, or that a template does not fit, are left out; for tokamax and Python the exit status is then 1. `push` copies
-    all records to another store.
+    The JSON file has all of each record that programs use, in the fields of `autotune show --json`; the tables of other
+    libraries are written from it, see examples/tuned_tables.py. ejkernel's files are merged with those in the
+    directory, and records for which ejkernel has no key are left out. `push` copies all records to another store.
     """
-    tables.check_template(kind.value, table, key or (), value)
     if "://" in to:
-        raise UsageError(f"{to} is not a directory; other libraries read their files from a directory only")
+        raise UsageError(f"{to} is not a place on this machine; `push` copies records to a bucket")
     with open_autotune(directory) as store:
         found = strongest(store.records(), name=name, device=device)
-    if kind is _Format.PYTHON:
-        tables.export_python(found, to, table=table or "", keys=key or (), value=value or "", as_json=as_json)
-    elif kind is _Format.TOKAMAX:
-        tables.export_tokamax(found, to, table=table, keys=key or (), value=value, as_json=as_json)
-    else:
+    if kind is _ExportFormat.EJKERNEL or (kind is None and not to.endswith(".json")):
         _export_ejkernel(found, to, as_json=as_json)
+        return
+    body = {"schema": _SCHEMA, "records": [record_fields(item, full=True) for item in found]}
+    try:
+        write_atomically(Path(to), json.dumps(body, indent=1).encode() + b"\n", mode=0o644)
+    except OSError as exc:
+        raise StoreError(f"{to} cannot be written: {exc}") from exc
+    if as_json:
+        output.print_json({"to": to, "files": {Path(to).name: len(found)}, "left_out": 0, "failed": 0})
+    else:
+        output.say(f"wrote {output.plural(len(found), 'record')} to {to}")
 
 
 def _export_ejkernel(found: Sequence[Found], to: str, *, as_json: bool) -> None:
-    from ejcache.autotune.ejkernel.exchange import export_to_ejkernel
-    from ejcache.stores.documents import open_documents
 
     files, left_out, failed = export_to_ejkernel(found, open_documents(to))
     if as_json:
@@ -202,8 +194,6 @@ def _records_of(url: str, *, name: str | None = None) -> list[Record]:
 
 def _existing(source: str) -> Path | None:
     """The path of a source on this machine, None if the source is remote. Raises NotFoundError."""
-    from ejcache.stores.location import Location, LocationKind
-
     location = Location.parse(source)
     if location.kind is not LocationKind.DIRECTORY:
         return None
@@ -214,8 +204,6 @@ def _existing(source: str) -> Path | None:
 
 
 def _read_ejkernel(source: str) -> tuple[list[Record], list[str]]:
-    from ejcache.autotune.ejkernel.exchange import import_from_ejkernel
-    from ejcache.stores.documents import open_documents
 
     path = _existing(source)
     if source.endswith(".json") if path is None else not path.is_dir():
@@ -226,8 +214,28 @@ def _read_ejkernel(source: str) -> tuple[list[Record], list[str]]:
     return import_from_ejkernel(documents, names)
 
 
+def _read_tokamax(files: Sequence[str]) -> tuple[list[Record], list[str]]:
+    """The records in tokamax's files, in directories with them, and in its JSONs; a line for each that is not read."""
+    records: list[Record] = []
+    problems: list[str] = []
+    for name in files:
+        source = Path(name)
+        if not source.exists():
+            raise NotFoundError(f"{name} does not exist")
+        for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
+            try:
+                with path.open("rb") as file:
+                    data = file.read(MAX_TABLE_BYTES + 1)
+                found, failures = read_table(data, device=path.resolve().parent.name, operation=path.stem)
+            except (OSError, UsageError) as exc:
+                problems.append(f"{path}: {exc}")
+                continue
+            records += found
+            problems += [f"{path}: {failure}" for failure in failures]
+    return records, problems
+
+
 def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool) -> None:
-    from ejcache.autotune.ejkernel.exchange import merge as merge_records
 
     if not dry_run:
         _report(source, target, merge_records(records, target), as_json=as_json)

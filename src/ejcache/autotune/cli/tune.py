@@ -5,30 +5,53 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
+from ejcache.autotune.cli.store import Dir, named_layer, open_autotune
+from ejcache.autotune.recording import recorded_calls
+from ejcache.autotune.records.key import RecordKey
+from ejcache.autotune.replay import TuningOutcome
 from ejcache.cli import output
-from ejcache.cli.autotune.program import run_recorded
-from ejcache.cli.options import AutotuneDir, Json, Limit, Name, count
-from ejcache.cli.target import check_directory, named_layer, open_autotune
+from ejcache.cli.options import Json, Limit, Name, count
+from ejcache.cli.run.launch import command_of
+from ejcache.cli.target import check_directory
 from ejcache.errors import UsageError
+from ejcache.settings.environment import child_environment
+from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.autotune.recording import RecordedCall
-    from ejcache.autotune.records.key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.autotune.replay import TunedCall
     from ejcache.stores.documents import Documents
 
-__all__ = ["recorded_key", "run"]
+__all__ = ["ProgramCommand", "recorded_key", "run"]
+
+_OPTION: Final = "--program"
+_END_SECONDS: Final = 30.0
+
+
+class ProgramCommand(TyperCommand):
+    """Passes all that follows `--program` to it: these are the program and its own arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; called by the framework."""
+        if _OPTION in args:
+            position = args.index(_OPTION)
+            program = args[position + 1 :] or [""]
+            args = [*args[:position], *(f"{_OPTION}={argument}" for argument in program)]
+        return super().parse_args(ctx, args)
 
 
 def run(
@@ -36,7 +59,7 @@ def run(
         str | None,
         typer.Argument(metavar="[URL]", help="Where the calls were recorded. Default: the store itself."),
     ] = None,
-    directory: AutotuneDir = None,
+    directory: Dir = None,
     name: Name = None,
     force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
     unsure: Annotated[
@@ -71,8 +94,6 @@ def run(
     is unsure if the budget or the rounds of its measurement were too few; --program measures those again. Exits with 1
     if a call or the program failed.
     """
-    from ejcache.stores.documents import open_documents
-
     _check(recorded, module, program)
     options = _Options(directory, None if program else module or (), force, unsure or bool(program), spread)
     failed = False
@@ -80,7 +101,7 @@ def run(
         store = stack.enter_context(open_autotune(directory, write=True))
         if program:
             recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
-            failed = _failed(run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json))
+            failed = _failed(_run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json))
         place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
         calls = list(islice(_calls(place, name), count(limit, option="--limit")))
         nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
@@ -126,8 +147,6 @@ def _measured(
     calls: Sequence[RecordedCall], store: AutotuneStore, options: _Options, nothing: str, *, as_json: bool
 ) -> bool:
     """Measure the calls, say how it went, and whether one failed."""
-    from ejcache.autotune.replay import TuningOutcome
-
     done = []
     with output.progress("measuring", len(calls), quiet=as_json) as advance:
         for result in _results(calls, store, options):
@@ -146,8 +165,6 @@ def _failed(status: int) -> bool:
 
 
 def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool) -> None:
-    from ejcache.autotune.replay import TuningOutcome
-
     counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in TuningOutcome}
     if as_json:
         output.print_json({"url": url, **counts, "calls": [_fields(item) for item in done]})
@@ -159,9 +176,6 @@ def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool)
 
 def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
     """The key of the recorded call whose digest begins with `wanted`, or whose operation it is; None without one."""
-    from ejcache.autotune.recording import recorded_calls
-    from ejcache.autotune.records.key import RecordKey
-
     for layer in store.layers:
         for recorded in recorded_calls(layer.documents):
             call = recorded.call
@@ -177,8 +191,6 @@ def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
 
 
 def _calls(place: Documents, name: str | None) -> Iterator[RecordedCall]:
-    from ejcache.autotune.recording import recorded_calls
-
     for recorded in recorded_calls(place):
         if name is None or (recorded.call is not None and fnmatch.fnmatchcase(recorded.call["operation"], name)):
             yield recorded
@@ -198,3 +210,46 @@ def _line(result: TunedCall) -> str:
     chosen = "" if result.record is None else f" {json.dumps(result.record.configuration)}"
     problem = f": {result.problem}" if result.problem else ""
     return f"{result.operation or result.path}: {result.outcome}{chosen}{problem}"
+
+
+def _run_recorded(
+    program: Sequence[str], place: str, directory: str | None, *, seconds: float | None, quiet: bool
+) -> int:
+    """Run the program so that it records its calls and measures nothing; returns its exit status.
+
+    Args:
+        program: the script or command, and its arguments.
+        place: takes the recorded calls.
+        directory: of the tuned configurations; None for those that the settings name.
+        seconds: end the program after so many, with the status 0.
+        quiet: let the program write to standard error instead of standard output.
+
+    Raises:
+        UsageError: there is no such program.
+    """
+    command = command_of(program)
+    changes = {"EJCACHE_AUTOTUNE_RECORD": place, "EJCACHE_AUTOTUNE_POLICY": "heuristics"}
+    if directory is not None:
+        changes["EJCACHE_AUTOTUNE_DIR"] = directory
+    # As Python does for the program, so that its modules can be imported for the measurements.
+    if Path(program[0]).is_file():
+        sys.path.insert(0, str(Path(program[0]).resolve().parent))
+    elif program[0] == "-m":
+        sys.path.insert(0, str(Path.cwd()))
+    child = subprocess.Popen(command, env=child_environment(changes), stdout=2 if quiet else None)
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return 0
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,1 +1,0 @@
-"""Tables of tuned configurations that other libraries read."""
