@@ -84,7 +84,7 @@ INNER_LEVELS = {
 SEAMS = {
     "aiohttp": ["bucket/*.py"],
     "botocore": ["bucket/s3.py"],
-    "diskcache": ["stores/local/writer.py"],
+    "diskcache": ["stores/local/tables.py"],
     "filelock": ["stores/plain_jax.py"],
     "fsspec": ["bucket/*.py"],
     "gcsfs": ["bucket/*.py"],
@@ -339,7 +339,7 @@ def test_checker_finds(path, source, said):
 def test_checker_allows():
     """What each room is for is no trespass."""
     fine = {
-        "stores/local/writer.py": "import diskcache\nimport os\nfrom ejcache.stores.base import Store",
+        "stores/local/tables.py": "import diskcache\nimport os\nfrom ejcache.stores.base import Store",
         "bucket/gcs.py": "import fsspec\nimport gcsfs",
         "settings/resolve.py": "import os\nfrom ejcache.settings.resolve import Setting\nos.environ['A']",
         "jax_integration/seam/patch.py": "import jax\nfrom jax._src import compiler\njax._src.f()",

@@ -56,7 +56,7 @@ import jax, ejcache
 cache = ejcache.enable(sys.argv[1], min_compile_seconds=0, preload=False)
 jax.jit(lambda x: x + 1)(1.0)
 needless = [n for n in sys.modules if n.startswith((
-    "diskcache", "ejcache.stores.local.writer", "ejcache.stores.local.audit",
+    "diskcache", "ejcache.stores.local.tables", "ejcache.stores.local.writer", "ejcache.stores.local.audit",
     "ejcache.coordination", "ejcache.maintenance", "ejcache.stores.shared", "ejcache.stores.tiered",
     "ejcache.bucket.retry", "ejcache.cache.explanation", "ejcache.cache.miss_log",
     "ejcache.jax_integration.agreement", "ejcache.jax_integration.checking", "ejcache.jax_integration.pgle",

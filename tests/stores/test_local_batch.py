@@ -8,7 +8,6 @@ import pytest
 
 from ejcache.stores.base import BatchReadable
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
-from ejcache.stores.local.uses import PendingUses
 
 LARGE = bytes(100_000)
 
@@ -65,15 +64,13 @@ def test_many_uses_are_written_by_few_statements(store):
     keys = [f"small-{number}" for number in range(700)]
     for key in keys:
         store.put(key, key.encode())
-    store.close()
-    (index,) = (store.path / "v1" / "local").glob("g-*/cache.db")
-    uses = PendingUses()
-    for key in [*keys, *keys[:100], "gone"]:
-        uses.note(key, 4e9)
-    statements = []
-    with sqlite3.connect(index) as connection:
-        uses.mark(lambda *of: statements.append(of) or connection.execute(*of))
-    connection.close()
-    assert len(statements) == 3
+    with store._manager.held() as index:
+        for key in [*keys, *keys[:100], "gone"]:
+            index.uses.note(key, 4e9)
+        statements = []
+        index.connection.set_trace_callback(statements.append)
+        index.write_uses()
+        index.connection.set_trace_callback(None)
+    assert len(statements) == 5  # BEGIN and COMMIT among them
     used = {info.key: (info.last_used, info.hits) for info in store.entries()}
     assert used == {key: (4e9, 2 if place < 100 else 1) for place, key in enumerate(keys)}

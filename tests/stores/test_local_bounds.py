@@ -192,7 +192,7 @@ def test_no_statement_scans(tmp_path):
     with LocalStore(tmp_path, max_size=100_000) as store:
         for n in range(50):
             store.put(f"k{n}", bytes(5_000))
-        index = store._manager._connection.index
+        index = store._manager._index
         statements = []
         index.connection.set_trace_callback(statements.append)
         store.put("new", bytes(5_000))
@@ -218,7 +218,7 @@ def test_work_of_a_put_does_not_grow(tmp_path):
     steps = []
     for number in (50, 5_000):
         with LocalStore(tmp_path / str(number), max_size=number * 100) as store:
-            index = store._manager._connection.index
+            index = store._manager._index
             index.connection.execute("PRAGMA synchronous = OFF")
             for n in range(number):
                 store.put(f"key-{n:06}", bytes(100))

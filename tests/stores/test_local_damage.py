@@ -8,13 +8,15 @@ import pickle
 import random
 import shutil
 import sqlite3
+import time
 
 import pytest
 from local_processes import starting
 
+from ejcache.entry import Header, encode
 from ejcache.stores.local.layout import QUARANTINED_INDEX_BYTES
 from ejcache.stores.local.store import DAMAGED_ROWS, REBUILDS, LocalStore
-from ejcache.stores.local.values import INLINE_BYTES
+from ejcache.stores.local.values import INLINE_BYTES, digest_of
 
 SIZES = (100, 2_000, 6_000, 20_000, 60_000)
 
@@ -421,3 +423,49 @@ def test_quarantine_keeps_bounded_copies(tmp_path):
         store.put("k", b"x" * 20_000)
         store.quarantine("k", b"x" * 20_000)
     assert [file.stat().st_size for file in (tmp_path / "b/v1/quarantine").iterdir()] == [4_000, 4_000]
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "garbage", "deleted", "a directory", "no tables"])
+def test_entries_in_files_survive_their_index(tmp_path, damage):
+    """A value file says which key it belongs to, so that a new index has its row; other files are deleted."""
+    path = tmp_path / "store"
+    with LocalStore(path) as store:
+        entries = {f"k{n}": encode(Header(key=f"k{n}"), random.Random(n).randbytes(30_000)) for n in range(20)}
+        for key, data in entries.items():
+            store.put(key, data)
+        store.put("row", encode(Header(key="row"), b"small"))
+        store.put("not an entry", GARBAGE)
+        store.put("another's", encode(Header(key="other"), GARBAGE))
+    (file,) = (path / "v1/local").glob(f"g-*/*/{digest_of('k0')}-*.val")
+    os.truncate(file, 20_000)
+    os.utime(min(path.rglob("*.val")), (2e10, 2e10))
+    DAMAGES[damage](path)
+    with LocalStore(path, max_size=15 * 31_000) as store:
+        found = {key: data for key in entries if (data := store.get(key))}
+        assert found == {key: entries[key] for key in found}
+        assert 14 <= len(found) <= 15
+        assert "k0" not in found
+        assert store.size() == sum(map(len, found.values())) <= store.max_size
+        assert store.check() == []
+        assert store.counters()[REBUILDS] == 1
+        assert all(info.created <= time.time() for info in store.entries())
+        for key in ("row", "not an entry", "another's"):
+            assert store.get(key) is None
+        assert store.put("row", b"again")
+        assert len(list(path.rglob("*.val"))) == len(found)
+
+
+def test_a_damaged_index_leads_nowhere(tmp_path):
+    """A link in the place of a directory of values is not followed when the index is rebuilt."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    data = encode(Header(key="k"), GARBAGE)
+    (outside / f"{digest_of('k')}-{'0' * 16}.val").write_bytes(data)
+    path = tmp_path / "store"
+    with LocalStore(path) as store:
+        store.put("row", b"small")
+    (index_of(path).parent / digest_of("k")[0]).symlink_to(outside)
+    index_of(path).write_bytes(GARBAGE)
+    with LocalStore(path) as store:
+        assert store.get("k") is None
+    assert [file.read_bytes() for file in outside.iterdir()] == [data]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.util.locks import exclusive, living
 
 if TYPE_CHECKING:
-    from ejcache.stores.local.connection import IndexConnection
+    from ejcache.stores.local.index import EntryIndex
     from ejcache.stores.local.layout import Layout
 
 __all__ = ["UNREADABLE", "check", "is_fatal"]
@@ -17,18 +17,17 @@ UNREADABLE: Final = _FATAL + "it cannot be read at all"
 _PAGE: Final = 1_000
 
 
-def check(connection: IndexConnection, layout: Layout, *, fix: bool) -> list[str]:
+def check(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
     """The problems, one sentence each; with `fix` they are corrected, except those that are fatal (`is_fatal`).
 
     Rows and files that other processes create and delete meanwhile are not reported: each finding is confirmed.
     """
-    index = connection.index
     problems = [_FATAL + line for line in index.integrity_problems()]
     if problems:
         return problems
-    problems += _rows(connection, fix=fix)
-    problems += _files(connection, layout, fix=fix)
-    drift = index.drift()
+    problems += _rows(index, fix=fix)
+    problems += _files(index, layout, fix=fix)
+    drift = index.total() - index.sum_of_sizes()
     if drift:
         problems.append(f"the stored sum of sizes is wrong by {drift} bytes")
         if fix:
@@ -42,8 +41,7 @@ def is_fatal(problem: str) -> bool:
     return problem.startswith(_FATAL)
 
 
-def _rows(connection: IndexConnection, *, fix: bool) -> list[str]:
-    index = connection.index
+def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
     problems: list[str] = []
     after = -(2**63)
     while True:
@@ -67,11 +65,10 @@ def _rows(connection: IndexConnection, *, fix: bool) -> list[str]:
         after = page[-1][2].rowid
 
 
-def _files(connection: IndexConnection, layout: Layout, *, fix: bool) -> list[str]:
-    if connection.read_only:
+def _files(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
+    if index.read_only:
         # Without the write lock, a file without a row may be one that another process is writing.
         return []
-    index = connection.index
     with exclusive(layout.lock, deadline=index.deadline):
         alive = living(layout.present)
     problems = [f"a killed process left {name} unfinished" for name in index.values.unfinished(alive)]

@@ -1,13 +1,16 @@
-"""The index of a local store: an SQLite database of diskcache's, with our own transactions, deadlines and tables.
+"""The index of one generation of a local store: an SQLite database with diskcache's tables and two of ours.
 
-diskcache makes it and writes the entries, see `writer`; everything else is done here.
+One connection, from opening to closing it: rows, transactions with deadlines, uses that are written later, and files of
+deleted rows. `generations` opens it, `writer` writes entries with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -15,7 +18,6 @@ from ejcache._tuples import NamedTuple
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage
-from ejcache.stores.local.uses import PendingUses
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
 
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["EntryIndex", "IndexOptions", "nothing_first"]
+    from ejcache.stores.local.values import PendingValue
+    from ejcache.util.locks import Presence
+
+__all__ = ["USES_SECONDS", "EntryIndex", "IndexOptions", "PendingUses", "wal_bytes"]
 
 _REQUIRED: Final = frozenset(
     {
@@ -32,30 +37,29 @@ _REQUIRED: Final = frozenset(
         "Settings_size_insert", "Settings_size_update", "Settings_size_delete",
     }
 )  # fmt: skip
-_COLUMNS: Final = "rowid, tag, size, mode, filename, length(value), store_time"
-_AT: Final = f"SELECT {_COLUMNS} FROM Cache WHERE rowid = ?"  # noqa: S608 (constants)
-_FIND_LENGTH: Final = f"SELECT {_COLUMNS} FROM Cache WHERE key = ? AND raw = 1"  # noqa: S608
-_FIND_WHOLE: Final = _FIND_LENGTH.replace("length(value)", "value")
-_PAGE: Final = (
-    "SELECT key, size, store_time, access_time, access_count FROM Cache"
-    " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?"
-)
-_FIND_SMALL: Final = f"SELECT key, {_COLUMNS} FROM Cache WHERE raw = 1 AND mode = {MODE_RAW} AND key IN (?)".replace(  # noqa: S608
-    "length(value)", "value"
-)
-_WHOLE_ROWS: Final = f"SELECT key, raw, {_COLUMNS} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608
+_WHOLE: Final = "rowid, tag, size, mode, filename, value, store_time"
+_LENGTH: Final = _WHOLE.replace("value", "length(value)")
+# What is put into these statements are the constants of this module.
+# ruff: noqa: S608
 _COUNT: Final = """
     INSERT INTO EjcacheCounters VALUES (?) ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount
 """
 """In place of (?) it has a row for each counter: Python runs other threads at each statement."""
+_MARK_USES: Final = """
+    WITH Used (key, at, times) AS (VALUES {rows})
+    UPDATE Cache SET
+        access_time = max(access_time, (SELECT at FROM Used WHERE Used.key = Cache.key)),
+        access_count = access_count + (SELECT times FROM Used WHERE Used.key = Cache.key)
+    WHERE raw = 1 AND key IN (SELECT key FROM Used)
+"""
+_ROWS_OF_USES: Final = 300
+"""Rows of one statement, which may have 999 values."""
+USES_SECONDS: Final = 1.0
+"""How long a use may be known to this process only. A killed process loses it."""
+_MOST_USES: Final = 1_000
 _WATCH_STEPS: Final = 1_000_000
 _MOST_STEPS: Final = 200
 """A statement of more than this many million steps is in an endless loop in a damaged index."""
-
-
-def nothing_first(key: str) -> Iterable[str]:  # noqa: ARG001
-    """No entry is of no use because of another one."""
-    return ()
 
 
 class IndexOptions(NamedTuple):
@@ -68,11 +72,52 @@ class IndexOptions(NamedTuple):
     """
 
     max_size: int = -1
-    evict_before: Callable[[str], Iterable[str]] = nothing_first
+    evict_before: Callable[[str], Iterable[str]] | None = None
     observer: Callable[[str], object] = bool
 
 
-_DEFAULTS: Final = IndexOptions()
+class PendingUses:
+    """The uses of one connection that are not in its index yet.
+
+    `note` may be called by any thread. A use that one thread notes while another takes the same entry's is kept; how
+    many there were is then perhaps wrong.
+    """
+
+    def __init__(self) -> None:
+        self._uses: dict[str, tuple[float, int]] = {}  # the time of the last one, and how many
+        self._tried_at = float("-inf")
+        self._is_scheduled = False
+
+    def __bool__(self) -> bool:
+        return bool(self._uses)
+
+    def note(self, key: str, when: float) -> float | None:
+        """Note that `key` was used at `when`; in how many seconds to write, or None if that is arranged already."""
+        self._uses[key] = when, self._uses.get(key, (when, 0))[1] + 1
+        since = time.monotonic() - self._tried_at
+        if since >= USES_SECONDS or len(self._uses) >= _MOST_USES:
+            return 0.0
+        if self._is_scheduled:
+            return None
+        self._is_scheduled = True
+        return USES_SECONDS - since
+
+    def trying(self) -> None:
+        """The uses are about to be written, whatever becomes of it."""
+        self._tried_at = time.monotonic()
+        self._is_scheduled = False
+
+    def take(self) -> list[tuple[str, float, int]]:
+        """Remove and return all uses: key, time of the last one, how many."""
+        return [(key, *use) for key in list(self._uses) if (use := self._uses.pop(key, None))]
+
+    def give_back(self, taken: Iterable[tuple[str, float, int]]) -> None:
+        """Keep what `take` returned, for the next transaction; of more than 1,000, the latest."""
+        for key, when, times in taken:
+            at, more = self._uses.get(key, (when, 0))
+            self._uses[key] = max(at, when), times + more
+        while len(self._uses) > _MOST_USES:
+            del self._uses[next(iter(self._uses))]
 
 
 class _Connection(sqlite3.Connection):
@@ -90,35 +135,43 @@ class EntryIndex:
     """One connection to the index of one generation, for one thread at a time.
 
     Args:
-        directory: the generation.
-        token: of this process, in the names of files that it writes.
-        mode: "rw"; or "ro"; or "immutable", to read a database without taking part in its locking.
+        generation: its directory.
+        presence: of this process in the store; None to read only, and leave no trace.
         options: see `IndexOptions`.
+        mode: of SQLite's connection if it only reads: "ro", or "immutable" to read without taking part in the locking.
 
     Attributes:
         values: the value files.
         uses: when entries were used that this index does not know of yet.
         deadline: monotonic seconds until which writes wait for other writers.
-        written: the row that was written last.
+        unclean: something may have been left behind, so the next process that opens the store sweeps it.
     """
 
     def __init__(
-        self, directory: Path, *, token: str = "", mode: str = "rw", options: IndexOptions = _DEFAULTS
+        self,
+        generation: Path,
+        presence: Presence | None = None,
+        *,
+        options: IndexOptions = IndexOptions(),  # noqa: B008 (a constant)
+        mode: str = "immutable",
     ) -> None:
-        self.directory = str(directory)
+        self.generation = generation
+        self.read_only = presence is None
         self.options = options
-        self.values = ValueFiles(directory, token, options.observer)
+        self.values = ValueFiles(generation, "" if presence is None else presence.token, options.observer)
         self.uses = PendingUses()
         self.deadline = 0.0
-        self.written: int | None = None
+        self.unclean = False
+        self._presence = presence
+        self._marked: list[tuple[str, float, int]] = []  # of the transaction that is open, as is `_removed`
+        self._removed: list[str] = []
         self._pending_deletes: list[str] = []
-        self._wal = directory / (INDEX + "-wal")
         self._only_notes = True
-        self._data_version: Any = None
-        how = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
-        # isolation_level None: transactions are begun and ended explicitly. timeout 0: `_transact` waits.
+        self._path = str(generation / INDEX)
+        how = {"ro": "mode=ro", "immutable": "mode=ro&immutable=1"}[mode] if self.read_only else "mode=rw"
+        # isolation_level None: transactions are begun and ended explicitly. timeout 0: `transact` waits.
         self.connection = sqlite3.connect(
-            f"file:{quote(str(directory / INDEX))}?{how}",
+            f"file:{quote(self._path)}?{how}",
             uri=True,
             timeout=0,
             isolation_level=None,
@@ -126,12 +179,13 @@ class EntryIndex:
             factory=_Connection,
         )
         try:
-            self._set_up(read_only=mode != "rw")
+            self._set_up()
         except BaseException:
             self.connection.close()
             raise
+        self._seen = self._signature()
 
-    def _set_up(self, *, read_only: bool) -> None:
+    def _set_up(self) -> None:
         self.connection.text_factory = lambda text: text.decode(errors="surrogateescape")
         self._steps = _MOST_STEPS
         self.connection.set_progress_handler(self._watch, _WATCH_STEPS)
@@ -141,7 +195,7 @@ class EntryIndex:
             "trusted_schema = OFF",
             f"journal_size_limit = {WAL_BYTES // 2}",
             f"wal_autocheckpoint = {WAL_BYTES // 2 // 4096}",
-            f"query_only = {int(read_only)}",
+            f"query_only = {int(self.read_only)}",
         ):
             self._sql(f"PRAGMA {pragma}")
         names = {name for (name,) in self._sql("SELECT name FROM sqlite_master").fetchall()}
@@ -150,85 +204,72 @@ class EntryIndex:
             self._sql("SELECT 1 FROM Cache, Settings, EjcacheCounters, EjcachePins LIMIT 1")
             raise damage(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
         self.total()
-        self._data_version = self._sql("PRAGMA data_version").fetchone()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()
 
     def _watch(self) -> int:
         self._steps -= 1
         return int(self._steps < 0)
 
-    def _rows(self, statement: str, parameters: tuple[Any, ...] = (), *, steps: int = _MOST_STEPS) -> list[Any]:
+    @property
+    def _sql(self) -> Callable[..., sqlite3.Cursor]:
+        return self.connection.execute
+
+    def rows(self, statement: str, *parameters: object, steps: int = _MOST_STEPS) -> list[Any]:
+        """The rows of a query, which is stopped after `steps` million steps."""
         self._steps = steps
         rows: list[Any] = self._sql(statement, parameters).fetchall()
         return rows
 
-    @contextlib.contextmanager
-    def transact(self, filename: str | None = None, *, notes: bool = False) -> Iterator[Any]:
-        """A transaction: a function that runs statements, and one that has a file deleted after the commit.
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def stale(self) -> bool:
+        """Whether the index is not the one that was opened any more: moved, deleted or, for a reader, changed."""
+        return self._signature() != self._seen
+
+    def _signature(self) -> tuple[int, ...] | None:
+        try:
+            about = os.stat(self._path)  # noqa: PTH116 (on the path of every hit)
+        except OSError:
+            return None
+        if not self.read_only:
+            return (about.st_ino, about.st_dev)
+        # A reader that does not take part in the locking (immutable) notices a change by the file only.
+        return (about.st_ino, about.st_dev, about.st_size, about.st_mtime_ns, wal_bytes(self._path) > 0)
+
+    def close(self, *, at_exit: bool = False) -> None:
+        """Release everything. What cannot be released is left to the kernel and to the next sweep.
 
         Args:
-            filename: the value file that the transaction commits; deleted if it fails.
-            notes: it writes nothing but uses and counters.
-
-        Raises:
-            StoreBusyError: another process kept the index busy until the deadline.
+            at_exit: the process ends now, so a log to which this connection has added nothing but uses and counters may
+                stay as it is. The last connection that closes moves the log into the database, and waits for the disk
+                three times: that is longer than 100 hits take.
         """
-        self._only_notes = self._only_notes and notes
-        sql = self._sql
-        self._steps = _MOST_STEPS
-        removed: list[str] = []
-        self._begin()
-        try:
-            yield sql, removed.append
-            self.options.observer("before-commit")
-            sql("COMMIT")
-        except BaseException:
-            self.uses.rolled_back()
-            # If this fails (closed or damaged connection), the next sweep deletes the files.
+        with contextlib.suppress(sqlite3.Error, UnicodeError, StoreBusyError):
+            self.deadline = 0.0
+            if not self.read_only and not self.stale():
+                self.write_uses()
+                if not self._only_notes:
+                    # A reader that cannot read the log misses no entry, whichever connection closes last.
+                    self.checkpoint()
+        clean = self.delete_pending() and not self.unclean
+        if at_exit and clean and self._only_notes:
+            self._leak()
+        else:
             with contextlib.suppress(sqlite3.Error):
-                if self.connection.in_transaction:
-                    sql("ROLLBACK")
-                if filename is not None and not self._committed(filename):
-                    self.values.discard(filename)
-                    self.values.delete(filename)
-            raise
-        self.uses.committed()
-        self._pending_deletes.extend(filter(None, removed))
-        self.options.observer("committed")
+                self.connection.close()
+        if self._presence is not None:
+            self._presence.leave(clean=clean)
 
-    def _committed(self, filename: str) -> bool:
-        """Whether the row that was written last is committed: Ctrl-C during a COMMIT is raised after it."""
-        named = "SELECT 1 FROM Cache WHERE rowid = ? AND filename = ?"
-        return self._sql(named, (self.written, filename)).fetchone() is not None
+    def abandon(self) -> None:
+        """In a forked child: neither use nor close what belongs to the parent.
 
-    def _begin(self) -> None:
-        while True:
-            try:
-                self._sql("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as exc:
-                if classify(exc) is not SqliteFailure.BUSY:
-                    raise
-                if not pause(self.deadline):
-                    raise StoreBusyError(f"another process kept the index of {self.directory} busy too long") from exc
+        SQLite forbids even closing a connection on the other side of a fork, and Python closes one that is collected.
+        """
+        self._leak()
+        if self._presence is not None:
+            self._presence.forget()
 
-    def delete_pending(self) -> bool:
-        """Delete the files of deleted rows; False if some could not be deleted."""
-        good = True
-        while self._pending_deletes:
-            good = self.values.delete(self._pending_deletes[-1]) and good
-            self._pending_deletes.pop()
-        return good
-
-    def checkpoint_if_large(self) -> None:
-        """Move a write-ahead log that has grown long, because readers kept it from being reused, into the database."""
-        with contextlib.suppress(OSError):
-            if os.stat(self._wal).st_size <= WAL_BYTES:  # noqa: PTH116 (at every put)
-                return
-            self.checkpoint()
+    def _leak(self) -> None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the database, unless another process is using it for a tenth of a second."""
@@ -241,63 +282,116 @@ class EntryIndex:
         finally:
             self._sql("PRAGMA busy_timeout = 0")
 
-    def has_short_log_of_notes(self) -> bool:
-        """Whether the log is short, and nobody has written anything but uses and counters since this was opened."""
-        if not self._only_notes or self._sql("PRAGMA data_version").fetchone() != self._data_version:
-            return False
-        try:
-            return os.stat(self._wal).st_size <= WAL_BYTES // 2  # noqa: PTH116 (at every exit)
-        except FileNotFoundError:
-            return False
+    # -- transactions ----------------------------------------------------------------------------------------------
 
-    @property
-    def _sql(self) -> Callable[..., sqlite3.Cursor]:
-        return self.connection.execute
+    @contextlib.contextmanager
+    def transact(self, value: PendingValue | None = None, *, notes: bool = False) -> Iterator[Callable[..., Any]]:
+        """A transaction: yields the function that runs its statements.
+
+        Args:
+            value: the value that it stores; its file is deleted if the transaction fails.
+            notes: it writes nothing but uses and counters.
+
+        Raises:
+            StoreBusyError: another process kept the index busy until the deadline.
+        """
+        self._only_notes = self._only_notes and notes
+        self._steps = _MOST_STEPS
+        self._begin()
+        self._marked, self._removed = [], []
+        try:
+            yield self._sql
+            self.options.observer("before-commit")
+            self._sql("COMMIT")
+        except BaseException:
+            self.uses.give_back(self._marked)
+            # If this fails (closed or damaged connection), the next sweep deletes the file.
+            with contextlib.suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    self._sql("ROLLBACK")
+                if value is not None and value.filename is not None and not self._committed(value):
+                    self.values.discard(value.filename)
+                    self.values.delete(value.filename)
+            raise
+        self._pending_deletes.extend(self._removed)
+        self.options.observer("committed")
+
+    def _committed(self, value: PendingValue) -> bool:
+        """Whether its row is committed: Ctrl-C during a COMMIT is raised after it."""
+        named = "SELECT 1 FROM Cache WHERE key = ? AND raw = 1 AND filename = ?"
+        return self._sql(named, (value.key, value.filename)).fetchone() is not None
+
+    def _begin(self) -> None:
+        while True:
+            try:
+                self._sql("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as exc:
+                if classify(exc) is not SqliteFailure.BUSY:
+                    raise
+                if not pause(self.deadline):
+                    raise StoreBusyError(f"another process kept the index of {self.generation} busy too long") from exc
+
+    def delete_later(self, *filenames: Any) -> None:
+        """Inside a transaction, have `finish_write` delete files that no row names after the commit."""
+        self._removed.extend(filter(None, filenames))
+
+    def delete_pending(self) -> bool:
+        """Delete the files of deleted rows; False if some could not be deleted."""
+        good = True
+        while self._pending_deletes:
+            good = self.values.delete(self._pending_deletes[-1]) and good
+            self._pending_deletes.pop()
+        return good
+
+    def finish_write(self) -> None:
+        """Delete the files of rows that were deleted, and keep short a log that readers kept from being reused."""
+        if not self.delete_pending():
+            self.unclean = True
+        if wal_bytes(self._path) > WAL_BYTES:
+            self.checkpoint()
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def find(self, key: str, *, whole: bool) -> IndexRow | None:
         """The row of `key`, with its value or only the value's length."""
-        rows = self._rows(_FIND_WHOLE if whole else _FIND_LENGTH, (key,))
+        rows = self.rows(f"SELECT {_WHOLE if whole else _LENGTH} FROM Cache WHERE key = ? AND raw = 1", key)
         return IndexRow(*rows[0]) if rows else None
 
     def find_small(self, keys: Sequence[str]) -> dict[str, IndexRow]:
         """The rows of those of these keys, at most a few hundred, whose values are in the rows."""
-        rows = self._rows(_FIND_SMALL.replace("?", ", ".join("?" * len(keys))), tuple(keys))
-        return {key: IndexRow(*row) for key, *row in rows}
-
-    def write_uses(self) -> None:
-        """Write when entries were used; if that fails, the next write does it.
-
-        Raises:
-            StoreBusyError: another process kept the index busy until the deadline.
-        """
-        if self.uses:
-            with self.transact(notes=True) as (sql, _):
-                self.uses.mark(sql)
+        named = ", ".join("?" * len(keys))
+        select = f"SELECT key, {_WHOLE} FROM Cache WHERE raw = 1 AND mode = {MODE_RAW} AND key IN ({named})"
+        return {key: IndexRow(*row) for key, *row in self.rows(select, *keys)}
 
     def remove(self, row: IndexRow) -> bool:
         """Delete exactly this row and its file; False if it was deleted or replaced."""
-        with self.transact() as (sql, cleanup):
-            now = sql(_AT, (row.rowid,)).fetchone()
+        with self.transact() as sql:
+            now = sql(f"SELECT {_LENGTH} FROM Cache WHERE rowid = ?", (row.rowid,)).fetchone()
             # Compared here and not by SQLite, because a value of a damaged row may not be usable as a parameter.
             if now is None or IndexRow(*now)._replace(value=None) != row._replace(value=None):
                 return False
             sql("DELETE FROM Cache WHERE rowid = ?", (row.rowid,))
-            cleanup(row.filename)
+            self.delete_later(row.filename)
             return True
 
     def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
         """The next `number` rows in the order of keys: key, size, store_time, access_time, access_count."""
-        return self._rows(_PAGE, (after, number))
+        return self.rows(
+            "SELECT key, size, store_time, access_time, access_count FROM Cache"
+            " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?",
+            after,
+            number,
+        )
 
     def whole_rows(self, after: int, number: int) -> list[tuple[Any, ...]]:
         """The next `number` rows in the order of rowids: key, raw, and an `IndexRow` with the length of its value."""
-        return [(key, raw, IndexRow(*row)) for key, raw, *row in self._rows(_WHOLE_ROWS, (after, number))]
+        select = f"SELECT key, raw, {_LENGTH} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        return [(key, raw, IndexRow(*row)) for key, raw, *row in self.rows(select, after, number)]
 
     def filenames(self) -> set[str]:
         """The value files that rows name."""
-        return {name for (name,) in self._rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
+        return {name for (name,) in self.rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
 
     def delete_orphans(self) -> int:
         """Delete the value files that no row names; returns how many that was.
@@ -308,61 +402,77 @@ class EntryIndex:
         if not found - self.filenames():
             return 0
         with self.transact():
-            orphans = found - self.filenames()
-            return sum(self.values.delete(name) for name in orphans)
+            return sum(self.values.delete(name) for name in found - self.filenames())
 
-    # -- sums and counters -----------------------------------------------------------------------------------------
+    # -- sums, uses and counters -----------------------------------------------------------------------------------
 
     def total(self) -> int:
         """The bytes of all entries."""
-        kept = self._rows("SELECT value FROM Settings WHERE key = 'size'")
-        return kept[0][0] if kept and type(kept[0][0]) is int and kept[0][0] >= 0 else self._sum()
+        kept = self.rows("SELECT value FROM Settings WHERE key = 'size'")
+        return kept[0][0] if kept and type(kept[0][0]) is int and kept[0][0] >= 0 else self.sum_of_sizes()
+
+    def sum_of_sizes(self) -> int:
+        """The bytes of all entries, by their rows."""
+        return int(self.rows("SELECT COALESCE(SUM(size), 0) FROM Cache WHERE typeof(size) = 'integer'")[0][0])
 
     def recount(self) -> int:
         """Correct the stored sum of sizes and number of rows; returns the sum. Inside a transaction."""
-        total = self._sum()
+        total = self.sum_of_sizes()
         for key, value in (("size", total), ("count", self._sql("SELECT COUNT(*) FROM Cache").fetchone()[0])):
             self._sql("INSERT OR REPLACE INTO Settings VALUES (?, ?)", (key, value))
         return total
 
-    def drift(self) -> int:
-        """By how many bytes the stored sum of sizes differs from the sum over the rows."""
-        return self.total() - self._sum()
+    def mark_uses(self) -> None:
+        """Write when entries were used, inside a transaction; if that fails, the next one does it."""
+        self._marked = self.uses.take()
+        for start in range(0, len(self._marked), _ROWS_OF_USES):
+            some = self._marked[start : start + _ROWS_OF_USES]
+            rows = ", ".join(["(?, ?, ?)"] * len(some))
+            self._sql(_MARK_USES.format(rows=rows), [value for row in some for value in row])
 
-    def _sum(self) -> int:
-        return int(self._rows("SELECT COALESCE(SUM(size), 0) FROM Cache WHERE typeof(size) = 'integer'")[0][0])
+    def write_uses(self) -> None:
+        """Write when entries were used; raises StoreBusyError if another process kept the index busy."""
+        if self.uses:
+            with self.transact(notes=True):
+                self.mark_uses()
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters."""
-        with self.transact(notes=True) as (sql, _):
-            self.uses.mark(sql)
+        with self.transact(notes=True) as sql:
+            self.mark_uses()
             if amounts:
                 rows = ", ".join(["(?, ?)"] * len(amounts))
                 sql(_COUNT.replace("(?)", rows), [value for pair in amounts.items() for value in pair])
 
     def counters(self) -> dict[str, float]:
         """The counters."""
-        rows = self._rows("SELECT name, amount FROM EjcacheCounters")
+        rows = self.rows("SELECT name, amount FROM EjcacheCounters")
         return {name: amount for name, amount in rows if isinstance(name, str) and isinstance(amount, int | float)}
 
     def reset_counters(self) -> None:
         """Forget the counters."""
-        with self.transact() as (sql, _):
+        with self.transact() as sql:
             sql("DELETE FROM EjcacheCounters")
 
     def pin(self, key: str, *, pinned: bool) -> bool:
         """Keep `key` from being evicted, or stop doing so; False if nothing changed."""
-        statement = (
-            "INSERT OR IGNORE INTO EjcachePins VALUES (?)" if pinned else "DELETE FROM EjcachePins WHERE key = ?"
-        )
-        with self.transact() as (sql, _):
-            return bool(sql(statement, (key,)).rowcount)
+        add, remove = "INSERT OR IGNORE INTO EjcachePins VALUES (?)", "DELETE FROM EjcachePins WHERE key = ?"
+        with self.transact() as sql:
+            return bool(sql(add if pinned else remove, (key,)).rowcount)
 
     def pins(self) -> list[str]:
         """The keys that are never evicted."""
-        return [key for (key,) in self._rows("SELECT key FROM EjcachePins ORDER BY key") if isinstance(key, str)]
+        return [key for (key,) in self.rows("SELECT key FROM EjcachePins ORDER BY key") if isinstance(key, str)]
 
     def integrity_problems(self) -> list[str]:
         """What SQLite finds wrong with the file, in at most ten messages."""
-        lines = [str(line) for (line,) in self._rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
+        lines = [str(line) for (line,) in self.rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
         return [] if lines == ["ok"] else lines
+
+
+def wal_bytes(path: str | Path) -> int:
+    """The bytes of the write-ahead log of the database at `path`."""
+    try:
+        return os.stat(f"{path}-wal").st_size  # noqa: PTH116 (on the path of every hit of a reader)
+    except OSError:
+        return 0

@@ -249,17 +249,21 @@ class Layout(NamedTuple):
         """A name that was never used."""
         return self.local / f"{kind}-{secrets.token_hex(8)}"
 
-    def unexpected(self, generation: Path) -> str:
-        """Why SQLite must not open the index of `generation`, as a sentence; "" if it may.
+    def unexpected(self, generation: Path, *, index: bool = True) -> str:
+        """Why the files of `generation` must not be opened, as a sentence; "" if they may.
 
         SQLite opens files by their names. At a pipe it would wait for good, and a rollback journal can name any file
         to be deleted ("super-journal"); ejcache's databases have none, because they are in WAL mode from the beginning.
+
+        Args:
+            generation: its directory.
+            index: the index is opened, too, not only the values.
         """
         try:
             with os.scandir(generation) as entries:
                 for entry in entries:
                     if entry.name.startswith(INDEX):
-                        good = entry.name in _INDEX_FILES and entry.is_file(follow_symlinks=False)
+                        good = not index or (entry.name in _INDEX_FILES and entry.is_file(follow_symlinks=False))
                     else:
                         good = entry.is_dir(follow_symlinks=False) or not _is_value_directory(entry.name)
                     if not good:

@@ -10,14 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.connection import (
-    IndexConnection,
-    open_for_reading,
-    open_for_writing,
-    quarantine_index,
-    start_over,
-)
-from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, normalise_decode_errors, translate
+from ejcache.stores.local.generations import Generations
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, translate
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ThreadLock, pause
 from ejcache.util.log import log, warn_once
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ejcache.stores.local.index import IndexOptions
+    from ejcache.stores.local.index import EntryIndex, IndexOptions
     from ejcache.stores.local.layout import Layout
 
 __all__ = ["ConnectionManager"]
@@ -38,27 +32,28 @@ _USES_PATIENCE: Final = 0.02
 """How long the write of uses waits for other processes."""
 
 if TYPE_CHECKING:
-    _Action = Callable[[IndexConnection], T]
+    _Action = Callable[[EntryIndex], T]
 
 
 class ConnectionManager:
     """The one connection of a store, for all its threads, and across forks and deleted directories.
 
     Attributes:
+        root: the directory of the store.
         read_only: nothing can be written, because the caller wanted that or because this user may not.
-        asked_read_only: the caller wanted that.
+        wants_read_only: the caller wanted that.
     """
 
     def __init__(self, layout: Layout, *, options: IndexOptions, read_only: bool, timeout: float) -> None:
+        self.root = layout.root
         self.read_only = read_only
-        self.asked_read_only = read_only
+        self.wants_read_only = read_only
         self._layout = layout
-        self._options = options
+        self._generations = Generations(layout, options)
         self._timeout = timeout
-        self._lock = ThreadLock(self._root)
-        self._connection: IndexConnection | None = None
-        self._left: IndexConnection | None = None
-        self._generation: Path | None = None
+        self._lock = ThreadLock(str(self.root))
+        self._index: EntryIndex | None = None
+        self._used: Path | None = None
         self._suspect: Path | None = None
         self._holders = 0
         self._uses_reserve = False
@@ -67,15 +62,12 @@ class ConnectionManager:
         _all.add(self)
         track_forks(self)
 
+    # -- operations ------------------------------------------------------------------------------------------------
+
     def run(
-        self,
-        action: _Action[T],
-        *,
-        make: bool = False,
-        write: bool = False,
-        patience: float | None = None,
+        self, action: _Action[T], *, make: bool = False, write: bool = False, patience: float | None = None
     ) -> T | None:
-        """What `action` returns for the current connection, or None if there is no store.
+        """What `action` returns for the current index, or None if there is no store.
 
         While the index is busy, this waits. A connection to an index that was moved or deleted is replaced. A damaged
         index is quarantined if a new connection finds it damaged too.
@@ -93,39 +85,37 @@ class ConnectionManager:
         damaged = failed = 0
         while True:
             try:
-                with self._exclusive(deadline):
-                    connection = self._current(make=make, write=write, deadline=deadline)
-                    return None if connection is None else self._once(connection, action, deadline)
-            except sqlite3.Error as exc:
+                with self._lock.until(deadline):
+                    index = self._current(make=make, write=write, deadline=deadline)
+                    return None if index is None else self._once(index, action, deadline)
+            except (sqlite3.Error, UnicodeError) as exc:
                 kind = classify(exc)
                 if kind is SqliteFailure.BUSY:
                     if not pause(deadline):
-                        raise StoreBusyError(f"another process kept the index of {self._root} busy too long") from exc
+                        raise StoreBusyError(f"another process kept the index of {self.root} busy too long") from exc
                     continue
                 if kind is SqliteFailure.FULL:
-                    raise translate(exc, self._layout.root) from exc
+                    raise translate(exc, self.root) from exc
                 self.close()
                 if self.read_only and damaged:
-                    warn_once(
-                        ("unreadable", self._root), "ejcache: the index of %s cannot be read: %s", self._root, exc
-                    )
+                    warn_once(("unreadable", self.root), "ejcache: the index of %s cannot be read: %s", self.root, exc)
                     return None
                 if self.read_only or kind is SqliteFailure.DAMAGED:
                     damaged += 1
                     if damaged > 2:
-                        raise translate(exc, self._layout.root) from exc
+                        raise translate(exc, self.root) from exc
                     if not self.read_only and self._is_damage_confirmed():
                         self.rebuild(str(exc))
                 else:
                     failed += 1
                     if failed > 1 or kind is SqliteFailure.READ_ONLY:
-                        raise translate(exc, self._layout.root) from exc
+                        raise translate(exc, self.root) from exc
             except StoreError:
                 raise
             except OSError as exc:
                 failed += 1
-                if failed > 1 or not self._ended():
-                    raise translate(exc, self._layout.root) from exc
+                if failed > 1 or not self._is_replaced():
+                    raise translate(exc, self.root) from exc
 
     def change(self, action: _Action[T], *, make: bool = False) -> T | None:
         """`run` for an action that writes; then the files of deleted rows are deleted.
@@ -134,11 +124,11 @@ class ConnectionManager:
             StoreReadOnlyError: the store is read-only.
         """
 
-        def change(connection: IndexConnection) -> T:
-            if connection.read_only:
-                raise StoreReadOnlyError(f"{self._root} cannot be written by this user")
-            done = action(connection)
-            connection.finish_write()
+        def change(index: EntryIndex) -> T:
+            if index.read_only:
+                raise StoreReadOnlyError(f"{self.root} cannot be written by this user")
+            done = action(index)
+            index.finish_write()
             return done
 
         return self.run(change, make=make, write=True)
@@ -146,11 +136,11 @@ class ConnectionManager:
     def free(self, action: _Action[T]) -> T | None:
         """`change` for an action that deletes entries; on a full disk, in the room of the log and of the reserve."""
 
-        def free(connection: IndexConnection) -> T:
-            done = action(connection)
+        def free(index: EntryIndex) -> T:
+            done = action(index)
             if self._uses_reserve:
                 with contextlib.suppress(sqlite3.OperationalError):
-                    connection.index.checkpoint()
+                    index.checkpoint()
             return done
 
         try:
@@ -158,11 +148,8 @@ class ConnectionManager:
         except StoreError as exc:
             if not is_full(exc):
                 raise
-        with self._exclusive(time.monotonic() + self._timeout):
-            # The last process that closes the index moves the log into it, and deletes the log.
-            self._release()
-            self._layout.drop_reserve()
-            self._uses_reserve = True
+        with self._lock.until(time.monotonic() + self._timeout):
+            self._make_room()
         return self.change(free)
 
     def start_over(self) -> None:
@@ -173,57 +160,54 @@ class ConnectionManager:
         Raises:
             StoreError: the storage failed.
         """
-        kept = self.run(lambda connection: (connection.index.counters(), connection.index.pins()))
+        kept = self.run(lambda index: (index.counters(), index.pins()))
         if kept is None:
             return
         deadline = time.monotonic() + self._timeout
         try:
-            with self._exclusive(deadline):
-                self._release()
-                self._layout.drop_reserve()
-                self._uses_reserve = True
-                counters, pins = kept
-                start_over(self._layout, options=self._options, counters=counters, pins=pins, deadline=deadline)
+            with self._lock.until(deadline):
+                self._make_room()
+                self._generations.start_over(*kept, deadline)
         except StoreError as exc:
             if not is_full(exc):
                 raise
         except OSError as exc:
-            raise translate(exc, self._layout.root) from exc
+            raise translate(exc, self.root) from exc
 
-    def note_use(self, connection: IndexConnection, key: str, when: float) -> None:
+    def note_use(self, index: EntryIndex, key: str, when: float) -> None:
         """Have the time of a use written to the index, at once or a moment later together with that of others."""
-        delay = connection.index.uses.note(key, when)
+        delay = index.uses.note(key, when)
         if delay == 0.0 or (delay and not _scheduler.later(delay, partial(_write_uses, weakref.ref(self)))):
             self.write_uses()
 
     def write_uses(self) -> None:
         """Write the uses that were noted. Best effort: it neither repairs nor fails; the next write does it, too."""
-        connection = self._connection
-        if connection is not None and connection.index.uses:
-            connection.index.uses.trying()
-            self.note(connection, lambda connection: connection.index.write_uses(), patience=_USES_PATIENCE)
+        index = self._index
+        if index is not None and index.uses:
+            index.uses.trying()
+            self.note(index, lambda index: index.write_uses(), patience=_USES_PATIENCE)
 
-    def note(self, connection: IndexConnection, action: _Action[object], *, patience: float) -> None:
-        """Run `action` if `connection` is still the current one, without repairs, for at most `patience` seconds."""
+    def note(self, index: EntryIndex, action: _Action[object], *, patience: float) -> None:
+        """Run `action` if `index` is still the current one, without repairs, for at most `patience` seconds."""
         with contextlib.suppress(StoreError, sqlite3.Error, UnicodeError, OSError):
             deadline = time.monotonic() + patience
-            with self._exclusive(deadline):
-                if connection is self._connection and not connection.read_only:
-                    self._once(connection, action, deadline)
+            with self._lock.until(deadline):
+                if index is self._index and not index.read_only:
+                    self._once(index, action, deadline)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[IndexConnection | None]:
-        """The current connection, opened if necessary. At exit it is not closed before the `with` block ends."""
+    def held(self) -> Iterator[EntryIndex | None]:
+        """The current index, opened if necessary. At exit it is not closed before the `with` block ends."""
         self._holders += 1
-        connection = None
+        index = None
         try:
-            connection = self.run(lambda connection: connection, make=True, write=True)
-            yield connection
+            index = self.run(lambda index: index, make=True, write=True)
+            yield index
         except StoreError:
             raise
         except BaseException:
-            if connection is not None:
-                connection.mark_unclean()
+            if index is not None:
+                index.unclean = True
             raise
         finally:
             self._holders -= 1
@@ -238,75 +222,57 @@ class ConnectionManager:
         """
         deadline = time.monotonic() + self._timeout
         try:
-            with self._exclusive(deadline):
-                connection = self._current(deadline=deadline)
-                if connection is None or connection.read_only:
+            with self._lock.until(deadline):
+                index = self._current(deadline=deadline)
+                if index is None or index.read_only:
                     return
-                log.warning("ejcache: the index of %s is damaged, and a new one is created: %s", self._root, why)
+                log.warning("ejcache: the index of %s is damaged, and a new one is created: %s", self.root, why)
                 self._release()
-                quarantine_index(self._layout, connection.generation, options=self._options, deadline=deadline)
+                self._generations.replace(index.generation, deadline)
                 self._current(make=True, deadline=deadline)
         except StoreError:
             raise
-        except (sqlite3.Error, OSError) as exc:
-            raise translate(exc, self._layout.root) from exc
+        except (sqlite3.Error, UnicodeError, OSError) as exc:
+            raise translate(exc, self.root) from exc
 
-    def close(self) -> None:
+    def close(self, *, at_exit: bool = False) -> None:
         """Close the connection; the next call opens another."""
-        with self._exclusive(time.monotonic() + self._timeout):
-            self._release()
+        with self._lock.until(time.monotonic() + self._timeout):
+            self._release(at_exit=at_exit)
 
-    def close_at_exit(self) -> None:
-        """Close the connection; it leaves the log as it is if only hits are in it, and this process makes no other."""
-        with self._exclusive(time.monotonic() + self._timeout):
-            connection, self._connection = self._connection, None
-            if connection is not None and connection.close(leave_log=True):
-                self._left = connection
+    # -- the connection; called with the lock held -----------------------------------------------------------------
 
-    @property
-    def _root(self) -> str:
-        return str(self._layout.root)
-
-    def _once(self, connection: IndexConnection, action: _Action[T], deadline: float) -> T:
-        self._generation = connection.generation
+    def _once(self, index: EntryIndex, action: _Action[T], deadline: float) -> T:
+        self._used = index.generation
         try:
-            connection.index.deadline = deadline
-            with normalise_decode_errors():
-                return action(connection)
+            index.deadline = deadline
+            return action(index)
         except StoreError:
             raise
         except BaseException:
             # After an interrupt, only a sweep finds what was left behind.
-            connection.mark_unclean()
+            index.unclean = True
             raise
         finally:
-            if connection.index.connection.in_transaction or (_exiting and not self._holders):
+            if index.connection.in_transaction or (_exiting and not self._holders):
                 self._release()
 
-    def _current(self, *, make: bool = False, write: bool = False, deadline: float) -> IndexConnection | None:
-        connection = self._connection
-        if connection is not None:
-            if connection.carried_over():
-                self._connection = None
-                self._abandon(connection)
-            elif not connection.stale() and not (write and connection.read_only and not self.read_only):
-                return connection
-            else:
-                self._release()
+    def _current(self, *, make: bool = False, write: bool = False, deadline: float) -> EntryIndex | None:
+        index = self._index
+        if index is not None:
+            if not index.stale() and not (write and index.read_only and not self.read_only):
+                return index
+            self._release()
         if self._forked:
-            raise StoreUnavailableError(f"{self._root} was in use in the parent when this process was forked off")
-        if self.asked_read_only:
-            self._connection = open_for_reading(self._layout)
-            return self._connection
+            raise StoreUnavailableError(f"{self.root} was in use in the parent when this process was forked off")
+        if self.wants_read_only:
+            self._index = self._generations.open_for_reading()
+            return self._index
         if not make and not self._layout.local.is_dir():
             self._layout.check()
             return None
-        if self._left is not None:
-            # While it is open, the next one is not the last that closes, and what it stores would stay in the log.
-            self._left.index.close()
-            self._left = None
         try:
-            opened = open_for_writing(self._layout, options=self._options, deadline=deadline)
+            opened = self._generations.open_for_writing(deadline)
             self.read_only = opened is None
             if opened is not None and not self._uses_reserve:
                 self._layout.keep_reserve()
@@ -314,40 +280,46 @@ class ConnectionManager:
             if write or not is_full(exc):
                 raise
             # The disk is full: read the index as it is. A call that writes tries to open it again.
-            opened = open_for_reading(self._layout)
+            opened = self._generations.open_for_reading()
             if opened is None:
                 raise
-        self._connection = open_for_reading(self._layout) if opened is None else opened
-        return self._connection
+        self._index = self._generations.open_for_reading() if opened is None else opened
+        return self._index
 
     def _is_damage_confirmed(self) -> bool:
         """Whether an earlier connection has found this generation damaged too."""
-        suspected, self._suspect = self._suspect, self._generation
-        return suspected == self._generation
+        suspected, self._suspect = self._suspect, self._used
+        return suspected == self._used
 
-    def _ended(self) -> bool:
-        with self._exclusive(time.monotonic() + self._timeout):
-            if self._connection is None or not self._connection.stale():
+    def _is_replaced(self) -> bool:
+        """Whether the index was moved or deleted; then its connection is closed."""
+        with self._lock.until(time.monotonic() + self._timeout):
+            if self._index is None or not self._index.stale():
                 return False
             self._release()
             return True
 
-    def _release(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+    def _make_room(self) -> None:
+        # The last process that closes the index moves the log into it, and deletes the log.
+        self._release()
+        self._layout.drop_reserve()
+        self._uses_reserve = True
+
+    def _release(self, *, at_exit: bool = False) -> None:
+        index, self._index = self._index, None
+        if index is not None:
+            index.close(at_exit=at_exit)
         if self._uses_reserve:
             self._uses_reserve = False
             self._layout.keep_reserve()
 
-    def _exclusive(self, deadline: float) -> ThreadLock:
-        return self._lock.until(deadline)
-
     def __del__(self) -> None:
         # No other thread refers to the store, so no lock is needed. The attribute is missing if the constructor raised.
-        connection = self.__dict__.get("_connection")
-        if connection is not None:
-            connection.close()
+        index = self.__dict__.get("_index")
+        if index is not None:
+            index.close()
+
+    # -- forks -----------------------------------------------------------------------------------------------------
 
     # SQLite keeps per process which locks it holds. A child that has even an idle connection of its parent's believes
     # that it holds locks which are the parent's, and a busy one looks locked for ever
@@ -370,16 +342,13 @@ class ConnectionManager:
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        self._lock = ThreadLock(self._root)
+        self._lock = ThreadLock(str(self.root))
         self._locked_for_fork = False
         self._holders = 0
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._abandon(connection)
-
-    def _abandon(self, connection: IndexConnection) -> None:
-        connection.abandon()
-        self._forked = True
+        index, self._index = self._index, None
+        if index is not None:
+            index.abandon()
+            self._forked = True
 
 
 def _write_uses(reference: weakref.ref[ConnectionManager]) -> None:
@@ -399,7 +368,7 @@ def _close_all() -> None:
     _exiting = True
     for manager in list(_all):
         with contextlib.suppress(StoreError):
-            manager.close_at_exit()
+            manager.close(at_exit=True)
 
 
 at_exit(ExitPhase.CLOSE, _close_all)

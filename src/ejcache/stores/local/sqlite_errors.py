@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import sqlite3
 from enum import Enum, auto
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["SqliteFailure", "classify", "damage", "is_full", "normalise_decode_errors", "translate"]
+__all__ = ["SqliteFailure", "classify", "damage", "is_full", "translate"]
 
 _FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -62,17 +60,13 @@ def damage(message: str) -> sqlite3.DatabaseError:
     return exc
 
 
-@contextlib.contextmanager
-def normalise_decode_errors() -> Iterator[None]:
-    """Translate the UnicodeError that Python raises when a damaged name is part of an SQLite message."""
-    try:
-        yield
-    except UnicodeError as exc:
-        raise damage(f"a name in the index is damaged: {exc}") from exc
+def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
+    """The class of `exc`; https://sqlite.org/rescode.html.
 
-
-def classify(exc: sqlite3.Error) -> SqliteFailure:
-    """The class of `exc`; https://sqlite.org/rescode.html."""
+    Python raises a UnicodeError when a damaged name is part of SQLite's message.
+    """
+    if isinstance(exc, UnicodeError):
+        return SqliteFailure.DAMAGED
     code: int | None = getattr(exc, "sqlite_errorcode", None)
     if code is None:
         return SqliteFailure.FAILED
@@ -99,7 +93,7 @@ def is_full(exc: BaseException | None) -> bool:
     return False
 
 
-def translate(exc: sqlite3.Error | OSError, root: Path) -> StoreError:
+def translate(exc: sqlite3.Error | UnicodeError | OSError, root: Path) -> StoreError:
     """The ejcache error for `exc`, which another attempt would not change."""
     if isinstance(exc, OSError):
         if exc.errno == errno.EROFS:

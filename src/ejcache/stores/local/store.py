@@ -16,23 +16,22 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
+from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.local.connection import REBUILDS
-from ejcache.stores.local.index import IndexOptions, nothing_first
+from ejcache.stores.local.generations import REBUILDS
+from ejcache.stores.local.index import EntryIndex, IndexOptions
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.manager import ConnectionManager
 from ejcache.stores.local.sqlite_errors import translate
-from ejcache.stores.local.values import INLINE_BYTES, digest_of
+from ejcache.stores.local.values import digest_of
 from ejcache.util.key_text import check_key
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ejcache.stores.local.connection import IndexConnection
     from ejcache.stores.local.values import IndexRow
 
 __all__ = ["DAMAGED_ROWS", "REBUILDS", "LocalStore"]
@@ -45,7 +44,6 @@ DAMAGED_ROWS: Final = "local_damaged_rows"
 _PAGE: Final = 1_000
 _BATCH: Final = 500
 """SQLite takes at least 999 parameters."""
-_TRIES: Final = 5
 _LOOKS: Final = 100
 """How often an entry may be replaced while it is read before that counts as a miss."""
 
@@ -90,7 +88,7 @@ class LocalStore(Store):
         self._layout = Layout(self.path, trusted=trusted)
         own = self._layout.limit() if max_size is None else max_size
         self.max_size = UNLIMITED if own is None else own
-        options = IndexOptions(self.max_size, evict_before or nothing_first, observer or bool)
+        options = IndexOptions(self.max_size, evict_before, observer or bool)
         self._manager = ConnectionManager(self._layout, options=options, read_only=read_only, timeout=timeout)
         self._manager.run(lambda _: None, make=True)
 
@@ -114,9 +112,9 @@ class LocalStore(Store):
             StoreError: the storage failed.
         """
         now = time.time()
-        connection, data = self._read(key, None)
-        if connection is not None and data is not None and not connection.read_only:
-            self._manager.note_use(connection, key, now)
+        index, data = self._read(key, None)
+        if index is not None and data is not None and not index.read_only:
+            self._manager.note_use(index, key, now)
         return data
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
@@ -127,13 +125,13 @@ class LocalStore(Store):
             looked = self._manager.run(partial(_find_small, keys=batch))
             if looked is None:
                 break
-            connection, rows = looked
+            index, rows = looked
             for key, row in rows.items():
                 # `get` deletes and counts a damaged row.
                 if row.trustworthy(key):
                     found[key] = row.value
-                    if not connection.read_only:
-                        self._manager.note_use(connection, key, now)
+                    if not index.read_only:
+                        self._manager.note_use(index, key, now)
         return found
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
@@ -144,13 +142,13 @@ class LocalStore(Store):
         """Whether `get` would find an entry, by its row and the length of its file."""
         check_key(key)
 
-        def look(connection: IndexConnection) -> bool:
-            row = connection.index.find(key, whole=False)
+        def look(index: EntryIndex) -> bool:
+            row = index.find(key, whole=False)
             if row is None:
                 return False
-            if row.trustworthy(key) and connection.index.values.present(row):
+            if row.trustworthy(key) and index.values.present(row):
                 return True
-            self._drop(connection, key=key, row=row)
+            self._drop(index, key=key, row=row)
             return False
 
         return self._manager.run(look) or False
@@ -160,7 +158,7 @@ class LocalStore(Store):
         after = ""
         self._manager.write_uses()
         while True:
-            page = self._page(after)
+            page = self._manager.run(partial(EntryIndex.page, after=after, number=_PAGE)) or []
             for key, size, stored, used, count in page:
                 if type(size) is int and isinstance(stored, float) and isinstance(used, float):
                     hits = count if type(count) is int and count >= 0 else None
@@ -169,16 +167,13 @@ class LocalStore(Store):
                 return
             after = page[-1][0]
 
-    def _page(self, after: str) -> list[tuple[Any, ...]]:
-        return self._manager.run(lambda connection: connection.index.page(after, _PAGE)) or []
-
     def size(self) -> int:
         """Bytes of all entries, from the sum that the index keeps."""
-        return self._manager.run(lambda connection: connection.index.total()) or 0
+        return self._manager.run(lambda index: index.total()) or 0
 
     def counters(self) -> dict[str, float]:
         """The counters kept with the store. A damaged index may lose them."""
-        return self._manager.run(lambda connection: connection.index.counters()) or {}
+        return self._manager.run(lambda index: index.counters()) or {}
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -192,14 +187,10 @@ class LocalStore(Store):
             StoreBusyError: another process kept the index busy.
             StoreError: the storage failed; the entry is absent.
         """
-        check_key(key)
-        # A small value makes no file, so the transaction that writes it may look first as well.
-        if len(data) < INLINE_BYTES and not 0 <= self.max_size < len(data) and self._write(key, data, replace=False):
+        if self._write(check_key(key), data, replace=False):
             return True
-        if self.contains(key):
-            self._check_writable()
-            return False
-        return self._write(key, data, replace=False)
+        # There is a row. `contains` deletes it if it is damaged.
+        return not self.contains(key) and self._write(key, data, replace=False)
 
     def replace(self, key: str, data: bytes) -> None:
         """Store `data` under `key`, in place of any entry there; raises as `put` does, and changes nothing then."""
@@ -210,12 +201,12 @@ class LocalStore(Store):
         check_key(key)
         self._check_writable()
 
-        def delete(connection: IndexConnection) -> bool:
-            row = connection.index.find(key, whole=False)
+        def delete(index: EntryIndex) -> bool:
+            row = index.find(key, whole=False)
             if row is None:
                 return False
-            good = row.trustworthy(key) and connection.index.values.present(row)
-            return connection.index.remove(row) and good
+            good = row.trustworthy(key) and index.values.present(row)
+            return index.remove(row) and good
 
         return self._manager.free(delete) or False
 
@@ -229,15 +220,15 @@ class LocalStore(Store):
         check_key(key)
         self._check_writable()
 
-        def take_out(connection: IndexConnection) -> bool:
-            row = connection.index.find(key, whole=True)
+        def take_out(index: EntryIndex) -> bool:
+            row = index.find(key, whole=True)
             if row is None or not row.trustworthy(key):
                 return False
             try:
-                found = connection.index.values.read(row)
+                found = index.values.read(row)
             except OSError:
                 return False
-            return found == data and connection.index.remove(row)
+            return found == data and index.remove(row)
 
         taken = self._manager.change(take_out) or False
         if taken:
@@ -251,28 +242,28 @@ class LocalStore(Store):
         """
         if amounts and not self.read_only:
             with contextlib.suppress(StoreReadOnlyError):
-                self._manager.change(lambda connection: connection.index.add_counters(amounts))
+                self._manager.change(lambda index: index.add_counters(amounts))
 
     def reset_counters(self) -> None:
         """Start counting from zero."""
         self._check_writable()
-        self._manager.change(lambda connection: connection.index.reset_counters())
+        self._manager.change(lambda index: index.reset_counters())
 
     def pin(self, key: str) -> bool:
         """Never evict the entry under `key`, which may be stored later; False if it was pinned already."""
         check_key(key)
         self._check_writable()
-        return self._manager.change(lambda connection: connection.index.pin(key, pinned=True), make=True) or False
+        return self._manager.change(lambda index: index.pin(key, pinned=True), make=True) or False
 
     def unpin(self, key: str) -> bool:
         """Let the entry under `key` be evicted again; False if it was not pinned."""
         check_key(key)
         self._check_writable()
-        return self._manager.change(lambda connection: connection.index.pin(key, pinned=False)) or False
+        return self._manager.change(lambda index: index.pin(key, pinned=False)) or False
 
     def pinned(self) -> list[str]:
         """The keys that are pinned."""
-        return self._manager.run(lambda connection: connection.index.pins()) or []
+        return self._manager.run(lambda index: index.pins()) or []
 
     def check(self, *, fix: bool = False) -> list[str]:
         """The problems of the store's structures, one sentence each; the content of entries is not examined.
@@ -301,46 +292,47 @@ class LocalStore(Store):
 
     # -- inside: one operation -------------------------------------------------------------------------------------
 
-    def _read(self, key: str, length: int | None) -> tuple[IndexConnection | None, bytes | None]:
+    def _read(self, key: str, length: int | None) -> tuple[EntryIndex | None, bytes | None]:
         check_key(key)
-
-        def find(connection: IndexConnection) -> tuple[IndexConnection, IndexRow] | None:
-            row = connection.index.find(key, whole=True)
-            if row is not None and not row.trustworthy(key):
-                self._drop(connection, key=key, row=row)
-                return None
-            return None if row is None else (connection, row)
-
         seen: IndexRow | None = None
         for _ in range(_LOOKS):
-            found = self._manager.run(find)
+            found = self._manager.run(partial(self._find, key=key))
             if found is None:
                 break
-            connection, row = found
+            index, row = found
             try:
-                data = connection.index.values.read(row, length)
+                data = index.values.read(row, length)
             except FileNotFoundError:
                 # Evicted or replaced since the row was read.
                 data = None
             except OSError as exc:
                 raise translate(exc, self.path) from exc
             if data is not None:
-                return connection, data
+                return index, data
             if seen is not None and (seen.rowid, seen.filename) == (row.rowid, row.filename):
                 # The row is still there, so the file is missing or damaged.
-                self._manager.note(connection, partial(self._drop, key=key, row=row), patience=1.0)
-                return None, None
+                self._manager.note(index, partial(self._drop, key=key, row=row), patience=1.0)
+                break
             seen = row
         return None, None
 
-    def _drop(self, connection: IndexConnection, *, key: str, row: IndexRow) -> None:
+    def _find(self, index: EntryIndex, *, key: str) -> tuple[EntryIndex, IndexRow] | None:
+        row = index.find(key, whole=True)
+        if row is None:
+            return None
+        if not row.trustworthy(key):
+            self._drop(index, key=key, row=row)
+            return None
+        return index, row
+
+    def _drop(self, index: EntryIndex, *, key: str, row: IndexRow) -> None:
         """Delete a row that is damaged or whose file is, and count it, if that is possible."""
-        if connection.read_only:
+        if index.read_only:
             return
         with contextlib.suppress(StoreBusyError):
-            if connection.index.remove(row):
-                connection.index.delete_pending()
-                connection.index.add_counters({DAMAGED_ROWS: 1})
+            if index.remove(row):
+                index.delete_pending()
+                index.add_counters({DAMAGED_ROWS: 1})
                 warn_once(("damaged row", self.url), "ejcache: a damaged entry of %s was deleted: %s", self.url, key)
 
     def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
@@ -351,42 +343,16 @@ class LocalStore(Store):
             raise StoreTooSmallError(
                 f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
             )
-        for _ in range(_TRIES):
-            with self._manager.held() as connection:
-                if connection is None or connection.read_only:
-                    raise StoreReadOnlyError(f"{self.url} cannot be written by this user")
-                written = self._write_in(connection, key, data, replace=replace)
-                if written is not None:
-                    return written
-        raise StoreUnavailableError(f"{self.url} is being removed or replaced again and again")
-
-    def _write_in(self, connection: IndexConnection, key: str, data: bytes, *, replace: bool) -> bool | None:
-        """Write with this connection; None if the index was moved or deleted meanwhile."""
         # Imported by what writes: most starts of a program only read.
-        from ejcache.stores.local.writer import write_row
+        from ejcache.stores.local.writer import write_entry
 
-        values = connection.index.values
-        try:
-            # Not inside `change`: other threads can use the store while a large value is written.
-            pending = values.prepare(key, data)
-        except OSError as exc:
-            if connection.stale():
-                return None
-            raise translate(exc, self.path) from exc
-
-        def write(now: IndexConnection) -> bool | None:
-            return write_row(now.index, key, pending, replace=replace) if now is connection else None
-
-        try:
-            return self._manager.change(write, make=True)
-        finally:
-            values.discard(pending.filename)
+        return write_entry(self._manager, key, data, replace=replace)
 
     def _check_writable(self) -> None:
         if self.read_only:
-            why = "is open for reading only" if self._manager.asked_read_only else "cannot be written by this user"
+            why = "is open for reading only" if self._manager.wants_read_only else "cannot be written by this user"
             raise StoreReadOnlyError(f"{self.url} {why}")
 
 
-def _find_small(connection: IndexConnection, *, keys: Sequence[str]) -> tuple[IndexConnection, dict[str, IndexRow]]:
-    return connection, connection.index.find_small(keys)
+def _find_small(index: EntryIndex, *, keys: Sequence[str]) -> tuple[EntryIndex, dict[str, IndexRow]]:
+    return index, index.find_small(keys)

@@ -73,12 +73,14 @@ class IndexRow(NamedTuple):
 
 
 class PendingValue(NamedTuple):
-    """A value that is being stored: diskcache's columns for it. Its file does not have its final name yet."""
+    """A value that is being stored, as columns of its row. Its file does not have its final name yet."""
 
+    key: str
+    tag: str
     size: int
     mode: int
     filename: str | None
-    value: bytes | None
+    data: bytes | None
 
 
 class ValueFiles:
@@ -105,9 +107,9 @@ class ValueFiles:
         Raises:
             OSError: it could not be written; nothing is left of it.
         """
-        if len(data) < INLINE_BYTES:
-            return PendingValue(len(data), MODE_RAW, None, data)
         digest = digest_of(key)
+        if len(data) < INLINE_BYTES:
+            return PendingValue(key, digest, len(data), MODE_RAW, None, data)
         filename = f"{digest[0]}/{digest}-{secrets.token_hex(8)}.val"
         path = self._pending_path(filename)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -126,7 +128,7 @@ class ValueFiles:
             self.discard(filename)
             raise
         self._observer("file-written")
-        return PendingValue(len(data), MODE_BINARY, filename, None)
+        return PendingValue(key, digest, len(data), MODE_BINARY, filename, None)
 
     def commit(self, filename: str) -> None:
         """Give a pending file its final name; inside the transaction that makes its row."""

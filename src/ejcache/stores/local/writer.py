@@ -1,199 +1,126 @@
-"""Entries written to the index of a local store, by diskcache. The only module that imports diskcache.
-
-diskcache makes the tables, their indexes and the triggers that keep the sum of sizes, and writes rows by `add` and
-`set`. A process that only reads does without it: importing it takes as long as thirty hits. Replaced are, and why:
-
-* `Disk`: diskcache reads and writes pickles. `_BytesDisk` stores text keys and bytes, and reads no value at all;
-  `ValueFiles` does.
-* `Cache.__init__`: diskcache rewrites every setting when it attaches to an index, trying for a minute each time.
-* `_con`: diskcache has one connection per thread, and closes in a forked child what SQLite says not to close there.
-* `_transact`: diskcache waits without a limit. That of `EntryIndex` waits until a deadline, and undoes the value file
-  of a transaction that failed.
-* `_row_insert`, `_row_update`: they commit the value file inside the transaction.
-* `_cull`: diskcache evicts at most ten rows per write, perhaps the one just written. This one evicts others until the
-  sum is within the limit.
-* one trigger and one index of the schema: the trigger also fires at every change of recency; expiry times are not used.
-"""
+"""One put: a value is written, its row is made, and others are evicted, in one transaction."""
 
 from __future__ import annotations
 
-import sqlite3
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from diskcache import Cache, Disk
-
-from ejcache.errors import StoreTooSmallError
-from ejcache.stores.local.values import INLINE_BYTES, PendingValue, digest_of
+from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
+from ejcache.stores.local.sqlite_errors import translate
+from ejcache.stores.local.tables import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from ejcache.stores.local.index import EntryIndex
+    from ejcache.stores.local.manager import ConnectionManager
+    from ejcache.stores.local.values import PendingValue
 
-__all__ = ["create_index", "write_row"]
+__all__ = ["write_entry"]
 
-_SETTINGS: Final = {
-    "eviction_policy": "least-recently-used",
-    "cull_limit": 0,
-    "size_limit": 2**62,
-    "disk_min_file_size": INLINE_BYTES,
-    # With a mapped database, a file that another program truncates causes SIGBUS, which kills this one.
-    "sqlite_mmap_size": 0,
-}
-_OUR_SCHEMA: Final = (
-    "CREATE TABLE EjcacheCounters (name TEXT PRIMARY KEY, amount) WITHOUT ROWID",
-    "CREATE TABLE EjcachePins (key TEXT PRIMARY KEY) WITHOUT ROWID",
-    "DROP TRIGGER Settings_size_update",
-    """CREATE TRIGGER Settings_size_update AFTER UPDATE OF size ON Cache FOR EACH ROW BEGIN
-    UPDATE Settings SET value = value + NEW.size - OLD.size WHERE key = 'size'; END""",
-    "DROP INDEX Cache_expire_time",
-)
-_EVICTABLE: Final = "rowid != ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
+_EVICTABLE: Final = "key IS NOT ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
 _CLOCK_SLACK: Final = 60.0
 """Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""
+_TRIES: Final = 5
 
 
-def create_index(directory: Path, *, counters: Mapping[str, float], pins: Sequence[str]) -> None:
-    """Create an index without entries in `directory`, which no other process knows of yet."""
-    cache = Cache.__new__(Cache)
-    try:
-        # Not `Cache(…)`: if the disk is full this raises with a connection open, which must be closed.
-        cache.__init__(str(directory), timeout=0, **_SETTINGS)
-        with cache.transact():
-            for statement in _OUR_SCHEMA:
-                cache._sql(statement)  # noqa: SLF001 (its base class)
-            for counter in counters.items():
-                cache._sql("INSERT OR IGNORE INTO EjcacheCounters VALUES (?, ?)", counter)  # noqa: SLF001
-            for pin in pins:
-                cache._sql("INSERT OR IGNORE INTO EjcachePins VALUES (?)", (pin,))  # noqa: SLF001
-    finally:
-        if hasattr(cache, "_local"):
-            cache.close()
+def write_entry(manager: ConnectionManager, key: str, data: bytes, *, replace: bool) -> bool:
+    """Store `data` under `key`, and evict others until the limit holds; False if there is an entry and not `replace`.
 
-
-def write_row(index: EntryIndex, key: str, pending: PendingValue, *, replace: bool) -> bool:
-    """Write the row of `key`, commit its file and evict; False if there is a row and `replace` is not set."""
-    writer = _RowWriter(index)
-    done: bool = (writer.set if replace else writer.add)(key, pending, tag=digest_of(key))
-    return done
-
-
-class _BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
-    """Stores keys that are text and values that are bytes (`PendingValue`); nothing that would have to be unpickled."""
-
-    def put(self, key: str) -> tuple[str, bool]:
-        if type(key) is not str:
-            raise TypeError(f"a key is text, not {type(key).__name__}")
-        return key, True
-
-    def get(self, key: Any, raw: Any) -> str:
-        if type(key) is not str or not raw:
-            raise sqlite3.DatabaseError("a key in the index is not text")
-        return key
-
-    def store(self, value: PendingValue, read: bool, key: Any = None) -> tuple[int, int, str | None, bytes | None]:  # noqa: ARG002, FBT001
-        if type(value) is not PendingValue:
-            raise TypeError(f"a value is a PendingValue, not {type(value).__name__}")
-        return value
-
-    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:  # noqa: ARG002, FBT001
-        raise sqlite3.DatabaseError("values are read by EntryIndex.find and ValueFiles.read only")
-
-    def remove(self, file_path: str) -> None:
-        raise sqlite3.DatabaseError(f"{file_path} is deleted by EntryIndex.delete_pending only")
-
-
-class _RowWriter(Cache):  # type: ignore[misc]  # diskcache has no types
-    """Writes one row of an index. The index does not refer to it, so that neither keeps the other alive.
-
-    Args:
-        index: what is written to.
+    Raises:
+        StoreTooSmallError: the entry does not fit beside the pinned ones; nothing was evicted.
+        StoreReadOnlyError: this user cannot write there.
+        StoreError: the storage failed; the entry is absent.
     """
+    for _ in range(_TRIES):
+        with manager.held() as index:
+            if index is None or index.read_only:
+                raise StoreReadOnlyError(f"{manager.root} cannot be written by this user")
+            try:
+                # Not inside `change`: other threads can use the store while a large value is written.
+                value = index.values.prepare(key, data)
+            except OSError as exc:
+                if index.stale():
+                    continue  # the directory was moved or deleted
+                raise translate(exc, manager.root) from exc
+            written = None
+            try:
+                written = manager.change(partial(_write_row, index, value, replace), make=True)
+            finally:
+                if not written:
+                    index.values.discard(value.filename)
+            if written is not None:
+                return written
+    raise StoreUnavailableError(f"{manager.root} is being removed or replaced again and again")
 
-    _disk = _BytesDisk("", min_file_size=INLINE_BYTES)
-    _timeout = 0
-    _txn_id = None
-    eviction_policy = _SETTINGS["eviction_policy"]
-    statistics = 0
 
-    def __init__(self, index: EntryIndex) -> None:
-        self._index = index
-
-    @property
-    def _con(self) -> sqlite3.Connection:
-        return self._index.connection
-
-    def _transact(
-        self,
-        retry: bool = False,  # noqa: ARG002, FBT001, FBT002 (diskcache's)
-        filename: str | None = None,
-    ) -> AbstractContextManager[Any]:
-        return self._index.transact(filename)
-
-    def _row_insert(self, key: str, raw: int, now: float, columns: tuple[Any, ...]) -> None:
-        self._commit_value(columns)
-        super()._row_insert(key, raw, now, columns)
-        ((self._index.written,),) = self._sql("SELECT last_insert_rowid()").fetchall()
-
-    def _row_update(self, rowid: int, now: float, columns: tuple[Any, ...]) -> None:
-        self._commit_value(columns)
-        super()._row_update(rowid, now, columns)
-        self._index.written = rowid
-
-    def _commit_value(self, columns: tuple[Any, ...]) -> None:
-        filename = columns[4]
-        if filename is not None:
-            self._index.values.commit(filename)
-
-    def _cull(self, now: float, sql: Any, cleanup: Any, _limit: int | None = None) -> None:
-        index, limit = self._index, self._index.options.max_size
+def _write_row(index: EntryIndex, value: PendingValue, replace: bool, current: EntryIndex) -> bool | None:  # noqa: FBT001
+    """Make the row, give the file its final name, and evict, or change nothing; None if the index is not in use now."""
+    if current is not index:
+        return None
+    with index.transact(value):
+        rows = Rows(index)
+        if not (rows.set if replace else rows.add)(value.key, value, tag=value.tag):
+            return False
+        if value.filename is not None:
+            index.values.commit(value.filename)
         index.options.observer("row-written")
-        if limit < 0:
-            return
-        index.uses.mark(sql)
-        excess = index.total() - limit
-        ((written,),) = sql("SELECT size FROM Cache WHERE rowid = ?", (index.written,)).fetchall()
-        if excess > written:
-            # The sum was within the limit before, unless another process has a larger limit or the sum is damaged.
-            # A damaged sum would evict everything.
-            excess = index.recount() - limit
-        if excess > 0:
-            # Used while the clock was ahead. They would stay the most recent until the clock gets there, and every new
-            # entry would be evicted first.
-            sql("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
-        number = 1
-        gone: set[int] = set()
-        while excess > 0:
-            number = min(4 * number, 256)
-            rows = sql(
-                f"SELECT rowid, size, filename, key FROM Cache WHERE {_EVICTABLE}"  # noqa: S608 (constants)
-                " ORDER BY access_time, rowid LIMIT ?",
-                (index.written, number),
-            ).fetchall()
-            if not rows:
-                excess = index.recount() - limit
-                if excess > 0:
-                    raise StoreTooSmallError(
-                        f"an entry of {written} bytes does not fit beside the pinned entries of {index.directory}"
-                    )
-            for rowid, size, filename in self._eviction_order(rows, sql):
-                if rowid in gone:
-                    continue
-                sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
-                cleanup(filename)
-                gone.add(rowid)
-                excess -= size if type(size) is int else 0
-                if excess <= 0:
-                    break
+        if index.options.max_size >= 0:
+            _evict(index, value)
+    return True
 
-    def _eviction_order(self, rows: Sequence[tuple[Any, ...]], sql: Any) -> Iterator[tuple[Any, ...]]:
-        """The rows, and before each the rows that `evict_before` names."""
-        for *row, key in rows:
-            for sibling in self._index.options.evict_before(key) if type(key) is str else ():
-                yield from sql(
-                    f"SELECT rowid, size, filename FROM Cache WHERE {_EVICTABLE} AND key = ? AND raw = 1",  # noqa: S608
-                    (self._index.written, sibling),
-                ).fetchall()
-            yield tuple(row)
+
+def _evict(index: EntryIndex, value: PendingValue) -> None:
+    """Delete the least recently used entries until the limit holds, inside the transaction that stores `value`."""
+    sql, limit = index.connection.execute, index.options.max_size
+    index.mark_uses()
+    excess = index.total() - limit
+    if excess > value.size:
+        # The sum was within the limit before, unless another process has a larger limit or the sum is damaged. A
+        # damaged sum would evict everything.
+        excess = index.recount() - limit
+    if excess > 0:
+        # Used while the clock was ahead. They would stay the most recent until the clock gets there, and every new
+        # entry would be evicted first.
+        now = time.time()
+        sql("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
+    number = 1
+    gone: dict[int, Any] = {}
+    while excess > 0:
+        number = min(4 * number, 256)
+        rows = sql(
+            f"SELECT rowid, size, filename, key FROM Cache WHERE {_EVICTABLE}"  # noqa: S608 (constants)
+            " ORDER BY access_time, rowid LIMIT ?",
+            (value.key, number),
+        ).fetchall()
+        if not rows:
+            excess = index.recount() - limit
+            if excess > 0:
+                raise StoreTooSmallError(
+                    f"an entry of {value.size} bytes does not fit beside the pinned entries of {index.generation}"
+                )
+        for rowid, size, filename in _with_useless_ones(index, value, rows):
+            if rowid in gone:
+                continue
+            sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
+            gone[rowid] = filename
+            excess -= size if type(size) is int else 0
+            if excess <= 0:
+                break
+    index.delete_later(*gone.values())
+
+
+def _with_useless_ones(
+    index: EntryIndex, value: PendingValue, rows: Sequence[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """The rows, and before each the rows that `evict_before` names."""
+    useless = index.options.evict_before
+    for *row, key in rows:
+        for other in useless(key) if useless is not None and type(key) is str else ():
+            yield from index.rows(
+                f"SELECT rowid, size, filename FROM Cache WHERE {_EVICTABLE} AND key = ? AND raw = 1",  # noqa: S608
+                value.key,
+                other,
+            )
+        yield tuple(row)

@@ -1,0 +1,319 @@
+"""The generations of a local store: opened, swept after a killed process, and replaced when the index is damaged.
+
+A damaged index is moved to quarantine. A new generation takes over its counters and pins, as far as they can be read,
+and its value files, each of which has its key in it (`ejcache.entry`). Entries in rows of the index are lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Final
+
+from ejcache import entry
+from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
+from ejcache.stores.local.layout import INDEX, Layout, explain_failure, remove_trees
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, translate
+from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
+from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
+from ejcache.util.log import log
+from ejcache.util.safe_files import UnsafeFileError, read_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["REBUILDS", "Generations"]
+
+REBUILDS: Final = "local_rebuilds"
+"""Counter: a damaged index was quarantined and a new one created."""
+
+_HEADER: Final = b"SQLite format 3\0"
+_WAL_VERSIONS: Final = b"\x02\x02"
+"""Bytes 18 and 19: written and read through a write-ahead log. Any other value makes SQLite refuse to write, or read
+without the log (https://sqlite.org/fileformat.html)."""
+_START_OF_ENTRY: Final = 64 << 10
+"""An entry whose header is longer is not found again."""
+_FINDING_SECONDS: Final = 2.0
+"""How long other processes wait while value files are read. What is not found by then is lost."""
+
+
+class Generations:
+    """What changes the generations of one store, under its lock.
+
+    Args:
+        layout: where.
+        options: of each index.
+    """
+
+    def __init__(self, layout: Layout, options: IndexOptions) -> None:
+        self._layout = layout
+        self._options = options
+
+    def open_for_writing(self, deadline: float) -> EntryIndex | None:
+        """Open the store, and create or repair it if necessary; None if this user cannot write there.
+
+        Args:
+            deadline: monotonic seconds.
+
+        Raises:
+            StoreBusyError: another process was opening it until `deadline`.
+            NotAStoreError: there is something else, or a newer format.
+            StoreUnavailableError: it can neither be created nor read, or must not be trusted.
+        """
+        layout = self._layout
+        try:
+            layout.check()
+            layout.prepare()
+            with exclusive(layout.lock, deadline=deadline):
+                # A process that deleted the directory meanwhile deleted the lock file too, and this lock locks nothing.
+                layout.prepare()
+                return self._open_locked(deadline)
+        except (PermissionError, StoreReadOnlyError) as exc:
+            if os.access(layout.root, os.R_OK | os.X_OK) and _is_readable(layout):
+                return None
+            raise explain_failure(layout.root, exc) from exc
+        except StoreError:
+            raise
+        except OSError as exc:
+            if exc.errno == errno.EROFS and layout.root.is_dir():
+                return None
+            if exc.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
+                raise explain_failure(layout.root, exc) from exc
+            raise translate(exc, layout.root) from exc
+
+    def open_for_reading(self) -> EntryIndex | None:
+        """Open the store without leaving a trace; None if there is none.
+
+        Raises:
+            NotAStoreError: there is something else, or a newer format.
+            StoreUnavailableError: it cannot be read, or must not be trusted.
+            sqlite3.Error: its index is damaged.
+        """
+        layout = self._layout
+        if not layout.check():
+            return None
+        try:
+            generations = layout.generations()
+        except OSError as exc:
+            raise explain_failure(layout.local, exc) from exc
+        if not generations:
+            return None
+        self._check_files(generations[0])
+        # A log that is not empty belongs to a live or a killed writer, or holds uses and counters only. It can be read
+        # if its memory can be shared; otherwise its content counts as absent.
+        if wal_bytes(generations[0] / INDEX):
+            try:
+                return EntryIndex(generations[0], mode="ro")
+            except sqlite3.OperationalError as exc:
+                if classify(exc) is SqliteFailure.DAMAGED:
+                    raise
+        return EntryIndex(generations[0])
+
+    def replace(self, generation: Path, deadline: float) -> None:
+        """Quarantine a damaged generation and create a new one, unless another process has done so already."""
+        with exclusive(self._layout.lock, deadline=deadline):
+            self._replace(generation)
+
+    def start_over(self, counters: Mapping[str, float], pins: Sequence[str], deadline: float) -> None:
+        """Delete every generation, and create a new one with these counters and pins in the room that this makes."""
+        with exclusive(self._layout.lock, deadline=deadline):
+            remove_trees(filter(None, map(self._retire, self._layout.generations())))
+            self._create(counters, pins)
+
+    def _open_locked(self, deadline: float) -> EntryIndex:
+        layout = self._layout
+        remove_trees(layout.leftovers())
+        generations = layout.generations()
+        for other in generations[1:]:
+            self._quarantine(self._retire(other))
+        presence = Presence(layout.present)
+        try:
+            for generation in generations[:1]:
+                index = self._attach_if_intact(generation, presence, deadline)
+                if index is not None:
+                    return index
+                self._replace(generation)
+            generation = (layout.generations() or [self._create({}, [])])[0]
+            return self._attach(generation, presence, deadline)
+        except BaseException:
+            presence.leave(clean=True)
+            raise
+
+    def _attach(self, generation: Path, presence: Presence, deadline: float) -> EntryIndex:
+        while True:
+            try:
+                return EntryIndex(generation, presence, options=self._options)
+            except sqlite3.OperationalError as exc:
+                if classify(exc) is not SqliteFailure.BUSY or not pause(deadline):
+                    raise
+
+    def _attach_if_intact(self, generation: Path, presence: Presence, deadline: float) -> EntryIndex | None:
+        """The index of `generation`, swept if a process died that had it open; None if it is damaged."""
+        root = self._layout.root
+        index = None
+        try:
+            self._check_files(generation)
+            _check_header(generation / INDEX)
+            index = self._attach(generation, presence, deadline)
+            self._sweep(index)
+            return index
+        except (sqlite3.Error, UnicodeError) as exc:
+            if index is not None:
+                index.connection.close()
+            kind = classify(exc)
+            if kind is SqliteFailure.READ_ONLY:
+                raise StoreReadOnlyError(f"the index of {root} cannot be written by this user") from exc
+            if kind in (SqliteFailure.BUSY, SqliteFailure.FULL, SqliteFailure.FAILED):
+                raise translate(exc, root) from exc
+            if kind is SqliteFailure.MOVED:
+                # Out of descriptors, or files of another user; not damage.
+                raise StoreUnavailableError(f"the index of {root} cannot be opened: {exc}") from exc
+            log.warning("ejcache: the index of %s is damaged, and is quarantined: %s", root, exc)
+            return None
+
+    def _sweep(self, index: EntryIndex) -> None:
+        """Delete what processes left behind that died, if any did."""
+        dead = dead_presences(self._layout.present)
+        if not dead:
+            return
+        index.deadline = time.monotonic() + 1.0
+        try:
+            swept = index.values.delete_unfinished(living(self._layout.present)) + index.delete_orphans()
+            index.checkpoint()
+        except StoreBusyError:
+            return  # the next process that opens the store finds the same presence files
+        except sqlite3.Error as exc:
+            if classify(exc) is not SqliteFailure.FULL:
+                raise
+            return
+        for path in dead:
+            path.unlink(missing_ok=True)
+        if swept:
+            log.info("ejcache: deleted %d files that killed processes had left in %s", swept, self._layout.root)
+
+    def _check_files(self, generation: Path) -> None:
+        why = self._layout.unexpected(generation)
+        if why:
+            raise damage(why)
+
+    def _replace(self, generation: Path) -> None:
+        """Create a generation in place of a damaged one, with what can be read of it."""
+        dead = self._retire(generation)
+        if dead is None:
+            return
+        counters: dict[str, float] = {}
+        pins: list[str] = []
+        with contextlib.suppress(sqlite3.Error, UnicodeError):
+            self._check_files(dead)
+            old = EntryIndex(dead)
+            try:
+                counters, pins = old.counters(), old.pins()
+            finally:
+                old.connection.close()
+        counters[REBUILDS] = counters.get(REBUILDS, 0) + 1
+        self._create(counters, pins, found_in=dead)
+        self._quarantine(dead)
+
+    def _create(self, counters: Mapping[str, float], pins: Sequence[str], *, found_in: Path | None = None) -> Path:
+        """A new generation, with the entries of a damaged one that can be found there."""
+        from ejcache.stores.local.tables import create_index
+
+        making = self._layout.fresh("new")
+        making.mkdir(mode=0o700)
+        (making / "tmp").mkdir(mode=0o700)
+        try:
+            create_index(making, counters=counters, pins=pins)
+            if found_in is not None:
+                self._take_over(found_in, making)
+            self._options.observer("index-made")
+            generation = self._layout.fresh("g")
+            making.rename(generation)
+        except BaseException as exc:
+            remove_trees([making])
+            if isinstance(exc, sqlite3.Error):
+                raise translate(exc, self._layout.root) from exc
+            raise
+        return generation
+
+    def _take_over(self, dead: Path, making: Path) -> None:
+        """Move the value files of a damaged generation into a new one, the latest first, until the limit is reached.
+
+        Whether an entry is intact is found out by whoever reads it, as always.
+        """
+        if self._layout.unexpected(dead, index=False):
+            return
+        until = time.monotonic() + _FINDING_SECONDS
+        rows: dict[str, tuple[object, ...]] = {}
+        room = self._options.max_size
+        files = [(dead / name, name) for name in ValueFiles(dead, "", bool).committed()]
+        for path, name in sorted(files, key=lambda file: -_modified(file[0])):
+            key = _key_of(path)
+            if key is None or key in rows or digest_of(key) not in name or time.monotonic() > until:
+                continue
+            about = path.lstat()
+            room -= about.st_size
+            if self._options.max_size >= 0 > room:
+                break
+            (making / name).parent.mkdir(mode=0o700, exist_ok=True)
+            path.rename(making / name)
+            when = min(about.st_mtime, time.time())
+            rows[key] = (key, when, when, digest_of(key), about.st_size, MODE_BINARY, name)
+        with contextlib.closing(sqlite3.connect(making / INDEX)) as connection, connection:
+            connection.executemany(
+                "INSERT INTO Cache (key, raw, store_time, access_time, access_count, tag, size, mode, filename)"
+                " VALUES (?, 1, ?, ?, 0, ?, ?, ?, ?)",
+                rows.values(),
+            )
+        if rows:
+            log.warning("ejcache: %d entries of the damaged index were found in their files", len(rows))
+
+    def _retire(self, generation: Path) -> Path | None:
+        dead = self._layout.fresh("dead")
+        try:
+            generation.rename(dead)
+        except FileNotFoundError:
+            return None
+        return dead
+
+    def _quarantine(self, dead: Path | None) -> None:
+        if dead is not None:
+            self._layout.quarantine_index(dead)
+            remove_trees([dead])
+
+
+def _key_of(path: Path) -> str | None:
+    """The key in the header of a value file that has the length that its header says; None if it is no such file."""
+    try:
+        start = read_regular(path, max_size=_START_OF_ENTRY, length=_START_OF_ENTRY)
+        if path.lstat().st_size == entry.expected_size(start):
+            return entry.decode_header(start).key
+    except (OSError, EntryError):
+        pass
+    return None
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _check_header(path: Path) -> None:
+    try:
+        header = read_regular(path, max_size=20, length=20)
+    except (FileNotFoundError, UnsafeFileError) as exc:
+        raise damage(str(exc)) from exc
+    if not header.startswith(_HEADER) or header[18:20] != _WAL_VERSIONS:
+        raise damage("it does not begin as a database does")
+    if not os.access(path, os.W_OK):
+        raise StoreReadOnlyError(f"{path} cannot be written by this user")
+
+
+def _is_readable(layout: Layout) -> bool:
+    return not layout.version.exists() or os.access(layout.local, os.R_OK | os.X_OK) or not layout.local.exists()
