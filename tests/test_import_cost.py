@@ -48,26 +48,3 @@ def test_light_modules(run_python, module):
 def test_the_check_can_fail(run_python):
     """A heavy import is seen by this check."""
     assert "sqlite3" in imported(run_python, "import ejcache, sqlite3")
-
-
-HIT = """
-import sys
-import jax, ejcache
-cache = ejcache.enable(sys.argv[1], min_compile_seconds=0, preload=False)
-jax.jit(lambda x: x + 1)(1.0)
-needless = [n for n in sys.modules if n.startswith((
-    "diskcache", "ejcache.stores.local.tables", "ejcache.stores.local.writer", "ejcache.stores.local.audit",
-    "ejcache.coordination", "ejcache.maintenance", "ejcache.stores.shared", "ejcache.stores.tiered",
-    "ejcache.bucket.retry", "ejcache.cache.explanation", "ejcache.cache.miss_log",
-    "ejcache.jax_integration.agreement", "ejcache.jax_integration.checking", "ejcache.jax_integration.pgle",
-    "ejcache.jax_integration.publishing", "ejcache.jax_integration.sharing", "ejcache.jax_integration.xla_caches",
-))]
-print(cache.stats().hits, cache.stats().misses, needless)
-"""
-
-
-def test_a_hit_in_a_directory_imports_what_it_uses(run_python, tmp_path):
-    """What only a miss, a bucket, a GPU or a pod needs is not imported between `enable` and a local hit."""
-    assert run_python(HIT, str(tmp_path)).stdout.split()[0] == "0"
-    hits, misses, needless = run_python(HIT, str(tmp_path)).stdout.split(maxsplit=2)
-    assert (int(hits) > 0, misses, needless.strip()) == (True, "0", "[]")

@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     )
     from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.decorator import ejit
-    from ejcache.jax_integration.targets.known import target
-    from ejcache.jax_integration.warm_start.asking import key_of, would_hit
+    from ejcache.jax_integration.targets import target
     from ejcache.jax_integration.warm_start.forbidding import forbid_compile
-    from ejcache.jax_integration.warm_start.warming import warm
+    from ejcache.jax_integration.warm_start.warming import key_of, warm, would_hit
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
@@ -114,10 +113,9 @@ _MODULES: Final = {
     "cache.counters": ("Stats",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
-    "jax_integration.targets.known": ("target",),
-    "jax_integration.warm_start.asking": ("key_of", "would_hit"),
+    "jax_integration.targets": ("target",),
     "jax_integration.warm_start.forbidding": ("forbid_compile",),
-    "jax_integration.warm_start.warming": ("warm",),
+    "jax_integration.warm_start.warming": ("key_of", "warm", "would_hit"),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "settings.resolve": ("Settings",),
     "stores.base": ("EntryInfo", "Store"),

@@ -13,7 +13,7 @@ from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.app.commands import build
 from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
-from ejcache.jax_integration.targets.document import DeviceTarget, document_path, encode
+from ejcache.jax_integration.targets import DeviceTarget, document_path, encode
 from ejcache.stores.documents import open_documents
 from ejcache.stores.local.store import LocalStore
 

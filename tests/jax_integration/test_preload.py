@@ -14,7 +14,7 @@ import pytest
 import ejcache
 from ejcache import entry
 from ejcache.jax_integration import activate
-from ejcache.jax_integration.preload import keeper
+from ejcache.jax_integration.preload import preloader
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
 from ejcache.jax_integration.seam import backends
 from ejcache.stores.local.store import LocalStore
@@ -140,13 +140,13 @@ def test_a_profile_on_this_host_is_read_by_the_thread_that_enables(directory, lo
 def test_the_first_run_hashes_no_library_in_the_thread_that_enables(directory, monkeypatch):
     """There is nothing to load, and hashing may take seconds."""
     asked = []
-    environment = keeper.environment
+    environment = preloader.environment
 
     def note(*arguments):
         asked.append(threading.current_thread())
         return environment(*arguments)
 
-    monkeypatch.setattr(keeper, "environment", note)
+    monkeypatch.setattr(preloader, "environment", note)
     with start(directory):
         settle()
     assert len(asked) == 1

@@ -13,9 +13,7 @@ import pytest
 from buckets import GcsServerProcess, gcs_bucket
 from helpers import SUPPORT, local_documents
 
-from ejcache.jax_integration.xla_caches.directories import Mirror
-from ejcache.jax_integration.xla_caches.files import AUTOTUNE, KERNELS, XlaFiles
-from ejcache.jax_integration.xla_caches.kernels import merge_kernels
+from ejcache.jax_integration.xla_caches import AUTOTUNE, KERNELS, Mirror, XlaFiles, merge_kernels
 from ejcache.keys.protobuf import Field, join, split
 from ejcache.stores.documents import Documents
 
@@ -115,8 +113,8 @@ MERGING = f"""
 import json, sys
 from pathlib import Path
 from buckets import gcs_bucket
-from ejcache.jax_integration.xla_caches.directories import Mirror
-from ejcache.jax_integration.xla_caches.files import XlaFiles
+from ejcache.jax_integration.xla_caches import Mirror
+from ejcache.jax_integration.xla_caches import XlaFiles
 from ejcache.stores.documents import Documents
 from test_xla_caches import kernels
 

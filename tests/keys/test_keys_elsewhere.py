@@ -10,7 +10,7 @@ import pytest
 
 import ejcache
 from ejcache.jax_integration import compiling
-from ejcache.jax_integration.lowering import toolchain
+from ejcache.jax_integration.lowering import components
 from ejcache.jax_integration.lowering.components import device_layout
 from ejcache.keys.options import canonical_gpu_topology
 from ejcache.keys.protobuf import Field, join
@@ -23,7 +23,7 @@ def installed(tmp_path, monkeypatch):
     for name in ("libtpu", "jax_cuda12_plugin"):
         # A real one that JAX has imported would be found before those of this test.
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(toolchain, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(components, "state_directory", lambda: tmp_path / "state")
 
     def install(name, content="1"):
         if "==" in name:
@@ -41,7 +41,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def digest(platform):
-    return toolchain.native_libraries.__wrapped__(platform)
+    return components.native_libraries.__wrapped__(platform)
 
 
 def test_plug_ins_of_other_platforms_do_not_count(installed):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ejcache.jax_integration.lowering import toolchain
+from ejcache.jax_integration.lowering import components
 from ejcache.keys import environment
 
 
@@ -16,7 +16,7 @@ def computed(tmp_path, monkeypatch):
     """The names of the threads that computed digests, and an event that the first sets; nothing is known yet."""
     threads: list[str] = []
     done = threading.Event()
-    library_digest = toolchain.library_digest
+    library_digest = components.library_digest
 
     def watched(paths, *, memo):
         threads.append(threading.current_thread().name)
@@ -25,18 +25,18 @@ def computed(tmp_path, monkeypatch):
         finally:
             done.set()
 
-    monkeypatch.setattr(toolchain, "library_digest", watched)
+    monkeypatch.setattr(components, "library_digest", watched)
     # As in a new process.
     monkeypatch.setattr(environment, "_digests", {})
-    monkeypatch.setattr(toolchain, "native_libraries", functools.cache(toolchain.native_libraries.__wrapped__))
-    monkeypatch.setattr(toolchain, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(components, "native_libraries", functools.cache(components.native_libraries.__wrapped__))
+    monkeypatch.setattr(components, "state_directory", lambda: tmp_path / "state")
     return threads, done
 
 
 def test_a_new_host_reads_the_libraries_in_the_background(computed, tmp_path):
     """The first key finds the digest, or waits for what is left of it; the next process finds it on disk."""
     threads, done = computed
-    toolchain.read_libraries_ahead()
+    components.read_libraries_ahead()
     assert done.wait(60)
     assert threads[0] != threading.current_thread().name
     assert (tmp_path / "state" / "libraries.json").exists()
@@ -47,7 +47,7 @@ def test_a_host_that_knows_them_reads_nothing(computed, tmp_path):
     threads, _ = computed
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "libraries.json").write_text("{}")
-    toolchain.read_libraries_ahead()
+    components.read_libraries_ahead()
     assert not threads
 
 
@@ -56,10 +56,10 @@ def test_an_activation_reads_them_and_one_without_a_cache_does_not(run_python, t
     done = run_python(
         """
         import threading
-        from ejcache.jax_integration.lowering import toolchain
+        from ejcache.jax_integration.lowering import components
         begun = []
-        toolchain._read_jaxlib = lambda: begun.append(threading.current_thread().name)
-        toolchain.submit = lambda task: task()
+        components._read_jaxlib = lambda: begun.append(threading.current_thread().name)
+        components.submit = lambda task: task()
         import ejcache
         ejcache.enable(max_size=0)
         print(len(begun))

@@ -114,8 +114,7 @@ def keys(devices, number):
 
 def save(devices, number):
     """Saves the target under the name `copy`, as its devices would; then nothing but the topology names it."""
-    from ejcache.jax_integration.targets.document import DeviceTarget, document_path, encode
-    from ejcache.jax_integration.targets.known import find_target
+    from ejcache.jax_integration.targets import DeviceTarget, document_path, encode, find_target
     from ejcache.stores.documents import open_documents
 
     known = find_target(sys.argv[2])

@@ -14,7 +14,7 @@ from ejcache.util.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.jax_integration.targets.document import DeviceTarget
+    from ejcache.jax_integration.targets import DeviceTarget
 
 __all__ = ["app", "environment_of"]
 
@@ -39,7 +39,7 @@ def save(
     every rank of a job. The lowest rank writes. It needs JAX 0.11 or later.
     """
     settings = command_settings(directory)
-    from ejcache.jax_integration.targets.saving import save_target
+    from ejcache.jax_integration.targets import save_target
 
     if distributed:
         from ejcache.jax_integration.seam.topologies import initialize_job
@@ -56,7 +56,7 @@ def save(
 def list_targets(directory: Dir = None, as_json: Json = False) -> None:
     """List the targets that are saved with the cache."""
     from ejcache.errors import EntryError
-    from ejcache.jax_integration.targets.document import MAX_BYTES, decode
+    from ejcache.jax_integration.targets import MAX_BYTES, decode
     from ejcache.stores.documents import open_documents
 
     documents = open_documents(str(command_settings(directory).cache_dir), read_only=True)
@@ -102,7 +102,7 @@ def diff(
     the programs must agree in everything: compare it with --devices. Exits with 1 if something differs.
     """
     found = _find(name, directory)
-    from ejcache.jax_integration.targets.known import components_here, components_of, devices_of
+    from ejcache.jax_integration.targets import components_here, components_of, devices_of
 
     there = components_of(found, devices_of(found) if devices else ())
     here = components_here(found.platform, with_devices=devices)
@@ -123,13 +123,13 @@ def diff(
 
 def environment_of(name: str) -> Mapping[str, str]:
     """The environment variables of processes that compile for the target of this name."""
-    from ejcache.jax_integration.targets.saving import environment_for
+    from ejcache.jax_integration.targets import environment_for
 
     return environment_for(_find(name, None))
 
 
 def _find(name: str, directory: str | None) -> DeviceTarget:
-    from ejcache.jax_integration.targets.known import find_target
+    from ejcache.jax_integration.targets import find_target
 
     return find_target(name, str(command_settings(directory).cache_dir) if directory is not None else None)
 

@@ -15,7 +15,7 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
-from ejcache.jax_integration.lowering.toolchain import read_libraries_ahead
+from ejcache.jax_integration.lowering.components import read_libraries_ahead
 from ejcache.jax_integration.seam.contexts import ContextPatch
 from ejcache.settings.keywords import with_setting_keywords
 from ejcache.settings.resolve import Settings, parse, resolve, setting_named

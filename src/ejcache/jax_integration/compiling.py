@@ -47,13 +47,12 @@ if TYPE_CHECKING:
 
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.agreement import RankAgreement
     from ejcache.jax_integration.pgle import PgleVariants
     from ejcache.jax_integration.program import CompileTarget, LoweredProgram
     from ejcache.jax_integration.publishing import Publisher
-    from ejcache.jax_integration.sharing import Sharing
+    from ejcache.jax_integration.ranks import RankAgreement, Sharing
     from ejcache.jax_integration.tuning import Tuning
-    from ejcache.jax_integration.xla_caches.directories import XlaCaches
+    from ejcache.jax_integration.xla_caches import XlaCaches
     from ejcache.keys.key import CacheKey
     from ejcache.settings.resolve import Settings
 
@@ -112,7 +111,7 @@ class Compiler:
 
     @cached_property
     def _sharing(self) -> Sharing:
-        from ejcache.jax_integration.sharing import Sharing
+        from ejcache.jax_integration.ranks import Sharing
 
         return Sharing(self._origins)
 
@@ -136,7 +135,7 @@ class Compiler:
 
     @cached_property
     def _xla_caches(self) -> XlaCaches:
-        from ejcache.jax_integration.xla_caches.directories import XlaCaches
+        from ejcache.jax_integration.xla_caches import XlaCaches
 
         return XlaCaches(settings=self.settings, report_failure=self._report_failure)
 
@@ -340,8 +339,8 @@ class Compiler:
         agreement = self._agreement()
         if agreement is None:
             return found
-        from ejcache.jax_integration.drift import ranks_that_differ
         from ejcache.jax_integration.publishing import publisher_order
+        from ejcache.jax_integration.ranks import ranks_that_differ
 
         ranks, domain = compilation.ranks, compilation.cache.domain
         # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one program, two decisions.
@@ -372,7 +371,7 @@ class Compiler:
     def _log_drift(
         self, compilation: Compilation, agreement: RankAgreement, topic: str, decision: Mapping[str, Any]
     ) -> None:
-        from ejcache.jax_integration.drift import log_difference
+        from ejcache.jax_integration.ranks import log_difference
 
         try:
             pair = decision["differ"][0], decision["differ"][1]
@@ -616,7 +615,7 @@ class Compiler:
     def _agreement(self) -> RankAgreement | None:
         if coordination_client() is None:
             return None
-        from ejcache.jax_integration.agreement import agreement_of_job
+        from ejcache.jax_integration.ranks import agreement_of_job
 
         return agreement_of_job()
 

@@ -33,8 +33,8 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.jax_integration.agreement import RankAgreement
     from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.ranks import RankAgreement
     from ejcache.jax_integration.seam.coordination import CoordinationClient
 
 __all__ = ["PROFILE_KIND", "PgleVariants", "share_profile"]

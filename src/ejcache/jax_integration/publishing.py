@@ -1,7 +1,11 @@
-"""What happens to an executable that was compiled: it is stored or not, and the miss is logged and explained."""
+"""What happens to an executable that was compiled: it is stored or not, and the miss is logged and explained.
+
+`notes` and `located_text` are what `ejcache why` compares besides the key.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 import warnings
@@ -10,24 +14,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
+from jaxlib.mlir import ir
 
 from ejcache import entry
 from ejcache.cache.appended_log import write_later
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.miss_log import STORED, MissRecord, record_miss
-from ejcache.cache.program_log import remember_program
+from ejcache.cache.program_log import LARGE_CONSTANT, remember_program
 from ejcache.cache.reasons import why_not_found, why_not_stored
 from ejcache.errors import CompileForbiddenError
-from ejcache.jax_integration.evidence import located_text, notes
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam import tracebacks as seam_tracebacks
+from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
 from ejcache.settings.floors import Floors
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.pgle import PgleVariants
@@ -35,7 +42,8 @@ if TYPE_CHECKING:
     from ejcache.keys.key import CacheKey
     from ejcache.settings.resolve import Settings
 
-__all__ = ["Publisher", "publisher_order"]
+
+__all__ = ["Publisher", "located_text", "notes", "publisher_order"]
 
 _TEXT_SECONDS: Final = 0.1
 """The text of a program that compiles faster is only in the log of this user on this host: to print it and to store it
@@ -285,3 +293,69 @@ def _signature(program: LoweredProgram) -> str:
         # The program is compiled; a detail of the log must not take it away.
         log.debug("ejcache: the arguments of %s are not known: %s", program.name, exc)
         return ""
+
+
+_ELIDED: Final = "__elided__"
+_EFFORTS: Final = {"9": "O0", "19": "O1", "29": "O2", "39": "O3"}
+"""XLA's numbers of the levels of effort."""
+_OPTIONS: Final = (
+    "exec_time_optimization_effort",
+    "memory_fitting_effort",
+    "memory_fitting_level",
+    "num_partitions",
+    "num_replicas",
+    "optimization_level",
+    "use_auto_spmd_partitioning",
+    "use_shardy_partitioner",
+    "use_spmd_partitioning",
+)
+
+
+def notes(program: LoweredProgram) -> dict[str, str]:
+    """The version of JAX, and its settings and compile options that are not at their default, as texts."""
+    settings = changed_trace_settings()
+    build = program.target.options.executable_build_options
+    options = {name: value for name in _OPTIONS if (value := _small(getattr(build, name, None)))}
+    return {"jax": jax.__version__, "settings": _lines(settings), "options": _lines(options)}
+
+
+def located_text(program: LoweredProgram) -> str:
+    """The module as text with the source lines of its operations, and digests of the constants that it leaves out."""
+    text = module_text(program.module, locations=True)
+    if _ELIDED not in text:
+        return text
+    return "\n".join((text, *(f"{LARGE_CONSTANT}{digest}" for digest in _large_constants(program.module))))
+
+
+def _large_constants(module: Any) -> Iterator[str]:
+    found: list[str] = []
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "stablehlo.constant":
+            value = operation.attributes["value"]
+            # As in the text: a splat is never left out, and neither are 64 elements.
+            if isinstance(value, ir.DenseElementsAttr) and not value.is_splat and len(value) > 64:
+                found.append(hashlib.blake2b(_content(value), digest_size=8).hexdigest())
+        return ir.WalkResult.ADVANCE
+
+    with module.context:
+        module.operation.walk(visit)
+    return iter(found)
+
+
+def _content(value: Any) -> bytes:
+    try:
+        return memoryview(value).tobytes()
+    except (RuntimeError, TypeError, BufferError):
+        return str(value).encode()  # Python has no buffers of bfloat16 and of the smaller types
+
+
+def _small(value: Any) -> str:
+    """The text of an option; empty if it is at its default."""
+    text = str(getattr(value, "name", value))
+    text = _EFFORTS.get(text, text)
+    return "" if text in {"None", "False", "0", "1", "0.0", "UNKNOWN"} else text
+
+
+def _lines(values: dict[str, str]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in sorted(values.items()))

@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
         with contextlib.ExitStack() as block:
             devices = None
             if named:
-                from ejcache.jax_integration.targets.known import target as open_target
+                from ejcache.jax_integration.targets import target as open_target
 
                 try:
                     devices = block.enter_context(open_target(named[0]))

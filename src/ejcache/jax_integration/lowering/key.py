@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Skip
 from ejcache.jax_integration.lowering.components import (
+    cpu_identity,
+    cpu_threads,
     device_components,
     environment_components,
+    former_native_libraries,
+    native_libraries,
     option_components,
     text_digest,
 )
@@ -23,12 +27,6 @@ from ejcache.jax_integration.lowering.registered import (
     UnkeyableError,
     registered_components,
     registrations,
-)
-from ejcache.jax_integration.lowering.toolchain import (
-    cpu_identity,
-    cpu_threads,
-    former_native_libraries,
-    native_libraries,
 )
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.contexts import note_lowered

@@ -1,8 +1,11 @@
-"""Where the run profile of this program is kept, and when it is written."""
+"""Where the run profile of this program is kept, what names it (`entry_point`), and when it is written."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,7 +13,6 @@ import jax
 from ejcache import entry
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.lowering.key import compiler_environment
-from ejcache.jax_integration.preload.entry_point import entry_point
 from ejcache.jax_integration.preload.run_profile import (
     MAX_PAYLOAD,
     RUN_PROFILE_KIND,
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import TwoTiers
 
-__all__ = ["ProfileKeeper", "environment", "note_quick"]
+
+__all__ = ["ProfileKeeper", "entry_point", "environment", "note_quick"]
 
 
 def environment(client: Any, settings: Settings) -> str:
@@ -94,3 +97,47 @@ class ProfileKeeper:
             # The end of this run replaces it.
             log.debug("ejcache: the run profile %s cannot be read: %s", self._key, exc)
             return RunProfile()
+
+
+def entry_point() -> tuple[str, ...]:
+    """What was started: a script by its path, a module by its name, a `-c` text by its digest.
+
+    What is installed with the interpreter (console scripts, `-m pytest`, `-m ipykernel`) and what has no file runs many
+    programs, which the working directory tells apart. A child process of `multiprocessing` is a program of its own:
+    it runs a part of what its parent does.
+    """
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    file = getattr(main, "__file__", None)
+    child = "child" if _is_multiprocessing_child() else ""
+    if isinstance(file, str) and file:
+        path = Path(file).absolute()
+        module = str(getattr(spec, "name", None) or "")
+        return "file", str(path), module, child, _directory() if _is_installed(path) else ""
+    return "text", _digest_of_text(), "", child, _directory()
+
+
+def _is_installed(path: Path) -> bool:
+    prefixes = {Path(prefix) for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    return "site-packages" in path.parts or any(path.is_relative_to(prefix) for prefix in prefixes)
+
+
+def _is_multiprocessing_child() -> bool:
+    # Not imported for this: each child of multiprocessing has imported it.
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
+
+
+def _digest_of_text() -> str:
+    arguments = list(getattr(sys, "orig_argv", ()))
+    for place, argument in enumerate(arguments[:-1]):
+        if argument == "-c":
+            return hashlib.sha256(arguments[place + 1].encode("utf-8", "surrogateescape")).hexdigest()
+    return ""
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""

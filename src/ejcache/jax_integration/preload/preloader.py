@@ -19,6 +19,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.jax_integration.preload.keeper import ProfileKeeper, environment, note_quick
 from ejcache.jax_integration.preload.run_profile import ProgramUse
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.preload.keeper import ProfileKeeper
-    from ejcache.jax_integration.preload.loader import BackgroundLoader, Preloaded
-    from ejcache.jax_integration.preload.reading import EntryReader
+    from ejcache.jax_integration.preload.loader import BackgroundLoader, EntryReader, Preloaded
     from ejcache.jax_integration.program import CompileTarget
     from ejcache.settings.resolve import Settings
 
@@ -277,19 +276,17 @@ class Preloader:
             # A directory on a file system that hosts share, whose server may be slow.
             self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             return
-        from ejcache.jax_integration.preload import keeper
-
         if self._keeper is None:
-            self._keeper = keeper.ProfileKeeper(policy, settings)
+            self._keeper = ProfileKeeper(policy, settings)
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
         if at_once and not self._keeper.knows_any:
             # There is nothing to load, and the first run on a host hashes the libraries, which may take seconds.
             self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             return
-        run.environment = keeper.environment(client, settings)
+        run.environment = environment(client, settings)
         uses = self._keeper.uses(run.environment)
         if shared is not None:
-            keeper.note_quick(shared, uses)
+            note_quick(shared, uses)
         planned = [use for use in uses if use.stored]
         if planned and self._loader is None:
             self._loader = self._make_loader(policy, settings)
@@ -311,8 +308,7 @@ class Preloader:
                 loader.now_ready(key, found=found)
 
     def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:
-        from ejcache.jax_integration.preload.loader import BackgroundLoader
-        from ejcache.jax_integration.preload.reading import EntryReader
+        from ejcache.jax_integration.preload.loader import BackgroundLoader, EntryReader
         from ejcache.util.threads import cores
 
         reader = self._reader = EntryReader(policy, settings)

@@ -1,4 +1,4 @@
-"""`warm`: a program is compiled before a run needs it."""
+"""`warm` compiles a program before a run needs it; `key_of` and `would_hit` say what a compilation would look up."""
 
 from __future__ import annotations
 
@@ -17,17 +17,31 @@ from ejcache.cache.reasons import why_not_stored
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.lowered import ask_for_keys
 from ejcache.jax_integration.warm_start.shapes import ArrayShape
-from ejcache.jax_integration.warm_start.state import AlreadyStoredError, storing_only
+from ejcache.jax_integration.warm_start.state import AlreadyStoredError, AskedError, asking, storing_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.cache.counters import Stats
-    from ejcache.jax_integration.targets.document import DeviceTarget
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.targets import DeviceTarget
     from ejcache.jax_integration.warm_start.shapes import CallShapes
 
-__all__ = ["COMPILED", "HIT", "NOT_STORED", "Warmed", "abstract_call", "platform", "told", "warm"]
+
+__all__ = [
+    "COMPILED",
+    "HIT",
+    "NOT_STORED",
+    "Warmed",
+    "abstract_call",
+    "key_of",
+    "platform",
+    "told",
+    "warm",
+    "would_hit",
+]
 
 HIT = "hit"
 COMPILED = "compiled"
@@ -107,7 +121,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
 def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
     """The target whose block this is, and its devices."""
     # Without `ejcache.target`, nothing has imported the module.
-    known = sys.modules.get("ejcache.jax_integration.targets.known")
+    known = sys.modules.get("ejcache.jax_integration.targets")
     return known.current_target() if known is not None else None
 
 
@@ -189,3 +203,52 @@ def _outcome(before: Stats, after: Stats) -> tuple[str, str]:
     if Skip.DUPLICATE in new or Skip.OTHER_RANK in new:
         return COMPILED, ""
     return NOT_STORED, why_not_stored(new[0]) if new else "this process had compiled it already"
+
+
+def key_of(lowered: Any) -> str | None:
+    """The key under which the cache keeps the executable of a lowered program; None if it cannot keep it.
+
+        lowered = jax.jit(train_step).lower(state_shapes, batch)
+        ejcache.key_of(lowered)
+
+    Nothing is compiled, read or counted. In a block of `ejcache.target`, the key is the one that the process with those
+    devices will ask for. If the cache has another variant that JAX would load, such as one that was optimised with a
+    profile, it is the key of that. The first call in a process enables the cache for the process as `@ejit` does.
+
+    Args:
+        lowered: what `jax.jit(function).lower(…)` returns, whether or not it was compiled.
+    """
+    asked = _asked(lowered)
+    return next(_stored(asked), asked[-1].text) if asked else None
+
+
+def would_hit(lowered: Any) -> bool:
+    """Whether the cache has an executable of a lowered program, so that compiling it now would be a hit.
+
+    The entry is not read, so a damaged one counts. Everything else is as in `key_of`.
+
+    Args:
+        lowered: what `jax.jit(function).lower(…)` returns.
+    """
+    return next(_stored(_asked(lowered)), None) is not None
+
+
+def _asked(lowered: Any) -> list[Compilation]:
+    """What JAX would look up, the best first; nothing if the program would be compiled without the cache."""
+    enable_by_default()
+    if active() is None:
+        return []
+    with asking() as asked:
+        try:
+            ask_for_keys(getattr(lowered, "lowered", lowered))  # Equinox's holds JAX's
+        except AskedError:
+            return asked
+    return []
+
+
+def _stored(asked: list[Compilation]) -> Iterator[str]:
+    """The keys of those that the cache has."""
+    for compilation in asked:
+        for text in compilation.texts:
+            if compilation.cache.contains(text, compilation.settings):
+                yield text

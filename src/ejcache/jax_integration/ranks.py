@@ -9,26 +9,44 @@ Nothing here raises, and every wait has a deadline. No rank waits for one that h
 If a rank times out waiting for the lowest rank, it publishes "no decision" itself, and every rank compiles, as it would
 without a cache. The coordination service keeps the first value of a name, so a rank that comes later, the lowest rank
 included, follows the decision that was published first.
+
+If ranks compile different programs as one, every rank logs at once what differs (`ranks_that_differ`). A constant that
+one host reads from its clock, a flag that a launcher forwards to one rank only, or another version of
+JAX makes ranks compile different programs that must run as one. The job may hang in a collective for hours, and nothing
+says why. Here the keys of the ranks meet before the program is compiled.
+
+With `jax_share_binary_between_hosts` one process compiles for all that a program spans (`Sharing`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ejcache import entry
 from ejcache._version import __version__
-from ejcache.errors import StoreUnavailableError
-from ejcache.jax_integration.seam.coordination import coordination_client
+from ejcache.errors import StoreError, StoreUnavailableError
+from ejcache.jax_integration.lowering.modules import module_text
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.coordination import WITHDRAWN, coordination_client
+from ejcache.keys.difference import Identity, environment_differences
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.origins import ExecutableOrigins
+    from ejcache.jax_integration.program import LoweredProgram
     from ejcache.jax_integration.seam.coordination import CoordinationClient
 
-__all__ = ["RankAgreement", "agreement_of_job"]
+
+__all__ = ["RankAgreement", "Sharing", "agreement_of_job", "log_difference", "ranks_that_differ"]
 
 _PATIENCE: Final = 15.0
 """Seconds that a rank waits for the others. A collective of XLA's on CPU fails after 30 s in a rank that has compiled,
@@ -240,3 +258,208 @@ def agreement_of_job() -> RankAgreement | None:
         if _met is None or not _met.belongs_to(coordination):
             _met = RankAgreement(coordination)
         return _met
+
+
+_PROGRAM: Final = "program"
+_DRIFT_PATIENCE: Final = 1.0
+"""Seconds that a rank waits for the program of the other, which publishes it at the same moment."""
+_MOST_CHARACTERS: Final = 500_000
+"""The coordination service holds what ranks publish in memory."""
+_WIDTH: Final = 160
+
+
+def ranks_that_differ(keys: Mapping[int, str]) -> list[int]:
+    """The lowest rank and the first one whose key is another; empty if all keys are the same."""
+    lowest = min(keys)
+    return next(([lowest, rank] for rank in sorted(keys) if keys[rank] != keys[lowest]), [])
+
+
+def log_difference(
+    compilation: Compilation, agreement: RankAgreement, topic: str, *, pair: tuple[int, int], lowest_key: str
+) -> None:
+    """Log once which component of the keys of two ranks differs, and the first line that does.
+
+    Args:
+        compilation: this rank's.
+        agreement: of the ranks.
+        topic: on which the ranks have met.
+        pair: from `ranks_that_differ`.
+        lowest_key: the key of the first of the pair.
+    """
+    key = compilation.key
+    mine = {
+        "components": dict(key.components),
+        "details": dict(key.details),
+        "text": module_text(compilation.module)[:_MOST_CHARACTERS] if compilation.module is not None else "",
+    }
+    if agreement.rank in pair:
+        agreement.publish(topic, _PROGRAM, mine)
+    other = pair[1] if compilation.text == lowest_key else pair[0]
+    theirs = agreement.published_by(other, topic, _PROGRAM, timeout=_DRIFT_PATIENCE)
+    what = "their keys differ" if theirs is None else _sentences(mine, theirs, key.text, f"rank {other}")
+    warn_once(
+        ("ranks differ", key.name),
+        "ejcache: the ranks compile different programs as %s, so none of them uses the cache for it. "
+        "Here (rank %d) and on rank %d: %s",
+        key.name,
+        agreement.rank,
+        other,
+        what,
+    )
+
+
+def _sentences(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str, where: str) -> str:
+    ours, others = mine["components"], theirs["components"]
+    names = sorted(name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name))
+    found = [f"the components that differ are {', '.join(names)}" if names else "their variants differ"]
+    try:
+        # Here comes first: "A -> B" is this rank's value and the other's.
+        identities = [Identity(key, "", each["components"], each["details"]) for each in (mine, theirs)]
+        found += [difference.sentence for difference in environment_differences(*identities)]
+    except Exception as exc:  # another version of ejcache may publish other details
+        log.debug("ejcache: the environments of the ranks cannot be compared: %s", exc)
+    for number, (line, other) in enumerate(
+        itertools.zip_longest(mine["text"].splitlines(), str(theirs["text"]).splitlines(), fillvalue=""), 1
+    ):
+        if line != other:
+            found.append(f"line {number} of the program is `{_short(line)}` here and `{_short(other)}` on {where}")
+            break
+    return "; ".join(found)
+
+
+def _short(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= _WIDTH else f"{line[:_WIDTH]}…"
+
+
+_MAX_EXECUTABLES: Final = 256
+"""Shared executables that are remembered. One that was dropped is loaded again from the coordination service."""
+
+
+class StoreReceived(Protocol):
+    """Stores an executable that another process has compiled: `Publisher.publish` of one compilation."""
+
+    def __call__(self, executable: Any, *, compile_seconds: float, raw: bytes) -> object: ...
+
+
+class Sharing:
+    """Executables that were shared, by key and ordered device ids. Safe to use from several threads.
+
+    JAX remembers them by key alone. A permuted mesh has the same key where the device assignment is not part of it, and
+    JAX then returns the other mesh's executable.
+
+    Of a program that calls back into Python only the bytes are remembered: a loaded executable is bound to the
+    functions that it was loaded with, and programs that differ in nothing but those have one key.
+
+    Args:
+        origins: remembers which entry an executable came from.
+    """
+
+    def __init__(self, origins: ExecutableOrigins) -> None:
+        self._origins = origins
+        self._executables: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
+
+    def cached(self, compilation: Compilation, program: LoweredProgram) -> Any:
+        """The executable if this process has shared it before, or None."""
+        found = self._executables.get((compilation.text, compilation.device_ids))
+        if not isinstance(found, bytes):
+            return found
+        try:
+            return seam.load_executable(found, program.target)
+        except Exception as exc:
+            compilation.report_failure("load a shared executable again", exc)
+            return None
+
+    def run(
+        self,
+        compilation: Compilation,
+        program: LoweredProgram,
+        coordination: CoordinationClient,
+        *,
+        first_process: int,
+        compile_here: Callable[[], Any],
+        store: StoreReceived,
+    ) -> Any:
+        """The executable: compiled on the first process, and on each process that does not receive it in time.
+
+        The bytes travel in an entry's envelope, so that bytes that the service damages are not loaded.
+
+        Args:
+            compilation: which missed.
+            program: what to compile.
+            coordination: the job's coordination service.
+            first_process: the process that compiles.
+            compile_here: compiles in this process.
+            store: called in the other processes with what they received.
+        """
+        ids = compilation.device_ids
+        name = f"ejcache/share/{compilation.text}/{hashlib.sha256(repr(ids).encode()).hexdigest()[:16]}"
+        if coordination.process == first_process:
+            executable, raw = self._send(compilation, coordination, name, compile_here)
+        else:
+            executable, raw = self._receive(compilation, program, coordination, name, compile_here, store)
+        remembered = raw if program.target.callbacks else executable
+        if remembered is not None:
+            self._executables[compilation.text, ids] = remembered
+            while len(self._executables) > _MAX_EXECUTABLES:
+                self._executables.popitem(last=False)
+        return executable
+
+    def _send(
+        self, compilation: Compilation, coordination: CoordinationClient, name: str, compile_here: Callable[[], Any]
+    ) -> tuple[Any, bytes | None]:
+        """Compile, and send the bytes to the others, or tell them at once that there are none to wait for."""
+        started = time.monotonic()
+        try:
+            executable = compile_here()
+        except BaseException:
+            _withdraw(coordination, name)
+            raise
+        header = entry.Header(key=name, compile_seconds=time.monotonic() - started)
+        raw = None
+        try:
+            raw = seam.serialize_executable(executable)
+            # False where the name is set already, by an earlier failure or before the cache was enabled anew.
+            coordination.set_once(name, entry.encode(header, raw))
+        except Exception as exc:
+            _withdraw(coordination, name)
+            compilation.report_failure("send an executable to the other processes", exc)
+        return executable, raw
+
+    def _receive(
+        self,
+        compilation: Compilation,
+        program: LoweredProgram,
+        coordination: CoordinationClient,
+        name: str,
+        compile_here: Callable[[], Any],
+        store: StoreReceived,
+    ) -> tuple[Any, bytes | None]:
+        """The executable of the first process; compiled here if it does not come."""
+        received = executable = None
+        try:
+            value = coordination.get(
+                name,
+                timeout=compilation.settings.share_binary_timeout_ms / 1000,
+                what=f"the first process, which compiles {program.name}",
+            )
+            if value is not None and value != WITHDRAWN:
+                received = entry.decode(value, key=name, kind="executable")
+                executable = seam.load_executable(received.raw, program.target)
+                self._origins.loaded(executable, compilation, compilation.text)
+        except Exception as exc:
+            compilation.report_failure("receive an executable from another process", exc)
+            received = None
+        if received is None:
+            log.info("ejcache: %s did not come from the first process, so it is compiled here", program.name)
+            return compile_here(), None
+        compilation.cache.count_miss(compilation.miss)
+        store(executable, compile_seconds=received.header.compile_seconds, raw=received.raw)
+        return executable, received.raw
+
+
+def _withdraw(coordination: CoordinationClient, name: str) -> None:
+    try:
+        coordination.set_once(name, WITHDRAWN)
+    except StoreError as exc:
+        log.debug("ejcache: the processes that wait for %s could not be told that it does not come: %s", name, exc)

@@ -1,0 +1,508 @@
+"""Devices that another process has: targets by name, how one is stored, and how one is saved.
+
+    NAME := the name of a saved target
+          | "tpu:" chip ":" shape [":" chips of a host]       tpu:v5e:2x4, tpu:v5e:2x4:2x4
+          | "gpu:" model ":" [hosts "x"] GPUs of a host       gpu:h100:8, gpu:h100:2x8; assumed
+
+A saved target is what a compiler must know of the devices and the process that will run its programs:
+
+    targets/<name>.json := a JSON object: format, version, and the fields of `DeviceTarget`; topology in base64
+
+Version 1 is the first. Fields that this version does not know are ignored.
+
+The numbers of GPUs that nobody has saved are NVIDIA's own (data sheets, tuning guides, `cudaGetDeviceProperties`). XLA
+plans fusions with them. A real device may have another driver, clock or memory, and then the keys of its programs are
+others: a saved target replaces them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib.metadata
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from ejcache._tuples import NamedTuple
+from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
+from ejcache.jax_integration.activate import current_settings
+from ejcache.jax_integration.lowering.components import (
+    cpu_identity,
+    device_components,
+    environment_components,
+    native_libraries,
+)
+from ejcache.jax_integration.lowering.key import Described, described
+from ejcache.jax_integration.ranks import RankAgreement
+from ejcache.jax_integration.seam import topologies
+from ejcache.jax_integration.seam.coordination import coordination_client
+from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
+from ejcache.keys.options import canonical_gpu_topology
+from ejcache.keys.protobuf import Field, edit, join, split
+from ejcache.stores.documents import check_path, open_documents
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+__all__ = [
+    "GPUS",
+    "MAX_BYTES",
+    "VERSION",
+    "DeviceTarget",
+    "Gpu",
+    "components_here",
+    "components_of",
+    "current_target",
+    "decode",
+    "device_memory",
+    "devices_of",
+    "document_path",
+    "encode",
+    "environment_for",
+    "find_target",
+    "gathered_topology",
+    "save_target",
+    "target",
+    "target_config",
+]
+
+_GPU_MEMORY: Final = (9, 2, 8, 1, 14)
+"""Where a topology has the bytes of a GPU: topology, its value, target configuration, device, its memory."""
+_BOUNDS: Final = 3
+_HBM: Final = {"v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
+"""GiB of memory of a TPU device, as Google's documentation has it. The compiler knows how much of it a program gets."""
+
+_current: Final[list[tuple[DeviceTarget, Sequence[Any]]]] = []
+
+
+@contextlib.contextmanager
+def target(name: str) -> Iterator[Sequence[Any]]:
+    """The devices of a target, to compile for: `with ejcache.target("v5p-128") as devices:`.
+
+    In the block, `ejcache.warm` stores programs under the keys that a process with these devices will ask for. They
+    can be in meshes and shardings; no array can be put on them. `jax.eval_shape` gives the shapes of a training state.
+    The block is for one thread. A warning names what differs between this process and the target, such as flags.
+
+    Args:
+        name: of a target that `ejcache target save` has written to the cache, or `tpu:v5e:4x4`, `gpu:h100:8`.
+
+    Raises:
+        UsageError: there is no such target, or this installation cannot compile for it.
+        StoreError: the cache cannot be read.
+    """
+    found = find_target(name)
+    devices = devices_of(found)
+    for component, here in components_here(found.platform).items():
+        there = components_of(found).get(component, here)
+        if there != here:
+            log.warning(
+                "ejcache: %s differs between this process and the target %s, so programs compiled here have other "
+                "keys: %r here, %r there",
+                component,
+                name,
+                here,
+                there,
+            )
+    client = devices[0].client
+    version = found.platform_version or str(client.platform_version)
+    with described(client, Described(version, found.cpu)):
+        _current.append((found, devices))
+        try:
+            yield devices
+        finally:
+            _current.pop()
+
+
+def current_target() -> tuple[DeviceTarget, Sequence[Any]] | None:
+    """The target whose block this process is in, and its devices."""
+    return _current[-1] if _current else None
+
+
+def find_target(name: str, url: str | None = None) -> DeviceTarget:
+    """The target of this name.
+
+    Args:
+        name: of the target.
+        url: of the cache where it is saved; by default the one that this process uses.
+
+    Raises:
+        UsageError: there is none.
+        EntryError: its document cannot be read.
+        StoreError: the cache cannot be read.
+    """
+    if ":" in name:
+        return _named(name)
+    documents = open_documents(url or str(current_settings().cache_dir), read_only=True)
+    try:
+        data = documents.read(check_path(document_path(name)), max_size=MAX_BYTES)
+    finally:
+        documents.close()
+    if data is None:
+        raise UsageError(
+            f"there is no target {name} in {documents.url}: save one with `ejcache target save {name}` where the "
+            "devices are, or name one as in tpu:v5e:2x4 or gpu:h100:8"
+        )
+    return decode(data)
+
+
+def _named(name: str) -> DeviceTarget:
+    kind, _, rest = name.partition(":")
+    if kind == "tpu" and re.fullmatch(r"[a-z0-9]+:\d+(x\d+)*(:\d+(x\d+)*)?", rest):
+        return DeviceTarget(name, "tpu", memory=_HBM.get(rest.partition(":")[0], 0) << 30)
+    model, _, shape = rest.partition(":")
+    if kind == "gpu" and model in GPUS and re.fullmatch(r"(\d+x)?\d+", shape):
+        runtime = topologies.runtime_version()
+        return DeviceTarget(name, "gpu", platform_version=f"cuda {runtime}", memory=GPUS[model].memory, assumed=True)
+    raise UsageError(
+        f"there is no target {name}: accepted are saved ones, tpu:CHIP:SHAPE[:CHIPS OF A HOST] as in tpu:v5e:4x4:2x2, "
+        f"and gpu:MODEL:[HOSTSx]GPUS as in gpu:h100:2x8, with a model of {', '.join(GPUS)}"
+    )
+
+
+def devices_of(found: DeviceTarget) -> Sequence[Any]:
+    """The devices of a target, which can be compiled for.
+
+    Raises:
+        UsageError: this installation cannot compile for them.
+    """
+    if found.topology:
+        # The plug-in reads it, and asking for any topology loads the plug-in.
+        if found.platform == "tpu":
+            devices_of(DeviceTarget("tpu:v5e:2x2", "tpu"))
+        elif found.platform != "cpu":
+            devices_of(DeviceTarget("gpu:h100:1", "gpu"))
+        return topologies.absent_devices(found.platform, found.topology)
+    _, model, shape, *bounds = found.name.split(":")
+    if found.platform == "tpu":
+        numbers = [int(number) for number in bounds[0].split("x")] if bounds else []
+        hosts = {"chips_per_host_bounds": (numbers + [1] * _BOUNDS)[:_BOUNDS]} if numbers else {}
+        return topologies.named_devices("tpu", f"{model}:{shape}", hosts)
+    config = target_config(GPUS[model], runtime=topologies.runtime_version())
+    grid = "x".join(f"1x1x{shape}".split("x")[-3:])
+    return topologies.named_devices("cuda", model, {"topology": grid, "target_config": config})
+
+
+def components_here(platform: str, *, with_devices: bool = False) -> dict[str, str]:
+    """What keys say of this process, and of its devices."""
+    found = {
+        "jaxlib": jaxlib_version(),
+        "native_libraries": native_libraries(platform),
+        "variables": environment_components(platform).variables,
+    }
+    if with_devices:
+        devices = jax.devices()
+        found |= _components(devices, str(devices[0].client.platform_version), cpu_identity())
+    return found
+
+
+def components_of(found: DeviceTarget, devices: Sequence[Any] = ()) -> dict[str, str]:
+    """What keys say of a target, as far as it is known, and of its devices, if they are given."""
+    said: dict[str, str] = {}
+    if found.saved:
+        lines = (f"{name}={value}" for name, value in found.variables.items())
+        said = {
+            "jaxlib": found.jaxlib,
+            "native_libraries": found.native_libraries,
+            "variables": "\n".join(lines),
+        }
+    if devices:
+        said |= _components(devices, found.platform_version or str(devices[0].client.platform_version), found.cpu)
+    return said
+
+
+def _components(devices: Sequence[Any], version: str, cpu: str) -> dict[str, str]:
+    made = device_components(devices, devices[0].client)
+    found = {"machine": made.machine, "devices": made.layout, "platform_version": version}
+    return found | ({"cpu": cpu} if cpu and devices[0].platform == "cpu" else {})
+
+
+def device_memory(topology: bytes) -> int:
+    """Bytes of memory of a GPU, from a serialised topology; 0 if it does not say."""
+    message, value = topology, 0
+    with contextlib.suppress(ValueError, StopIteration):
+        for number in _GPU_MEMORY[:-1]:
+            message = next(field.value for field in split(message) if field.number == number)
+        encoded = next(field.value for field in split(message) if field.number == _GPU_MEMORY[-1])
+        value = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(encoded))
+    return value
+
+
+VERSION: Final = 1
+MAX_BYTES: Final = 16 << 20
+_FORMAT: Final = "ejcache-target"
+
+
+class DeviceTarget(NamedTuple):
+    """Devices that another process has.
+
+    Attributes:
+        name: of the target.
+        platform: PJRT platform.
+        topology: XLA's serialised topology of the devices of all processes; empty if the name says it all.
+        platform_version: what the client of that process says; empty if it is what a client of the topology says.
+        cpu: digest of the CPU of that process's host, as keys have it; empty if it is not known.
+        jaxlib: version.
+        native_libraries: digest, as keys have it; empty if it is not known.
+        packages: versions of the packages behind that digest.
+        variables: environment variables that keys have, in normal form.
+        device_kind: of the devices.
+        devices: how many there are.
+        processes: how many have them.
+        memory: bytes of a device; 0 if it is not known.
+        saved: when, in seconds since 1970; 0.0 if it was not saved.
+        assumed: it is made of public descriptions; real devices may differ, and then their keys do.
+    """
+
+    name: str
+    platform: str
+    topology: bytes = b""
+    platform_version: str = ""
+    cpu: str = ""
+    jaxlib: str = ""
+    native_libraries: str = ""
+    packages: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
+    device_kind: str = ""
+    devices: int = 0
+    processes: int = 0
+    memory: int = 0
+    saved: float = 0.0
+    assumed: bool = False
+
+
+def document_path(name: str) -> str:
+    """Where the target of this name is in a cache."""
+    return f"targets/{name}.json"
+
+
+def encode(target: DeviceTarget) -> bytes:
+    """The bytes of a target's document."""
+    fields = target._asdict() | {"topology": base64.b64encode(target.topology).decode()}
+    return (json.dumps({"format": _FORMAT, "version": VERSION, **fields}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def decode(data: bytes) -> DeviceTarget:
+    """The target in a document.
+
+    Raises:
+        EntryCorruptError: it is not the document of a target.
+        EntryVersionError: it is of a later version.
+    """
+    try:
+        fields = json.loads(data)
+        if fields["format"] != _FORMAT:
+            raise EntryCorruptError("not the document of a target")
+        if fields["version"] != VERSION:
+            raise EntryVersionError(f"a target of version {str(fields['version'])[:40]}; this code reads {VERSION}")
+        known = {name: fields[name] for name in DeviceTarget._fields if name in fields}
+        known["topology"] = base64.b64decode(fields["topology"], validate=True)
+        target = DeviceTarget(**known)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise EntryCorruptError("not the document of a target") from exc
+    blank = DeviceTarget("", "")
+    if any(type(value) is not type(default) for value, default in zip(target, blank, strict=True)):
+        raise EntryCorruptError("not the document of a target: a field has another type")
+    return target
+
+
+class Gpu(NamedTuple):
+    """One model.
+
+    Attributes:
+        name: as the driver says it.
+        capability: compute capability.
+        cores: multiprocessors.
+        units: floating point units of a multiprocessor.
+        clock: GHz.
+        memory: bytes.
+        bandwidth: bytes a second.
+        cache: bytes of L2.
+        shared: bytes of shared memory of a multiprocessor.
+        threads: of a multiprocessor, at most.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    cores: int
+    units: int
+    clock: float
+    memory: int
+    bandwidth: int
+    cache: int
+    shared: int
+    threads: int = 2048
+
+
+GPUS: Final[dict[str, Gpu]] = {
+    "a100": Gpu("NVIDIA A100-SXM4-80GB", (8, 0), 108, 64, 1.41, 85100068864, 2039040 * 10**6, 40 << 20, 164 << 10),
+    "b200": Gpu("NVIDIA B200", (10, 0), 148, 128, 1.965, 191514411008, 7672320 * 10**6, 132644864, 228 << 10),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 1.98, 84942979072, 3352320 * 10**6, 50 << 20, 228 << 10),
+    "h200": Gpu("NVIDIA H200", (9, 0), 132, 128, 1.98, 150754820096, 4800 * 10**9, 50 << 20, 228 << 10),
+    "l4": Gpu("NVIDIA L4", (8, 9), 58, 128, 2.04, 23580639232, 300 * 10**9, 48 << 20, 100 << 10, 1536),
+}
+
+
+def target_config(gpu: Gpu, *, runtime: int) -> str:
+    """The text of XLA's `GpuTargetConfigProto`.
+
+    Args:
+        gpu: the model.
+        runtime: version of the CUDA runtime, as CUDA counts: 12090.
+    """
+    version = f"{runtime // 1000}.{runtime % 1000 // 10}.{runtime % 10}"
+    # The driver keeps 1 KiB of each block's shared memory for itself.
+    fields = {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 48 << 10,
+        "shared_memory_per_core": gpu.shared,
+        "shared_memory_per_block_optin": gpu.shared - 1024,
+        "threads_per_core_limit": gpu.threads,
+        "core_count": gpu.cores,
+        "fpus_per_core": gpu.units,
+        "block_dim_limit_x": (1 << 31) - 1,
+        "block_dim_limit_y": 65535,
+        "block_dim_limit_z": 65535,
+        "thread_dim_limit_x": 1024,
+        "thread_dim_limit_y": 1024,
+        "thread_dim_limit_z": 64,
+        "memory_bandwidth": gpu.bandwidth,
+        "l2_cache_size": gpu.cache,
+        "clock_rate_ghz": gpu.clock,
+        "device_memory_size": gpu.memory,
+        "registers_per_core_limit": 65536,
+        "registers_per_block_limit": 65536,
+        "name": f'"{gpu.name}"',
+        "runtime_version": f'"{version}"',
+        "compile_time_toolkit_version": f'"{version}"',
+    }
+    major, minor = gpu.capability
+    lines = [f"cuda_compute_capability {{ major: {major} minor: {minor} }}"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return f'gpu_device_info {{ {" ".join(lines)} }} platform_name: "CUDA" device_description_str: "{gpu.name}"'
+
+
+_PACKAGES: Final = ("jaxlib", "libtpu", "jax-cuda", "jax-rocm", "nvidia-cudnn", "nvidia-cuda-nvcc", "nvidia-cublas")
+_CPU_DEVICES: Final = 1
+_CPU_TOPOLOGY: Final = (9, 2)
+
+
+def save_target(name: str, url: str) -> DeviceTarget:
+    """Write the target; on every rank of a job, of which the lowest writes.
+
+    Args:
+        name: of the target.
+        url: of the cache.
+
+    Raises:
+        UsageError: the name cannot be one, or this JAX cannot save topologies.
+        EjcacheError: a rank did not answer, or the ranks have different devices.
+        StoreError: the cache cannot be written.
+    """
+    if ":" in name or "/" in name:
+        raise UsageError(f"{name!r} cannot be the name of a target: accepted is a file name without a colon")
+    path = check_path(document_path(name))
+    devices = jax.devices()
+    own = topology_bytes(devices)
+    if own is None:
+        raise UsageError("this JAX cannot save a topology; JAX 0.11 or later can. TPUs can be named: tpu:v5e:2x4")
+    client = devices[0].client
+    platform = str(client.platform)
+    topology = _gather(own, platform)
+    variables = environment_components(platform)
+    saved = DeviceTarget(
+        name=name,
+        platform=platform,
+        topology=topology,
+        platform_version=str(client.platform_version),
+        cpu=cpu_identity(),
+        jaxlib=jaxlib_version(),
+        native_libraries=native_libraries(platform),
+        packages=_packages(),
+        variables=dict(pair.split("=", 1) for pair in variables.settings),
+        device_kind=str(devices[0].device_kind),
+        devices=len(devices),
+        processes=len({device.process_index for device in devices}),
+        memory=device_memory(topology),
+        saved=time.time(),
+    )
+    if jax.process_index() == 0:
+        documents = open_documents(url)
+        try:
+            documents.replace(path, encode(saved))
+        finally:
+            documents.close()
+    return saved
+
+
+def _packages() -> dict[str, str]:
+    found = ((str(each.metadata["Name"] or "").lower(), each.version) for each in importlib.metadata.distributions())
+    return dict(sorted((name, version) for name, version in found if name.startswith(_PACKAGES)))
+
+
+def _gather(own: bytes, platform: str) -> bytes:
+    coordination = coordination_client()
+    if coordination is None:
+        return own
+    ranks = tuple(range(coordination.processes))
+    agreement = RankAgreement(coordination)
+    decision: Any = agreement.decide(
+        agreement.topic("target"),
+        participants=ranks,
+        mine={"topology": base64.b64encode(own).decode()},
+        decide=lambda said: {
+            "topologies": [said[rank]["topology"] for rank in sorted(said)] if len(said) == len(ranks) else []
+        },
+        about="this target",
+    )
+    if not decision or not decision["topologies"]:
+        raise EjcacheError(f"target save: not all of the job's {len(ranks)} ranks have answered; run it on every rank")
+    return gathered_topology([base64.b64decode(each) for each in decision["topologies"]], platform)
+
+
+def gathered_topology(topologies: list[bytes], platform: str) -> bytes:
+    """One topology of all processes, from what each of them has: on CPU each has its own devices only.
+
+    Raises:
+        EjcacheError: the processes have different kinds of devices.
+    """
+    first = topologies[0]
+    if platform != "cpu":
+        if len(set(map(canonical_gpu_topology, topologies))) > 1:
+            raise EjcacheError("target save: the ranks of this job have different topologies, which no target can say")
+        return first
+    devices = [field for topology in topologies for field in _cpu_devices(topology)]
+    return edit(
+        first,
+        _CPU_TOPOLOGY,
+        lambda topology: join([*devices, *(field for field in split(topology) if field.number != _CPU_DEVICES)]),
+    )
+
+
+def _cpu_devices(topology: bytes) -> list[Field]:
+    message = topology
+    for number in _CPU_TOPOLOGY:
+        message = next(field.value for field in split(message) if field.number == number)
+    return [field for field in split(message) if field.number == _CPU_DEVICES]
+
+
+def environment_for(target: DeviceTarget) -> Mapping[str, str]:
+    """The environment variables with which a process compiles for a target: its flags, and no device of its own."""
+    flags = {name: " ".join(_quoted(flag) for flag in value.split("\n")) for name, value in target.variables.items()}
+    if target.saved:
+        # Flags of the host that compiles are not those of the target.
+        flags = {"XLA_FLAGS": "", "LIBTPU_INIT_ARGS": "", **flags}
+    # libtpu lets one process at a time compile, unless it is told that the others have no TPU either; and it asks a
+    # server of Google's cloud which TPU there is, unless it is told not to.
+    return {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", **flags}
+
+
+def _quoted(flag: str) -> str:
+    name, equals, value = flag.partition("=")
+    return f"{name}{equals}'{value}'" if any(each.isspace() for each in value) else flag

@@ -1,1 +1,0 @@
-"""Targets: descriptions of devices that another process has, for which this one compiles."""

@@ -1,0 +1,507 @@
+"""XLA's own caches with any cache URL: where this process's XLA keeps them, and when they are exchanged with the store.
+
+XLA does not understand URLs (given one it aborts the process), and processes that share a directory disturb each other.
+So each process that compiles for a GPU has a private directory. It is filled before the first compilation, and new
+files in it are stored in the background. If a process is killed, the next process of the same cache stores its files.
+
+XLA's own caches in a store: from there into a private directory of one process, and back.
+
+    v1/xla/<environment>/xla_gpu_per_fusion_autotune_cache_dir/<name>   one result of autotuning
+    v1/xla/<environment>/xla_gpu_kernel_cache_file                      all compiled kernels
+
+Processes that share such a directory lose each other's kernels and delete each other's temporary files, and XLA then
+fails the compilation. XLA also fails it because of a file that it cannot read. So each stored file is in an envelope
+(`ejcache.entry`) and is checked before XLA sees it. The name of a result says what it answers, so a result is written
+once; kernel files are merged.
+
+XLA's kernel cache, which is one file for all kernels: what two processes wrote becomes one file with both.
+
+    CompilationCacheProto: 1 entries (a map: 1 the kernel's name, 2 the entry), 2 compatibility_version
+    CompilationCacheEntryProto: 1 fingerprint
+
+XLA refuses a file in which two kernels have one fingerprint, and keeps one kernel for each name, so neither may occur
+twice. Source: openxla/xla, xla/service/gpu/kernel_reuse_cache.proto and .cc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache import entry
+from ejcache.cache.opening import find_xla_caches
+from ejcache.errors import EntryError, InvalidKeyError, StoreError, UsageError
+from ejcache.jax_integration.lowering.key import compiler_environment
+from ejcache.keys.protobuf import join, split
+from ejcache.settings.directories import make_private
+from ejcache.stores.documents import check_path
+from ejcache.util.files import is_temporary, write_atomically
+from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.locks import Presence, is_token, living
+from ejcache.util.log import log
+from ejcache.util.parallel import in_parallel
+from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular, remove_below
+from ejcache.util.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ejcache.keys.protobuf import Field
+    from ejcache.settings.resolve import Settings
+    from ejcache.stores.documents import Documents
+
+
+__all__ = ["AUTOTUNE", "KERNELS", "Mirror", "XlaCaches", "XlaFiles", "merge_kernels"]
+
+_EXIT_SECONDS: Final = 5.0
+_LEFT_SECONDS: Final = 60.0
+"""A directory without a living owner that is younger than this may belong to a process that is just starting."""
+
+
+class XlaCaches:
+    """The private directories of this process, one for each cache and compiler.
+
+    Args:
+        settings: returns the current settings.
+        report_failure: counts and logs an error.
+    """
+
+    def __init__(self, *, settings: Callable[[], Settings], report_failure: Callable[[str, Exception], None]) -> None:
+        self._settings = settings
+        self._report_failure = report_failure
+        self._mirrors: dict[tuple[str, str], Mirror | None] = {}
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def paths(self, backend: Any) -> dict[str, str]:
+        """The values of XLA's options for a compilation by `backend`, by name; empty for no cache."""
+        settings = self._settings()
+        names = _names(settings.xla_caches)
+        if not names or settings.disabled_reason:
+            return {}
+        mirror = self._mirror(str(settings.cache_dir), backend, settings)
+        return {} if mirror is None else {name: str(mirror.directory / name) for name in names}
+
+    def collect(self) -> None:
+        """XLA has compiled something: store new files in the background."""
+        if self._process == os.getpid():
+            for mirror in list(self._mirrors.values()):
+                if mirror is not None:
+                    mirror.collect()
+
+    def close(self) -> None:
+        """Store new files, within seconds, and remove the directories."""
+        if self._process == os.getpid():
+            with self._lock:
+                mirrors = list(self._mirrors.values())
+                self._mirrors.clear()
+            for mirror in mirrors:
+                if mirror is not None:
+                    mirror.close()
+
+    def _mirror(self, url: str, backend: Any, settings: Settings) -> Mirror | None:
+        with self._lock:
+            if self._process != os.getpid():
+                # A forked child: the directories are its parent's.
+                self._mirrors, self._process = {}, os.getpid()
+            wanted = (url, compiler_environment(backend, settings))
+            if wanted not in self._mirrors:
+                self._mirrors[wanted] = self._made(*wanted, settings)
+            return self._mirrors[wanted]
+
+    def _made(self, url: str, environment: str, settings: Settings) -> Mirror | None:
+        try:
+            location = find_xla_caches(url, settings)
+            if location is None:
+                return None
+            files = XlaFiles(location.documents, environment)
+            mirror = Mirror(files, location.root, f"{location.below}/{environment}", read_only=settings.read_only)
+        except (OSError, UsageError) as exc:
+            self._report_failure("make a directory for XLA's own caches", exc)
+            return None
+        try:
+            mirror.fill()
+        except (OSError, StoreError) as exc:
+            self._report_failure("fetch what XLA's own caches hold", exc)
+        return mirror
+
+
+class Mirror:
+    """One private directory, filled from `files` and merged into them. Safe to use from several threads.
+
+    Args:
+        files: the stored files.
+        root: a directory, which may be reached through links.
+        below: the directory below `root` where this and other processes have theirs; no link there is followed.
+        read_only: store nothing.
+        exit_seconds: how long `close` may store.
+
+    Raises:
+        OSError: the directory cannot be made, or a link is where a directory is expected.
+    """
+
+    def __init__(
+        self,
+        files: XlaFiles,
+        root: Path,
+        below: str = "",
+        *,
+        read_only: bool = False,
+        exit_seconds: float = _EXIT_SECONDS,
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._below = below
+        self._read_only = read_only
+        self._exit_seconds = exit_seconds
+        self._process = os.getpid()
+        _refuse_links(root, f"{below}/present")
+        self._present = root / below / "present"
+        make_private(self._present)
+        self._presence = Presence(self._present)
+        self.directory = root / below / self._presence.token
+        self.directory.mkdir(mode=0o700)
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+        self._scheduler = Scheduler(threads=1, name="ejcache-xla")
+        self._is_due = False
+        _open.add(self)
+
+    def fill(self) -> int:
+        """Fetch the stored files, and store those that killed processes have left; how many files were fetched.
+
+        Raises:
+            StoreError: the storage failed; the directory can be used as it is.
+        """
+        with self._lock:
+            self._store_left_directories()
+            count = self._files.pull(self.directory)
+            self._known = self._files.known(self.directory)
+            return count
+
+    def collect(self) -> None:
+        """Store new files, in another thread."""
+        if not self._read_only and not self._is_due:
+            self._is_due = True
+            self._scheduler.submit(self._store_in_background)
+
+    def store(self, *, seconds: float = 20.0, parallel: bool = True) -> int:
+        """Store new files now; how many.
+
+        Raises:
+            StoreError: the storage failed; the remaining files stay for the next time.
+        """
+        if self._read_only:
+            return 0
+        with self._lock:
+            return self._files.push(self.directory, known=self._known, seconds=seconds, parallel=parallel)
+
+    def close(self) -> None:
+        """Store new files and remove the directory. If that fails, the next process of this cache does it."""
+        if self._process != os.getpid():
+            return
+        _open.discard(self)
+        try:
+            self.store(seconds=self._exit_seconds, parallel=False)
+        except StoreError as exc:
+            log.debug("ejcache: results of XLA's are left in %s: %s", self.directory, exc)
+        stored = self._read_only or not self._files.has_new(self.directory, self._known)
+        if stored:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self._presence.leave(clean=stored)
+
+    def _store_in_background(self) -> None:
+        self._is_due = False
+        try:
+            self.store()
+        except StoreError as exc:
+            log.debug("ejcache: XLA's own caches were not stored, and will be tried again: %s", exc)
+
+    def _store_left_directories(self) -> None:
+        """Store and remove what killed processes have left, within seconds.
+
+        Only directories with names of our own form are touched, and no link.
+        """
+        if self._read_only:
+            return
+        alive = living(self._present)
+        with directory_below(self._root, self._below) as opened:
+            for name in os.listdir(opened):  # noqa: PTH208  # a descriptor, not a path
+                with contextlib.suppress(OSError):
+                    status = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                    if (
+                        not is_token(name)
+                        or name in alive
+                        or not stat.S_ISDIR(status.st_mode)
+                        or time.time() - status.st_mtime < _LEFT_SECONDS
+                    ):
+                        continue
+                    left, known = self._root / self._below / name, self._files.stored()
+                    self._files.push(left, known=known, seconds=self._exit_seconds)
+                    if not self._files.has_new(left, known):
+                        shutil.rmtree(name, ignore_errors=True, dir_fd=opened)
+                        remove_below(self._root, f"{self._below}/present/{name}".lstrip("/"))
+
+
+def _refuse_links(root: Path, below: str) -> None:
+    for path in (root / below, *(root / below).parents):
+        if path == root:
+            return
+        if path.is_symlink():
+            raise UnsafeFileError(errno.ELOOP, f"{path} is a symbolic link, so it is not used")
+
+
+def _names(caches: str) -> list[str]:
+    if caches == "all":
+        return [AUTOTUNE, KERNELS]
+    return [name for name in (AUTOTUNE, KERNELS) if name in caches]
+
+
+_open: weakref.WeakSet[Mirror] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for mirror in list(_open):
+        mirror.close()
+
+
+at_exit(ExitPhase.UPLOAD, _close_all)
+
+
+AUTOTUNE: Final = "xla_gpu_per_fusion_autotune_cache_dir"
+KERNELS: Final = "xla_gpu_kernel_cache_file"
+"""Names of XLA's options, and of the directory and the file that they get."""
+
+_KIND: Final = "xla_cache"
+_TEMPORARY: Final = "tmp"
+"""XLA's directory for results that it is still writing."""
+_MAX_FILES: Final = 20_000
+_MAX_FILE: Final = 256 << 20
+_MAX_TOTAL: Final = 2 << 30
+_SECONDS: Final = 20.0
+
+
+class XlaFiles:
+    """The files that one environment's compilers share. For one thread at a time.
+
+    Args:
+        documents: where they are.
+        environment: names the compiler: its version, the devices, its flags.
+        max_file: bytes of a file; larger ones are neither stored nor fetched.
+        max_total: bytes of all files that are fetched.
+    """
+
+    def __init__(
+        self, documents: Documents, environment: str, *, max_file: int = _MAX_FILE, max_total: int = _MAX_TOTAL
+    ) -> None:
+        self._max_file = max_file
+        self._max_total = max_total
+        self._documents = documents
+        self._prefix = f"v1/xla/{environment}/"
+
+    def pull(self, directory: Path) -> int:
+        """Fill a directory with the stored files, as far as they come in time and are not too large; how many.
+
+        Raises:
+            StoreError: the storage failed; the files that had arrived by then are there.
+        """
+        deadline = time.monotonic() + _SECONDS
+        names = sorted(self._stored())[:_MAX_FILES]
+        (directory / AUTOTUNE).mkdir(mode=0o700, parents=True, exist_ok=True)
+        room = self._max_total
+
+        def fetch(name: str) -> bytes | None:
+            return self._read(name) if room > 0 and time.monotonic() < deadline else None
+
+        count = 0
+        for name, data in zip(names, in_parallel(fetch, names, threads=self._threads), strict=True):
+            if data is not None and len(data) <= min(room, self._max_file):
+                write_atomically(directory / name, data)
+                room -= len(data)
+                count += 1
+        return count
+
+    def push(self, directory: Path, *, known: set[str], seconds: float = _SECONDS, parallel: bool = True) -> int:
+        """Store the files that a directory has and the store does not; how many.
+
+        Args:
+            directory: as `pull` filled it and XLA went on with it.
+            known: names that are skipped because they were pulled or pushed. Those that are pushed now are added, and
+                the kernel file with its size and time.
+            seconds: files that are not stored by then stay for the next call.
+            parallel: send several at once, which is not possible during exit.
+
+        Raises:
+            StoreError: the storage failed; the remaining files stay for the next call.
+        """
+        deadline = time.monotonic() + seconds
+
+        def send(name: str) -> int:
+            data = self._content(directory / name) if time.monotonic() < deadline else None
+            if data is None:
+                return 0
+            created = self._documents.create(self._prefix + name, self._wrapped(name, data))
+            known.add(name)
+            return int(created)
+
+        count = sum(in_parallel(send, self._new(directory, known), threads=self._threads if parallel else 1))
+        stamp = _stamp(directory / KERNELS)
+        if stamp is not None and stamp not in known and time.monotonic() < deadline:
+            data = self._content(directory / KERNELS)
+            if data is not None:
+                count += self._merge_kernels(data)
+            known.add(stamp)
+        return count
+
+    def has_new(self, directory: Path, known: set[str]) -> bool:
+        """Whether `push` has left something."""
+        stamp = _stamp(directory / KERNELS)
+        return bool(self._new(directory, known)) or (stamp is not None and stamp not in known)
+
+    def known(self, directory: Path) -> set[str]:
+        """What `push` can skip in a directory that was just filled."""
+        stamp = _stamp(directory / KERNELS)
+        return {*_results(directory), *([stamp] if stamp is not None else [])}
+
+    def stored(self) -> set[str]:
+        """The names of all stored results. Raises StoreError as `pull` does."""
+        return {name for name in self._stored() if name != KERNELS}
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _new(self, directory: Path, known: set[str]) -> list[str]:
+        return [name for name in _results(directory) if name not in known][: max(0, _MAX_FILES - len(known))]
+
+    @property
+    def _threads(self) -> int:
+        return 16 if self._documents.remote else 1
+
+    def _stored(self) -> Iterator[str]:
+        for path in self._documents.list(self._prefix):
+            name = path.removeprefix(self._prefix)
+            if name == KERNELS or _is_result(name):
+                yield name
+
+    def _read(self, name: str) -> bytes | None:
+        data = self._documents.read(self._prefix + name)
+        return None if data is None else self._unwrapped(name, data)
+
+    def _merge_kernels(self, ours: bytes) -> int:
+        changed = 0
+
+        def change(stored: bytes | None) -> bytes | None:
+            nonlocal changed
+            merged = merge_kernels(self._unwrapped(KERNELS, stored) if stored is not None else None, ours)
+            changed = int(merged is not None and len(merged) <= self._max_file)
+            return self._wrapped(KERNELS, merged) if merged is not None and changed else None
+
+        self._documents.update(self._prefix + KERNELS, change)
+        return changed
+
+    def _content(self, path: Path) -> bytes | None:
+        try:
+            data = read_regular(path, max_size=self._max_file)
+        except OSError:
+            # XLA replaces files while it works; and a directory that another process left may hold anything.
+            return None
+        return data or None
+
+    def _wrapped(self, name: str, data: bytes) -> bytes:
+        return entry.encode(entry.Header(key=name, kind=_KIND, name=name, created=time.time()), data)
+
+    def _unwrapped(self, name: str, data: bytes) -> bytes | None:
+        try:
+            return entry.decode(data, key=name, kind=_KIND).raw
+        except EntryError as exc:
+            log.warning("ejcache: %s%s is damaged and is deleted: %s", self._prefix, name, exc)
+            with contextlib.suppress(StoreError):
+                self._documents.delete(self._prefix + name)
+            return None
+
+
+def _results(directory: Path) -> Iterator[str]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory / AUTOTUNE) as found:
+        for item in found:
+            name = f"{AUTOTUNE}/{item.name}"
+            if item.is_file(follow_symlinks=False) and _is_result(name):
+                yield name
+
+
+def _is_result(name: str) -> bool:
+    """Whether XLA gives such a name to a result, and a file of that name can be made safely."""
+    above, _, last = name.partition("/")
+    if above != AUTOTUNE or not last or "/" in last or last == _TEMPORARY or is_temporary(last):
+        return False
+    try:
+        check_path(name)
+    except InvalidKeyError:
+        return False
+    return True
+
+
+def _stamp(path: Path) -> str | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return f"{path.name}@{status.st_mtime_ns}-{status.st_size}"
+
+
+_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    fields: dict[tuple[bytes, bytes], Field]
+    others: list[Field]
+
+
+def merge_kernels(stored: bytes | None, ours: bytes) -> bytes | None:
+    """The file with the kernels of both, or None if there is nothing to add to what is stored.
+
+    Of two kernels with the same name or fingerprint, the stored one stays. A stored file that cannot be read, or that
+    has another version of the format, is replaced. If our own file cannot be read, there is nothing to add.
+    """
+    new = _read(ours)
+    if new is None:
+        return None
+    old = _read(stored) if stored is not None else None
+    if old is None or old.others != new.others:
+        return ours
+    names = {name for name, _ in old.fields}
+    fingerprints = {fingerprint for _, fingerprint in old.fields}
+    added = []
+    for (name, fingerprint), field in new.fields.items():
+        if name not in names and fingerprint not in fingerprints:
+            added.append(field)
+            names.add(name)
+            fingerprints.add(fingerprint)
+    return join([*old.fields.values(), *added, *old.others]) if added else None
+
+
+def _read(data: bytes) -> _Kernels | None:
+    """The kernels by name and fingerprint, and the other fields; None if this is not such a file."""
+    kernels: dict[tuple[bytes, bytes], Field] = {}
+    others = []
+    try:
+        for field in split(data):
+            if field.number != 1:
+                others.append(field)
+                continue
+            pair = {part.number: part.value for part in split(field.value) if part.kind == _BYTES}
+            entry = {part.number: part.value for part in split(pair.get(2, b"")) if part.kind == _BYTES}
+            kernels[pair.get(1, b""), entry.get(1, b"")] = field
+    except ValueError:
+        return None
+    return _Kernels(kernels, others)

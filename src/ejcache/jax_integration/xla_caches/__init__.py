@@ -1,1 +1,0 @@
-"""XLA's own caches of autotuning results and kernels."""
