@@ -1,14 +1,16 @@
 """A process that has imported JAX, but made no backend, and forks a child for each request.
 
-    python -m direct_traps.server MODE HISTORY [MODULE…]
+    python -m direct_traps.server HISTORY [MODULE…]
 
-A request is a line of JSON, and so is its answer. Importing JAX takes longer than all else that a case does.
+A request is a line of JSON, and so is its answer. Importing JAX takes longer than all else that a trap does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import select
@@ -19,44 +21,22 @@ from pathlib import Path
 from typing import Any, Final
 
 TIMEOUT: Final = 120.0
-
-PARTS: Final = {
-    "plain": (),
-    "jit": (),
-    "direct": (
-        "ejcache",
-        "ejcache.jax_integration.activate",
-        "ejcache.jax_integration.decorator",
-        "ejcache.jax_integration.direct.verdicts",
-        "ejcache.jax_integration.direct.calls.function",
-    ),
-    "ejkernel": ("ejkernel.callib",),
-}
-"""What is under test, by mode."""
-
-PREPARED: Final = ("ejcache", "diskcache", "sqlite3", "zstandard", "filelock", "fsspec")
+PREPARED: Final = ("ejcache", "diskcache", "sqlite3", "zstandard", "filelock", "fsspec", "jax", "jaxlib", "numpy")
 """What one child has imported of these is imported before the next one is forked."""
-
 HISTORIES: Final = {
     "plain": (),
     # What other programs import before theirs: it fills tables of JAX, and takes other ways through the same modules.
-    "other": (
-        "decimal",
-        "sqlite3",
-        "xml.dom.minidom",
-        "concurrent.futures.process",
-        "jax.scipy.stats",
-        "jax.experimental.sparse",
-        "optax",
-    ),
+    "other": ("decimal", "sqlite3", "xml.dom.minidom", "concurrent.futures.process", "jax.scipy.stats", "optax"),
 }
 
 
 def main() -> None:
-    mode, history, *libraries = sys.argv[1:]
-    for name in (*HISTORIES[history], *libraries, "jax", "jax.numpy", "numpy", "direct_traps.child", *PARTS[mode]):
+    history, *libraries = sys.argv[1:]
+    for name in (*HISTORIES[history], *libraries, "jax", "jax.numpy", "numpy", "direct_traps.child", "ejcache"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    list(importlib.metadata.entry_points())  # JAX looks for plug-ins in each child; what is read of the disk is kept
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print(json.dumps({"threads": len(list(Path("/proc/self/task").iterdir()))}), file=answers, flush=True)
@@ -65,7 +45,8 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
         for name in answer.pop("imported", ()):
             if name.startswith(PREPARED) and name not in sys.modules:
-                importlib.import_module(name)
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""Direct mode is not stale: small programs change in ways that a question could overlook."""
+
+from __future__ import annotations
+
+import pytest
+from direct_traps.run import STALE, WAYS, run_traps
+from direct_traps.trap import APART, all_traps
+
+pytest.importorskip("ejcache.direct")
+
+LEAST = {"arguments": 43, "jax_state": 29, "patches": 19, "pytrees": 11, "transforms": 41, "classes": 27, "code": 34}
+LEAST |= {"constants": 35, "forms": 20, "records": 11, "reflection": 39, "values": 33, "chance": 16, "effects": 30}
+LEAST |= {"environment": 23, "libraries": 36, "process": 29, "state_of_libraries": 34, "third_party": 22}
+LEAST |= {"held_objects": 68, "held_state": 100}
+"""How many traps each file has at least: none gets lost."""
+
+SHORT = (
+    "own body",
+    "helper in the module",
+    "custom_vjp rule",
+    "global dict mutated",
+    "private slots",
+    "static that is always equal",
+    "aux that is always equal",
+    "getattr with a computed name",
+    "os.environ in the trace",
+    "time.time",
+    "counter in a global",
+    "callback",
+    "x64",
+    "library: table",
+    "inner jit traced before, value changed",
+    "vmapped function traced with another value",
+    "Annotated metadata of a parameter",
+    "class by pickle",
+    "state of a package installed from a directory",
+    "JSON read in the trace",
+)
+
+
+def problems(traps, **options):
+    """What is not as it must be, by trap."""
+    return {each.name: each.problems for each in run_traps(traps, **options) if each.problems}
+
+
+def test_the_short_set_is_as_expected():
+    """No trap is stale, each unchanged program hits at its third start or is marked, and each change is noticed."""
+    traps = {each.name: each for each in all_traps()}
+    assert problems([traps[name] for name in SHORT], way="installed") == {}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", WAYS)
+def test_every_trap_is_as_expected(way):
+    """The same for all traps, wherever the project lies."""
+    assert problems([each for each in all_traps() if not each.apart], way=way, quick=way != "path") == {}
+
+
+def test_what_is_not_compared_is_shown():
+    """Each kind of the closed list has a trap that hits with an old result, as the documentation says."""
+    shown = [each for each in all_traps() if each.apart and each.group == "held_state"]
+    stale = {each.apart for each in run_traps(shown) if STALE in {each.changed, each.unchanged}}
+    assert stale == set(APART)
+
+
+def test_no_trap_is_lost():
+    """Each file has as many traps as it had, each with two versions."""
+    counted: dict[str, int] = dict.fromkeys(LEAST, 0)
+    for each in all_traps():
+        counted[each.group] += 1
+        one, two = each.version(1), each.version(2)
+        assert one != two or each.options or each.flags & {"seed", "varies", "same"}, each.name
+    assert all(counted[group] >= least for group, least in LEAST.items()), counted

@@ -1,1 +1,0 @@
-"""The cases, by what changes between the two versions."""
