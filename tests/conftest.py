@@ -64,10 +64,10 @@ sys.dont_write_bytecode = False
 _ONE_PYTHON = (
     "autotune",
     "bucket",
-    "cache/test_explaining.py",
+    "misses/test_explaining.py",
     "cache/test_harmless.py",
     "cache/test_untrusted.py",
-    "cache/test_why_pairs.py",
+    "misses/test_why_pairs.py",
     "cli/test_cli_demo.py",
     "cli/test_cli_direct_programs.py",
     "cli/test_cli_doctor.py",

@@ -12,11 +12,10 @@ from written_page import write_pages
 
 import ejcache
 from ejcache import errors
-from ejcache.cache.explaining.direct_history import DirectHistory
-from ejcache.cache.explanation import Explanation
 from ejcache.jax_integration.warm_start.warming import Warmed
 from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
+from ejcache.misses.explanation import Explanation, WingNote
 from ejcache.stores import base
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "api.md"
@@ -50,7 +49,7 @@ _GROUPS: Final = {
 _PROTOCOLS: Final = [name for name in base.__all__ if getattr(getattr(base, name), "_is_protocol", False)]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
-_RESULTS: Final = (EvictionReport, Audit, Explanation, DirectHistory, Warmed)
+_RESULTS: Final = (EvictionReport, Audit, Explanation, WingNote, Warmed)
 _HEAD: Final = """\
 # The Python API
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the pairs of tests/support/key_pairs.py with the installed JAX, and write docs/key_pairs.md.
+"""Measure the pairs of tests/support/key_pairs.py with the installed JAX, and write tests/keys/key_pairs.md.
 
     python tools/key_table.py [--check]
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "key_pairs.md"
+PAGE = ROOT / "tests" / "keys" / "key_pairs.md"
 
 HEAD = """\
 # Which programs have one key

@@ -9,10 +9,11 @@ import JAX only if `ejcache.enable` has done so.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.key import is_side_key
@@ -21,22 +22,21 @@ from ejcache.util.units import parse_age, parse_limit
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from ejcache.bucket.base import Bucket
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
-    from ejcache.cache.explanation import Explanation, Known
-    from ejcache.cache.miss_log import MissRecord
-    from ejcache.jax_integration.direct.verdicts import VerdictRecord
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.misses.explanation import Explanation
+    from ejcache.misses.log import MissRecord
+    from ejcache.misses.nearest import Known
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import EntryInfo, Store
 
     Url = str | os.PathLike[str]
-    Recorded = TypeVar("Recorded", MissRecord, VerdictRecord)
 
 __all__ = ["clear", "current_settings", "entries", "prune", "stats", "verify", "why"]
 
@@ -97,8 +97,8 @@ def why(
 ) -> list[Explanation]:
     """Why programs were compiled rather than loaded: an explanation for each miss, the latest first.
 
-    `explanation.direct` has what direct mode did with the functions of the program's name. If there is no such miss,
-    the functions that direct mode knows by that name are explained.
+    `explanation.wings["direct"]` has what direct mode did with the functions of the program's name. If there is no such
+    miss, the functions that direct mode knows by that name are explained.
 
     Args:
         what: the name of a function, or a key or its beginning; by default, any. A qualified name, too, such as
@@ -115,28 +115,31 @@ def why(
     Raises:
         UsageError: `last` is less than 1, or `since` is not a duration.
     """
-    from ejcache.cache.explaining.direct_history import DirectLog
-    from ejcache.cache.explanation import explain, explain_direct
-    from ejcache.cache.miss_log import read_misses
-    from ejcache.jax_integration.direct.verdicts import read_verdicts
+    from ejcache.misses.explanation import explain
+    from ejcache.misses.log import read_misses
+    from ejcache.misses.wings import WingLogs
 
     if last < 1:
         raise SettingError("last", last, "a whole number, 1 or more")
     age = _seconds(since, "since")
-    after = None if age is None else time.time() - age
-    explained = []
+    after = 0.0 if age is None else time.time() - age
+    wanted = _same_place(url) if url is not None else None
+
+    def is_within(place: str, moment: float) -> bool:
+        return moment >= after and (wanted is None or _same_place(place) == wanted)
+
+    history = list(read_misses())
+    within = [record for record in history if is_within(record.url, record.time)]
+    logs = WingLogs(what, is_within)
+    names = [None] if what is None else [what, *logs.programs()]
+    records = next(filter(None, ([each for each in within if _is_named(each, name)] for name in names)), [])
     with contextlib.ExitStack() as stack:
-        known: dict[str, Known | Exception | None] = {}
-        history = list(read_misses())
-        direct = DirectLog(_within(read_verdicts(), url, after), what)
-        names = [None] if what is None else [what, *direct.programs()]
-        found = (list(_misses(_within(history, url, after), name, last)) for name in names)
-        for record in next(filter(None, found), []):
-            if record.url not in known:
-                known[record.url] = _known(record.url, stack)
-            explanation = explain(record, known[record.url], history)
-            explained.append(replace(explanation, direct=direct.of_program(record.name, record.url)))
-    return explained or [explain_direct(each) for each in direct.named()[:last]]
+        known = functools.cache(functools.partial(_known, stack=stack))
+        explained = [
+            replace(explain(record, known(record.url), history), wings=logs.of_program(record.name, record.url))
+            for record in records[:last]
+        ]
+    return explained or [explanation for _, explanation in logs.explained()][:last]
 
 
 def prune(
@@ -263,7 +266,7 @@ class _OpenedCache:
 
 def _known(url: str, stack: contextlib.ExitStack) -> Known | Exception | None:
     """The entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
-    from ejcache.cache.explanation import Known
+    from ejcache.misses.nearest import Known
 
     try:
         opened = stack.enter_context(_opened(url))
@@ -315,21 +318,8 @@ def _url(settings: Settings) -> str:
     return settings.cache_dir
 
 
-def _within(records: Iterable[Recorded], url: Url | None, after: float | None) -> Iterator[Recorded]:
-    wanted = _same_place(url) if url is not None else None
-    for record in records:
-        if (after is None or record.time >= after) and (wanted is None or _same_place(record.url) == wanted):
-            yield record
-
-
-def _misses(records: Iterable[MissRecord], what: str | None, last: int) -> Iterator[MissRecord]:
-    for record in records:
-        if what is not None and record.name not in (what, f"jit_{what}") and not record.key.startswith(what):
-            continue
-        yield record
-        last -= 1
-        if not last:
-            return
+def _is_named(record: MissRecord, what: str | None) -> bool:
+    return what is None or record.name in (what, f"jit_{what}") or record.key.startswith(what)
 
 
 def _same_place(url: Url) -> Any:

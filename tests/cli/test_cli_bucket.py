@@ -10,10 +10,10 @@ import zstandard
 from cli_helpers import ejcache, key_text, put
 
 from ejcache.bucket.layout import entry_name
-from ejcache.cache.miss_log import MissRecord, record_miss
 from ejcache.keys.key import parse_key
 from ejcache.maintenance.journals import JournalWriter
 from ejcache.maintenance.stored_policy import POLICY
+from ejcache.misses.log import MissRecord, record_miss
 from ejcache.stores.opening import open_store
 
 URL = "gs://bucket/a"
@@ -95,7 +95,7 @@ def test_ls_and_show(bucket, cache):
 
 def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
     """Several misses of one bucket cost one listing, and a request for each of the newest entries of a function."""
-    monkeypatch.setattr("ejcache.cache.explaining.known._NEWEST", 4)
+    monkeypatch.setattr("ejcache.misses.nearest._NEWEST", 4)
     with open_store(URL) as store:
         for number in range(9):
             put(store, key_text("jit_train", program=str(number)))

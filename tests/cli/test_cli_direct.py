@@ -15,10 +15,10 @@ from helpers import run_program
 
 import ejcache as package
 from ejcache import entry
-from ejcache.cache.miss_log import STORED, MissRecord, record_miss
 from ejcache.jax_integration.direct.records import DIRECT_RECORD_KIND, DirectDocument, encode_document
 from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
 from ejcache.keys.key import direct_record_key
+from ejcache.misses.log import STORED, MissRecord, record_miss
 from ejcache.stores.local.store import LocalStore
 
 RECORD = direct_record_key("train.step", "signature", "environment")
@@ -135,7 +135,7 @@ def test_why_names_the_verdict_beside_the_miss(what):
         "counts": {"missed": 1, "hit": 2},
     }
     (explanation,) = package.why(what)
-    assert [history.words for history in explanation.direct] == [f"missed because {CHANGED}"]
+    assert [history.words for history in explanation.wings["direct"]] == [f"missed because {CHANGED}"]
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_why_without_a_name_is_about_the_last_miss(tmp_path):
     assert ejcache("why", "--last", "2").out.count("in direct mode") == 2
     assert ejcache("why", "--since", "2h").lines[0] == "train.step in direct mode: refused because b."
     assert ejcache("why", "--since", "0s").status == 1
-    assert [each.direct[0].function for each in package.why(last=2)] == ["train.step", "train.init"]
-    assert [each.direct[0].function for each in package.why(url=tmp_path / "a")] == ["train.init"]
+    assert [each.wings["direct"][0].function for each in package.why(last=2)] == ["train.step", "train.init"]
+    assert [each.wings["direct"][0].function for each in package.why(url=tmp_path / "a")] == ["train.init"]
     assert package.why(since=0) == []
     missed("jit_eval", url=str(tmp_path / "b"))
     assert ejcache("why").lines[0].startswith("jit_eval was compiled")
     assert ejcache("why", "--json").json[0]["direct"] == []
-    assert package.why()[0].direct == ()
+    assert package.why()[0].wings["direct"] == ()
 
 
 def test_why_of_an_entry_that_another_host_stored(cache):

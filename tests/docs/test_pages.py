@@ -23,7 +23,7 @@ from ejcache import entry
 from ejcache.autotune.records.packages import GROUP
 from ejcache.stores.local.store import LocalStore
 
-GENERATED = {"api.md", "cli.md", "json.md", "key_pairs.md", "settings.md"}
+GENERATED = {"api.md", "cli.md", "json.md", "settings.md"}
 """Pages that a tool makes. The tests of the tools compare their blocks: signatures, helps and fields."""
 PLACES = ("/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")
 SHOWN = (

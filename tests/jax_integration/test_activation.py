@@ -295,7 +295,7 @@ def test_the_users_cache_directory_is_this_users_alone(run_python, clean_environ
     "maker",
     [
         (
-            "from ejcache.cache.miss_log import MissRecord, record_miss\n"
+            "from ejcache.misses.log import MissRecord, record_miss\n"
             "record_miss(MissRecord(time=0, url='', reason='', outcome='', compile_seconds=0, key='', name=''))"
         ),
         (

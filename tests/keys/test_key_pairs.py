@@ -10,7 +10,7 @@ from helpers import ROOT, run_program
 from key_measuring import measure
 from key_pairs import PAIRS
 
-PAGE = ROOT / "docs" / "key_pairs.md"
+PAGE = ROOT / "tests" / "keys" / "key_pairs.md"
 TOOL = ROOT / "tools" / "key_table.py"
 
 
@@ -64,7 +64,7 @@ def test_no_pair_is_trivial():
 
 
 def test_the_page_has_every_pair(measured):
-    """docs/key_pairs.md has all pairs, and with the JAX and libtpu that it was made with it is what the tool writes."""
+    """key_pairs.md has all pairs, and with the JAX and libtpu that it was made with it is what the tool writes."""
     page = PAGE.read_text()
     missing = [pair.title for pair in PAIRS if f"| {pair.title} |" not in page]
 
@@ -78,4 +78,4 @@ def test_the_page_has_every_pair(measured):
 
 def test_the_tool_says_what_it_does():
     """Its help is text, and costs no measurement."""
-    assert "docs/key_pairs.md" in run_program([sys.executable, TOOL, "--help"]).stdout
+    assert "tests/keys/key_pairs.md" in run_program([sys.executable, TOOL, "--help"]).stdout

@@ -1,6 +1,6 @@
 """Pairs of compilations that are the same, and pairs that are not, with what makes them so.
 
-`tests/keys/test_key_pairs.py` measures them; `tools/key_table.py` writes them down in `docs/key_pairs.md`.
+`tests/keys/test_key_pairs.py` measures them; `tools/key_table.py` writes them down in `tests/keys/key_pairs.md`.
 """
 
 from __future__ import annotations

@@ -18,13 +18,12 @@ from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.util.units import parse_age
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from ejcache.cache.explaining.direct_history import DirectHistory, DirectLog
-    from ejcache.cache.explanation import Explanation, Known
-    from ejcache.cache.miss_log import MissRecord
-    from ejcache.jax_integration.direct.verdicts import VerdictRecord
+    from ejcache.misses.explanation import Explanation, WingNote
+    from ejcache.misses.log import MissRecord
+    from ejcache.misses.nearest import Known
 
 __all__ = ["why"]
 
@@ -63,7 +62,7 @@ def why(
     cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
     entries, the newest 2,000 are compared.
 
-    What direct mode did with the function is said, too: hit, unproven, missed because …, refused because …, when and
+    What direct mode did with the function is shown, too: hit, unproven, missed because …, refused because …, when and
     how often. There KEY may also be a qualified name, such as train.step.
     """
     if last is not None and last < 1:
@@ -113,15 +112,15 @@ class _Caches:
         except (StoreError, UsageError) as exc:
             return exc
 
-    def holds(self, record: MissRecord | VerdictRecord) -> bool:
-        """Whether that happened in the cache that `--dir` names; True without `--dir`."""
-        return self.directory is None or _location(record.url) == _location(self.directory)
+    def hold(self, url: str) -> bool:
+        """Whether that is the cache that `--dir` names; True without `--dir`."""
+        return self.directory is None or _location(url) == _location(self.directory)
 
     def _progress(self, total: int) -> AbstractContextManager[Callable[[], None]]:
         return output.progress("reading", total, quiet=self._quiet)
 
     def _open(self, location: str, url: str | None) -> Known | None:
-        from ejcache.cache.explanation import Known
+        from ejcache.misses.nearest import Known
 
         if location not in self._opened:
             try:
@@ -138,28 +137,31 @@ class _Caches:
 
 def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
-) -> list[tuple[MissRecord, Explanation]]:
-    """The misses and functions that are asked for, explained."""
-    from ejcache.cache.explaining.direct_history import DirectLog
-    from ejcache.cache.miss_log import read_misses
-    from ejcache.jax_integration.direct.verdicts import read_verdicts
+) -> Sequence[tuple[MissRecord | WingNote, Explanation]]:
+    """The misses that are asked for, explained; without one, the entries or functions of that name."""
+    from ejcache.misses.explanation import explain
+    from ejcache.misses.log import read_misses
+    from ejcache.misses.wings import WingLogs
+
+    def is_within(url: str, moment: float) -> bool:
+        return (after is None or moment >= after) and caches.hold(url)
 
     history = list(read_misses())
-    direct = DirectLog((each for each in read_verdicts() if _is_within(each, caches, after)), what)
-    names = [None] if what is None else [what, *direct.programs()]
-    records = _first(_missed(history, name, caches, after) for name in names)
+    within = [record for record in history if is_within(record.url, record.time)]
+    logs = WingLogs(what, is_within)
+    names = [None] if what is None else [what, *logs.programs()]
+    missed = (within if name is None else match(within, name, _identify_miss)[0] for name in names)
+    records = next(filter(None, missed), [])
     if last is not None or after is None:
         records = records[: last or 1]
     if not records and after is None:
-        records = _first(_stored(name, caches) for name in names)
-    if records:
-        return [(record, _explained(record, caches, history, direct)) for record in records]
-    return [_of_direct_mode(each) for each in direct.named()[: None if what is not None else last or 1]]
-
-
-def _first(found: Iterable[list[MissRecord]]) -> list[MissRecord]:
-    """The first of these lists that is not empty."""
-    return next(filter(None, found), [])
+        records = next(filter(None, (_stored(name, caches) for name in names)), [])
+    if not records:
+        return list(logs.explained())[: None if what is not None else last or 1]
+    return [
+        (record, replace(explain(record, caches.of(record), history), wings=logs.of_program(record.name, record.url)))
+        for record in records
+    ]
 
 
 def _location(url: str) -> str:
@@ -172,42 +174,14 @@ def _location(url: str) -> str:
         return url
 
 
-def _missed(history: list[MissRecord], what: str | None, caches: _Caches, after: float | None) -> list[MissRecord]:
-    """The misses that `what` names, the latest first."""
-    records = [record for record in history if _is_within(record, caches, after)]
-    return records if what is None else match(records, what, _identify_miss)[0]
-
-
-def _is_within(record: MissRecord | VerdictRecord, caches: _Caches, after: float | None) -> bool:
-    return caches.holds(record) and (after is None or record.time >= after)
-
-
-def _explained(record: MissRecord, caches: _Caches, history: list[MissRecord], direct: DirectLog) -> Explanation:
-    from ejcache.cache.explanation import explain
-
-    explanation = explain(record, caches.of(record), history)
-    return replace(explanation, direct=direct.of_program(record.name, record.url))
-
-
-def _of_direct_mode(history: DirectHistory) -> tuple[MissRecord, Explanation]:
-    """A function that direct mode knows and that was not missed, in the form of a miss without reason and outcome."""
-    from ejcache.cache.explanation import explain_direct
-    from ejcache.cache.miss_log import MissRecord
-
-    known = MissRecord(
-        time=history.time, url=history.url, reason="", outcome="", compile_seconds=0.0, key="", name=history.function
-    )
-    return known, explain_direct(history)
-
-
 def _identify_miss(record: MissRecord) -> Identifiers:
     return Identifiers(record.key, frozenset({record.name}), identify_key(record.key).digests if record.key else ())
 
 
 def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
-    from ejcache.cache.miss_log import STORED, MissRecord
     from ejcache.keys.key import listed_name
+    from ejcache.misses.log import STORED, MissRecord
 
     known = None
     with contextlib.suppress(NotAStoreError):
@@ -239,12 +213,15 @@ def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
     ]
 
 
-def _fields(record: MissRecord, explanation: Explanation) -> dict[str, Any]:
-    names = ("name", "key", "url", "time", "caller", "reason", "outcome", "compile_seconds")
-    return output.fields_of(record, *names) | explanation.to_dict()
+def _fields(record: MissRecord | WingNote, explanation: Explanation) -> dict[str, Any]:
+    """A function that was not missed has the fields of a miss, too, without a reason and an outcome."""
+    known = {name: getattr(record, name, "") for name in ("key", "url", "time", "caller", "reason", "outcome")}
+    name, seconds = getattr(record, "name", ""), getattr(record, "compile_seconds", 0.0)
+    name = name or getattr(record, "function", "")
+    return {"name": name, **known, "compile_seconds": seconds} | explanation.to_dict()
 
 
-def _lines(record: MissRecord, explanation: Explanation, *, full: bool) -> list[str]:
+def _lines(record: MissRecord | WingNote, explanation: Explanation, *, full: bool) -> list[str]:
     """What is printed of one miss, at most 20 lines unless `full` asks for all."""
     sentence = output.wrapped_lines(f"{explanation.sentence}.")
     rows = _rows(record, explanation, full=full)
@@ -257,11 +234,15 @@ def _lines(record: MissRecord, explanation: Explanation, *, full: bool) -> list[
     return [*lines, *([more] if more else [])]
 
 
-def _rows(record: MissRecord, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
-    from ejcache.cache.counters import Skip
-    from ejcache.cache.miss_log import STORED
-    from ejcache.cache.reasons import why_not_stored
+def _rows(record: MissRecord | WingNote, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
+    from ejcache.misses.log import MissRecord
 
+    now = time.time()
+    notes = [(wing, note) for wing, told in explanation.wings.items() for note in told]
+    if not isinstance(record, MissRecord):
+        # The sentence has the words of the wing.
+        given = [("given", f"{output.ago(note.time, now=now)}; {note.counted} in all") for _, note in notes]
+        return [*given, ("cache", record.url)]
     rows = [("also", difference.sentence) for difference in explanation.differences[1:]]
     rows += [("", line) for difference in explanation.differences for line in difference.more]
     if not full:
@@ -271,34 +252,30 @@ def _rows(record: MissRecord, explanation: Explanation, *, full: bool) -> list[t
         rows.append(("note", explanation.note))
     if record.caller:
         rows.append(("called", record.caller))
-    rows += _direct_rows(record, explanation)
-    if not record.outcome:
-        return [*rows, ("cache", record.url)]
+    rows += [
+        (wing, f"{note.function} {note.words} ({output.ago(note.time, now=now)}; {note.counted} in all)")
+        for wing, note in notes
+    ]
+    return rows + _miss_rows(record, explanation, now)
+
+
+def _miss_rows(record: MissRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
+    from ejcache.cache.counters import Skip
+    from ejcache.misses.log import STORED
+    from ejcache.misses.words import why_not_stored
+
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""
-    then = output.ago(record.time, now=time.time())
-    if record.outcome == Skip.FORBIDDEN:
-        rows.append(("refused", f"{then}, by ejcache.forbid_compile"))
-    else:
-        rows.append(("compiled", f"{then}{took}, {kept}"))
+    then = output.ago(record.time, now=now)
+    refused = record.outcome == Skip.FORBIDDEN
+    rows = [("refused", f"{then}, by ejcache.forbid_compile") if refused else ("compiled", f"{then}{took}, {kept}")]
     rows.append(("cache", record.url))
     if record.key:
         rows.append(("key", record.key))
     nearest = explanation.nearest
     if nearest is not None and nearest.key != record.key:
-        rows.append(("nearest", f"{nearest.key} ({output.ago(nearest.created, now=time.time())})"))
+        rows.append(("nearest", f"{nearest.key} ({output.ago(nearest.created, now=now)})"))
     return rows
-
-
-def _direct_rows(record: MissRecord, explanation: Explanation) -> list[tuple[str, str]]:
-    """What direct mode did; of a function that was not missed, the sentence above says the verdict."""
-    now = time.time()
-    if not record.outcome:
-        return [("given", f"{output.ago(each.time, now=now)}; {each.counted} in all") for each in explanation.direct]
-    return [
-        ("direct", f"{each.function} {each.words} ({output.ago(each.time, now=now)}; {each.counted} in all)")
-        for each in explanation.direct
-    ]
 
 
 def _coloured(line: str) -> str:

@@ -470,6 +470,7 @@ class Compiler:
                 between_hosts=is_worth_requests(compilation),
                 # What was not compiled here was found.
                 left_entry=lambda: compilation.is_stored or not own,
+                in_words=_program_in_words,
             )
         except AlreadyStoredError:
             raise
@@ -634,3 +635,9 @@ def _compilation_of(key: str) -> Compilation | None:
 def _holds_callbacks(program: LoweredProgram) -> bool:
     """Whether the program calls Python functions that this JAX cannot restore with an executable."""
     return bool(program.target.callbacks) and not seam.callbacks_are_cacheable()
+
+
+def _program_in_words(key: str) -> str:
+    from ejcache.misses.log import program_in_words  # only lines about long waits need it
+
+    return program_in_words(key)

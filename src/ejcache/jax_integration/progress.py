@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, TextIO
 
-from ejcache.cache.expected import last_compile_seconds
+from ejcache.misses.log import last_compile_seconds
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:

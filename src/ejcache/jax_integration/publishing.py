@@ -19,15 +19,14 @@ from jaxlib.mlir import ir
 from ejcache import entry
 from ejcache.cache.appended_log import write_later
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.miss_log import STORED, MissRecord, record_miss
-from ejcache.cache.program_log import LARGE_CONSTANT, remember_program
-from ejcache.cache.reasons import why_not_found, why_not_stored
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam import tracebacks as seam_tracebacks
 from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
+from ejcache.misses.log import LARGE_CONSTANT, STORED, MissRecord, record_miss, remember_program
+from ejcache.misses.words import why_not_found, why_not_stored
 from ejcache.settings.floors import Floors
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.pgle import PgleVariants
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.keys.key import CacheKey
+    from ejcache.misses.explanation import Explanation
     from ejcache.settings.resolve import Settings
 
 
@@ -153,7 +153,7 @@ class Publisher:
         record = replace(self._with_notes(compilation, program, record), outcome=Skip.FORBIDDEN.value)
         self._log(cache, settings, record, program)
         try:
-            explanation = cache.explain(record, settings) if explained else None
+            explanation = _explanation(cache, record, settings) if explained else None
         except Exception as exc:
             compilation.report_failure("explain a miss", exc)
             return ""
@@ -197,7 +197,7 @@ class Publisher:
             components=dict(record.components),
             extra=extra,
         )
-        if compilation.publisher == 0 or cache.stays_here(record.compile_seconds, settings):
+        if compilation.publisher == 0 or cache.is_local_only(record.compile_seconds, settings):
             # Each host of the program needs one of its own.
             return cache.write(header, raw, settings, replacing=where in compilation.unloadable)
         if compilation.publisher == 1:
@@ -237,13 +237,19 @@ def _write_log(cache: CachePolicy, settings: Settings, record: MissRecord, progr
         if program is not None and settings.keep_module_text and record.components:
             remember_program(record.components.get("computation", ""), located_text(program))
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
-        explanation = cache.explain(record, settings) if settings.explain_misses else None
+        explanation = _explanation(cache, record, settings) if settings.explain_misses else None
         if explanation is not None:
             log.warning("ejcache: %s (%.2f s; %s)", explanation.sentence, record.compile_seconds, kept)
         else:
             log.debug("ejcache: %s: %.2f s; %s; key %r", record.name, record.compile_seconds, kept, record.key)
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
+
+
+def _explanation(cache: CachePolicy, record: MissRecord, settings: Settings) -> Explanation | None:
+    from ejcache.misses.explanation import explain_in  # only explanations need it
+
+    return explain_in(cache, record, settings)
 
 
 def publisher_order(said: dict[int, Any]) -> dict[str, list[int]]:

@@ -225,7 +225,7 @@ class Preloader:
             size, loaded = compilation.serialized_size, 0.0
         if found is None and (key in run.uses or compilation.unloadable):
             return
-        here_only = compilation.cache.stays_here(compiled, compilation.settings)
+        here_only = compilation.cache.is_local_only(compiled, compilation.settings)
         quick = compiled if here_only or not stored else 0.0
         if found is not None and found.ahead is not None:
             # It was taken because its options and devices are those of the request.

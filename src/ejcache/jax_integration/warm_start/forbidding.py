@@ -12,12 +12,12 @@ import inspect
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ejcache.cache.counters import Skip
-from ejcache.cache.reasons import why_not_stored
 from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.compilations import before_each_compilation
 from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
 from ejcache.jax_integration.warm_start.state import enter, is_forbidden, leave
+from ejcache.misses.words import why_not_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 
 from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Skip
-from ejcache.cache.reasons import why_not_stored
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.lowered import ask_for_keys
 from ejcache.jax_integration.warm_start.shapes import ArrayShape
 from ejcache.jax_integration.warm_start.state import AlreadyStoredError, AskedError, asking, storing_only
+from ejcache.misses.words import why_not_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

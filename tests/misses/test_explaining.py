@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 import ejcache
 from ejcache import entry
-from ejcache.cache.explaining.known import stored_text
-from ejcache.cache.explanation import Known, explain
-from ejcache.cache.miss_log import MissRecord, read_misses, record_miss
 from ejcache.cli.app.commands import build
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key
+from ejcache.misses.explanation import explain
+from ejcache.misses.log import MissRecord, read_misses, record_miss
+from ejcache.misses.nearest import Known, stored_text
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
 
@@ -77,7 +77,7 @@ def test_other_arguments(cache, directory):
     compile_one()
     compile_one(size=8)
 
-    assert sentence(directory) == "jit_train was compiled because the batch size changed: argument x f32[4] -> f32[8]"
+    assert sentence(directory) == "jit_train was compiled because argument x changed: f32[4] -> f32[8]"
 
 
 def test_another_program_text(cache, directory):
@@ -309,7 +309,7 @@ def test_the_flag_logs_the_explanation(cache, caplog):
 
     said = [r.getMessage() for r in caplog.records if r.name == "ejcache"]
     assert any("new here, or was evicted" in line for line in said)
-    assert any("the batch size changed" in line and "stored" in line for line in said)
+    assert any("argument x changed: f32[4] -> f32[8]" in line and "stored" in line for line in said)
 
 
 def test_why_on_the_command_line(cache, directory):
@@ -320,7 +320,7 @@ def test_why_on_the_command_line(cache, directory):
 
     by_name = runner.invoke(build(), ["why", "train", "--dir", directory])
     assert by_name.exit_code == 0
-    assert "the batch size changed" in by_name.output
+    assert "argument x changed: f32[4] -> f32[8]" in by_name.output
     as_json = json.loads(runner.invoke(build(), ["why", "--last", "2", "--json", "--dir", directory]).output)
     assert [r["name"] for r in as_json] == ["jit_train", "jit_train"]
     assert as_json[0]["differences"][0]["component"] == "signature"
@@ -375,7 +375,7 @@ def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_pat
     result = CliRunner().invoke(build(), ["why", "train", "--dir", directory])
 
     assert result.exit_code == 0
-    assert "the batch size changed" in result.output
+    assert "argument x changed: f32[4] -> f32[8]" in result.output
 
 
 def test_the_log_survives_damage_and_stays_small(tmp_path):
@@ -505,7 +505,7 @@ def test_likeness_comes_before_age(cache, directory):
     compile_one(cosine)
     compile_one(size=8)
 
-    assert sentence(directory).endswith("the batch size changed: argument x f32[4] -> f32[8]")
+    assert sentence(directory).endswith("argument x changed: f32[4] -> f32[8]")
 
 
 def test_sizes_that_were_seen_are_in_the_advice(cache, directory):
@@ -513,7 +513,10 @@ def test_sizes_that_were_seen_are_in_the_advice(cache, directory):
     for size in (31, 48, 64, 40):
         compile_one(size=size)
     with ejcache.open_store(directory, read_only=True) as store:
-        assert "pad it to one size: 31…64 were seen (4 sizes)" in explain(last_miss(), Known(store)).advice
+        assert (
+            "pad it to one shape: 4 were seen (f32[31], f32[40], f32[48], f32[64])"
+            in explain(last_miss(), Known(store)).advice
+        )
 
 
 def test_versions_are_named_from_what_to_what():
@@ -599,12 +602,12 @@ def test_without_the_cache_a_miss_is_compared_with_what_this_host_compiled(cache
 
     gone = ejcache.why()[0]
     assert gone.sentence == there.sentence
-    assert "its cache cannot be asked" in gone.note
+    assert "its cache cannot be read" in gone.note
     assert "there is no cache at" in gone.note
     said = CliRunner().invoke(build(), ["why", "train"])
     assert said.exit_code == 0
     assert said.output.startswith(there.sentence)
-    assert "its cache cannot be asked" in said.output
+    assert "its cache cannot be read" in said.output
 
 
 def test_since_full_and_the_number_of_lines(cache, directory):
@@ -659,4 +662,4 @@ def test_damaged_programs_in_the_log(cache, directory):
     ejcache.disable()
     Path(directory).rename(f"{directory}-gone")
 
-    assert ejcache.why()[0].sentence.endswith("the batch size changed: argument x f32[4] -> f32[8]")
+    assert ejcache.why()[0].sentence.endswith("argument x changed: f32[4] -> f32[8]")

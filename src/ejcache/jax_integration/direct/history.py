@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Verdict
+from ejcache.jax_integration.direct.verdicts import read_verdicts
 from ejcache.keys.key import listed_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["DirectHistory", "DirectLog", "GivenVerdict"]
+    from ejcache.jax_integration.direct.verdicts import VerdictRecord
+
+__all__ = ["DirectHistory", "DirectLog", "direct_log"]
 
 _BECAUSE: Final = frozenset({"missed", "refused", "plain"})
 """Verdicts whose sentence is the reason; that of another verdict says what happened."""
-
-
-class GivenVerdict(Protocol):
-    """One call, as the log of direct mode has it."""
-
-    @property
-    def function(self) -> str:
-        """Module and qualified name."""
-
-    @property
-    def verdict(self) -> str:
-        """What direct mode did: `hit`, `refused` and so on."""
-
-    @property
-    def sentence(self) -> str:
-        """Why, for a person."""
-
-    @property
-    def url(self) -> str:
-        """The cache."""
-
-    @property
-    def time(self) -> float:
-        """Seconds since the epoch."""
 
 
 class DirectHistory(NamedTuple):
@@ -62,6 +41,11 @@ class DirectHistory(NamedTuple):
     counts: Mapping[str, int]
 
     @property
+    def title(self) -> str:
+        """The sentence about a function that was not missed."""
+        return f"{self.function} in direct mode: {self.words}"
+
+    @property
     def words(self) -> str:
         """`refused because step → cfg.log is an _io.TextIOWrapper`: the last verdict with its reason."""
         if not self.sentence:
@@ -78,6 +62,11 @@ class DirectHistory(NamedTuple):
         return {**self._asdict(), "counts": dict(self.counts)}
 
 
+def direct_log(what: str | None, is_within: Callable[[str, float], bool]) -> DirectLog:
+    """What `ejcache why` asks of direct mode; see `ejcache.misses.wings`."""
+    return DirectLog((each for each in read_verdicts() if is_within(each.url, each.time)), what)
+
+
 class DirectLog:
     """The verdicts that this host remembers, and which of them a person asks for.
 
@@ -87,7 +76,7 @@ class DirectLog:
             all functions. A key, or what else names no function here, leaves the choice to `of_program`.
     """
 
-    def __init__(self, verdicts: Iterable[GivenVerdict], what: str | None = None) -> None:
+    def __init__(self, verdicts: Iterable[VerdictRecord], what: str | None = None) -> None:
         every = list(verdicts)
         self._named = [verdict for verdict in every if what is None or _is_named(verdict.function, what)]
         self._pool = self._named or every
@@ -114,8 +103,8 @@ def _program(function: str) -> str:
     return listed_name(function.rpartition(".")[2])
 
 
-def _histories(verdicts: Iterable[GivenVerdict]) -> list[DirectHistory]:
-    last: dict[tuple[str, str], GivenVerdict] = {}
+def _histories(verdicts: Iterable[VerdictRecord]) -> list[DirectHistory]:
+    last: dict[tuple[str, str], VerdictRecord] = {}
     counts: dict[tuple[str, str], Counter[str]] = {}
     for verdict in verdicts:
         place = verdict.function, verdict.url

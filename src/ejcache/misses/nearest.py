@@ -1,4 +1,4 @@
-"""The entries of a store that a miss is compared with, and the texts of their programs."""
+"""The compilation that a miss is compared with: of all that are known, the one that is most similar."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.errors import EntryError
+from ejcache.errors import EntryError, StoreError
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import is_side_key, listed_name, module_text_key, parse_key
 from ejcache.maintenance.tables import TemporaryTables, key_of_row, row_key
+from ejcache.misses.log import recall_programs
+from ejcache.misses.text import read_text, shared
 from ejcache.stores.base import EntryInfo
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from ejcache.misses.text import ProgramText
     from ejcache.stores.base import Store
 
-__all__ = ["Known", "identity_of", "stored_text"]
+__all__ = ["Known", "Texts", "identity_of", "nearest", "stored_text"]
 
 _HEADER_BYTES: Final = 64 * 1024
+_COMPARED: Final = 12
+"""Compilations whose texts are compared; each text of a bucket costs a request."""
 _NEWEST: Final = 2000
 """Entries of one function that are read; from a bucket, reading more would take minutes."""
 
@@ -124,3 +129,71 @@ def stored_text(store: Store, digest: str) -> str | None:
         return raw.decode() if hashlib.sha256(raw).hexdigest() == digest else None
     except (EntryError, UnicodeDecodeError):
         return None
+
+
+class Texts:
+    """The texts of programs: with source lines if this host has compiled them, or else as a cache keeps them.
+
+    Args:
+        store: the cache of the miss, if it can be read.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._local: dict[str, str] = {}
+        self._read: dict[str, ProgramText | None] = {}
+
+    def recall(self, identities: Sequence[Identity]) -> None:
+        """Read the texts that this host has of these programs, all at once."""
+        wanted = {identity.components.get("computation", "") for identity in identities} - self._local.keys()
+        self._local |= recall_programs(wanted)
+
+    def raw(self, identity: Identity) -> str | None:
+        """The text of a program, or None if it is not known."""
+        text = self._local.get(identity.components.get("computation", ""))
+        if text is None and self._store is not None and identity.module:
+            try:
+                return stored_text(self._store, identity.module)
+            except StoreError:
+                return None
+        return text
+
+    def of(self, identity: Identity) -> ProgramText | None:
+        """The text of a program, read, or None if it is not known."""
+        if identity.key not in self._read:
+            text = self.raw(identity)
+            self._read[identity.key] = read_text(text) if text is not None else None
+        return self._read[identity.key]
+
+    def both(self, before: Identity, after: Identity) -> tuple[ProgramText, ProgramText] | None:
+        """Two texts that can be compared, or None if one of them is not known."""
+        old, new = self.of(before), self.of(after)
+        if old is None or new is None:
+            return None
+        if old.is_named != new.is_named:  # a cache keeps texts without the names of arguments
+            old, new = (read_text(self.raw(identity) or "", named=False) for identity in (before, after))
+        return old, new
+
+
+def nearest(after: Identity, candidates: Sequence[Identity], texts: Texts) -> list[Identity]:
+    """The candidates that differ least, at most a dozen, the most similar first.
+
+    All are ranked by what their headers say, and the first ones by their texts.
+    """
+
+    def distance(candidate: Identity, text: ProgramText | None = None) -> tuple[float, float]:
+        ours, theirs = after.components, candidate.components
+        names = (ours.keys() | theirs.keys()) - {"computation", "compile_options"}
+        apart = sum(1.0 for name in names if ours.get(name) != theirs.get(name))
+        apart += 2.0 * (1.0 - shared(candidate.signature.split(", "), after.signature.split(", ")))
+        if ours.get("computation") != theirs.get("computation"):
+            apart += 4.0 * (1.0 - (text.likeness(compiled) if text is not None and compiled is not None else 0.5))
+        return apart, -candidate.created
+
+    compiled: ProgramText | None = None
+    first = sorted(candidates, key=distance)[:_COMPARED]
+    texts.recall([after, *first])
+    if len(first) > 1:
+        compiled = texts.of(after)
+        first.sort(key=lambda candidate: distance(candidate, texts.of(candidate)))
+    return first

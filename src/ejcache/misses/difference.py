@@ -1,0 +1,291 @@
+"""What changed from one program to another: arguments, constants, and the lines that do something else.
+
+The texts of the two programs are compared line by line. What is shown of a change is what the texts say, and the source
+line that it comes from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ejcache.keys.difference import ARROW, Difference
+from ejcache.misses.text import ELIDED, NOWHERE
+from ejcache.util.units import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ejcache.misses.text import Argument, Line, Place, ProgramText, SourceFiles
+
+__all__ = ["program_differences", "reordered"]
+
+_ALIGNED: Final = 3000
+"""Lines that are aligned with one another; of more, the first ones after those that are equal."""
+_QUIET: Final = frozenset({"broadcast_in_dim", "reshape", "convert", "bitcast_convert", "return", "cond", "do"})
+"""Operations that say little about what the author wrote."""
+_MEANING: Final = {
+    "optimization_barrier": "rematerialisation: jax.checkpoint",
+    "while": "a loop: scan, fori_loop, while_loop",
+    "case": "a branch: cond, switch",
+    "callback": "a callback into Python: jax.debug.print, pure_callback",
+    "rng_bit_generator": "random numbers: jax_default_prng_impl, jax.random.key(impl=…)",
+}
+"""Operations of which the author wrote something else, and what; they are named first."""
+_SHOWN: Final = 5
+_IN_CHANGE: Final = 2
+_LONGEST: Final = 100
+"""Characters of a source line."""
+_PART: Final = re.compile(r", (?![^\[(]*[\])])| (?=\w+ = )")
+_TYPE: Final = re.compile(r"\w+\[[^\]]*\]")
+
+
+def program_differences(
+    before: ProgramText, after: ProgramText, *, sources: SourceFiles, seen: Iterable[ProgramText] = ()
+) -> list[Difference]:
+    """What changed, the most telling change first; empty if the texts do the same.
+
+    Args:
+        before: the nearest program.
+        after: the compiled one.
+        sources: the user's files.
+        seen: other programs of this function, for advice about shapes that vary.
+    """
+    found = []
+    if before.meshes != after.meshes:
+        advice = "keep one mesh, and one set of names for its axes"
+        sentence = f"the mesh changed: {before.meshes or 'none'} {ARROW} {after.meshes or 'none'}"
+        found.append(Difference("computation", sentence, advice))
+    signature = _argument_differences(before, after, seen)
+    signature += _result_differences(before, after)
+    found += signature
+    retyped = any(each.component == "signature" for each in signature)
+    old, new = _middle(before.lines, after.lines)
+    if [line.name for line in old] == [line.name for line in new]:
+        pairs = list(zip(old, new, strict=True))
+        found += _constant_differences(pairs, sources)
+        found += _line_differences(pairs, sources, typed=not retyped)
+        found = found or _rewired(pairs, sources)
+    else:
+        found += _rewritten(old, new, sources)
+    if not found and before.module != after.module:
+        found.append(Difference("computation", f"the module changed: {before.module} {ARROW} {after.module}"))
+    return found
+
+
+def reordered(before: ProgramText, after: ProgramText) -> Place | None:
+    """Where two programs first differ, if they have the same operations, from the same lines, in another order."""
+    if before._replace(lines=()) != after._replace(lines=()):
+        return None
+    counts = [
+        Counter((line.place, line.constants, *sorted(line.text.split())) for line in program.lines)
+        for program in (before, after)
+    ]
+    if counts[0] != counts[1]:
+        return None
+    pairs = zip(before.lines, after.lines, strict=True)
+    return next((new.place for old, new in pairs if old != new and new.place.line), None)
+
+
+# -- arguments and results ---------------------------------------------------------------------------------------------
+
+
+def _argument_differences(before: ProgramText, after: ProgramText, seen: Iterable[ProgramText]) -> list[Difference]:
+    old, new = ({each.name: each for each in program.arguments} for program in (before, after))
+    found = []
+    for verb, names, of in (("added", new.keys() - old.keys(), new), ("removed", old.keys() - new.keys(), old)):
+        if names:
+            shown = [f"{each.name} {each.type}" for each in of.values() if each.name in names]
+            number = f"{plural(len(shown), 'argument')} {'was' if len(shown) == 1 else 'were'}"
+            words = f"{number} {verb}: {', '.join(shown[:3])}"
+            found.append(Difference("signature", words + ", \N{HORIZONTAL ELLIPSIS}" * (len(shown) > 3)))
+    pairs = [(old[name], new[name]) for name in new if name in old]
+    changed = [pair for pair in pairs if pair[0].type != pair[1].type]
+    if changed:
+        # An array that is an argument by itself says more than one of many parameters.
+        changed.sort(key=lambda pair: len(pair[1].name))
+        more = tuple(f"{a.name} {a.type} {ARROW} {b.type}" for a, b in changed[:6]) if len(changed) > 1 else ()
+        a, b = changed[0]
+        words = f"argument {b.name} changed: {a.type} {ARROW} {b.type}{_and_more(changed)}"
+        found.append(Difference("signature", words, _padding(a, b, seen), more))
+    return found + _attribute_differences(pairs, "argument")
+
+
+def _result_differences(before: ProgramText, after: ProgramText) -> list[Difference]:
+    old, new = before.results, after.results
+    if len(old) != len(new):
+        more = tuple(f"{each.name} {each.type}" for each in new[:6])
+        return [Difference("signature", f"the function returns {len(new)} arrays, not {len(old)}", more=more)]
+    pairs = list(zip(old, new, strict=True))
+    changed = [pair for pair in pairs if pair[0].type != pair[1].type]
+    if changed and [each.type for each in before.arguments] == [each.type for each in after.arguments]:
+        a, b = changed[0]
+        words = f"{b.name} changed: {a.type} {ARROW} {b.type}{_and_more(changed)}"
+        advice = "a Python scalar takes the dtype of the array beside it, an array scalar has its own (weak types)"
+        return [Difference("signature", words, advice if _shape(a) == _shape(b) else "")]
+    return _attribute_differences(pairs, "")
+
+
+def _attribute_differences(pairs: Sequence[tuple[Argument, Argument]], what: str) -> list[Difference]:
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for old, new in pairs:
+        for key in sorted(old.attributes.keys() | new.attributes.keys()):
+            a, b = (each.attributes.get(key, "none").strip('"') for each in (old, new))
+            if a != b:
+                groups.setdefault((key, a, b), []).append(f"{what} {new.name}".strip())
+    advice = {"donation": "donate the same arguments everywhere (donate_argnums)"}
+    return [
+        Difference(
+            "computation", f"the {key} of {names[0]}{_and_more(names)} changed: {a} {ARROW} {b}", advice.get(key, "")
+        )
+        for (key, a, b), names in groups.items()
+    ]
+
+
+def _padding(old: Argument, new: Argument, seen: Iterable[ProgramText]) -> str:
+    """Advice if the shape changed, with the shapes that were seen of this argument."""
+    if _shape(old) == _shape(new):
+        return ""
+    shapes = {each.type for each in (old, new)}
+    shapes |= {each.type for program in seen for each in program.arguments if each.name == new.name}
+    shown = ", ".join(sorted(shapes, key=lambda shape: (len(shape), shape))[:_SHOWN])
+    return f"pad it to one shape: {len(shapes)} were seen ({shown})"
+
+
+def _shape(argument: Argument) -> str:
+    return argument.type.partition("[")[2]
+
+
+def _and_more(items: Sequence[object]) -> str:
+    return f" and {len(items) - 1} more" if len(items) > 1 else ""
+
+
+# -- the same operations -----------------------------------------------------------------------------------------------
+
+
+def _constant_differences(pairs: Iterable[tuple[Line, Line]], sources: SourceFiles) -> list[Difference]:
+    """Constants of lines that do what they did; first those to which the author has given a name."""
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for old, new in pairs:
+        for was, now in zip(old.constants, new.constants, strict=False):
+            if was != now:
+                groups.setdefault((was, now), []).append(new)
+    ranked = []
+    for (was, now), lines in groups.items():
+        place = next((line.place for line in lines if line.place.line), NOWHERE)
+        unnamed = "", place
+        name, given = next((each for line in lines if (each := sources.assigned(now, line.place))[0]), unnamed)
+        where, more = _place(given, sources)
+        where = f"{_times(lines)}{where and ', '}{where}"
+        if was.startswith(ELIDED):
+            sentence = f"the contents of a captured array changed{where}"
+            advice = "an array that the function captures is compiled into the program: pass it as an argument"
+        else:
+            sentence = f"{name or 'a constant'} changed: {was} {ARROW} {now}{where}"
+            advice = f"a Python value is compiled into the program: pass {name or 'it'} as an argument"
+        ranked.append((not name, not place.line, Difference("computation", sentence, advice, more)))
+    return [difference for *_, difference in sorted(ranked, key=lambda each: each[:2])]
+
+
+def _line_differences(pairs: Sequence[tuple[Line, Line]], sources: SourceFiles, *, typed: bool) -> list[Difference]:
+    """Precision, dimensions and the like of lines that do what they did, or else, if `typed`, the first other shape."""
+    groups: dict[tuple[str, str, str], list[Line]] = {}
+    for old, new in pairs:
+        if old.text != new.text and new.name != "return":
+            was, now = _apart(_PART.split(old.text), _PART.split(new.text))
+            groups.setdefault((new.name, was, now), []).append(new)
+    if typed and not groups:
+        retyped = ((new, _apart(_TYPE.findall(old.type), _TYPE.findall(new.type))) for old, new in pairs)
+        first = next(((line, apart) for line, apart in retyped if any(apart)), None)
+        groups = {(first[0].name, *first[1]): [first[0]]} if first is not None else {}
+    found = []
+    for (name, was, now), lines in groups.items():
+        where, more = _place(next((line.place for line in lines if line.place.line), NOWHERE), sources)
+        key = was.partition(" = ")[0] + " = "
+        sentence = f"{name} changed: {was or 'nothing'} {ARROW} {now.removeprefix(key) or 'nothing'}{_times(lines)}"
+        advice = "jax_default_matmul_precision and precision=… decide it" if "precision" in key else ""
+        found.append(Difference("computation", f"{sentence}{where and ', '}{where}", advice, more))
+    return found
+
+
+def _rewired(pairs: Iterable[tuple[Line, Line]], sources: SourceFiles) -> list[Difference]:
+    """The first line that does what it did with other values."""
+    for old, new in pairs:
+        if old.values != new.values and new.place.line:
+            where, more = _place(new.place, sources)
+            sentence = f"the computation changed at {where} in {new.place.function}: {new.name} uses other values"
+            return [Difference("computation", sentence, "", more)]
+    return []
+
+
+def _apart(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
+    """The first words of two lists that differ, side by side."""
+    pairs = [(a, b) for a, b in itertools.zip_longest(old, new, fillvalue="") if a != b][:_IN_CHANGE]
+    return ", ".join(a for a, _ in pairs), ", ".join(b for _, b in pairs)
+
+
+def _times(lines: Sequence[Line]) -> str:
+    return f" ({len(lines)} places)" if len(lines) > 1 else ""
+
+
+def _place(place: Place, sources: SourceFiles) -> tuple[str, tuple[str, ...]]:
+    """`train.py:12`, or nothing if it is not known, and the source line, for the lines below the sentence."""
+    source = sources.line(place)
+    return str(place), (f"{place}: {source[:_LONGEST]}",) if source else ()
+
+
+# -- other operations --------------------------------------------------------------------------------------------------
+
+
+def _middle(old: Sequence[Line], new: Sequence[Line]) -> tuple[Sequence[Line], Sequence[Line]]:
+    """Both programs without the lines with which they begin and end alike, and no more than can be aligned."""
+    least = min(len(old), len(new))
+    start = next((i for i in range(least) if old[i] != new[i]), least)
+    end = next((i for i in range(least - start) if old[-1 - i] != new[-1 - i]), least - start)
+    return old[start : len(old) - end][:_ALIGNED], new[start : len(new) - end][:_ALIGNED]
+
+
+def _rewritten(old: Sequence[Line], new: Sequence[Line], sources: SourceFiles) -> list[Difference]:
+    """What other operations there are, and the line of the program that most of them come from."""
+    matcher = difflib.SequenceMatcher(None, [line.name for line in old], [line.name for line in new], autojunk=False)
+    changed = [codes for tag, *codes in matcher.get_opcodes() if tag != "equal"]
+    gone = [line for start, end, _, _ in changed for line in old[start:end]]
+    come = [line for _, _, start, end in changed for line in new[start:end]]
+    place = _main_place(come) or _main_place(gone) or NOWHERE
+    where, more = _place(place, sources)
+    added, removed = Counter(line.name for line in come), Counter(line.name for line in gone)
+    signs = (("+", added - removed), ("-", removed - added))
+    changes = [f"{sign} {_listed(names)}" for sign, names in signs if names]
+    words = "the computation changed" + f" at {where}" * bool(where)
+    words += f" in {place.function}" if place.function not in {"", "<module>"} else ""
+    found = [Difference("computation", ": ".join(filter(None, (words, "; ".join(changes)))), "", more)]
+    if len(gone) + len(come) <= max(4, len(new) // 20):
+        blocks = [(old[a : a + size], new[b : b + size]) for a, b, size in matcher.get_matching_blocks()]
+        kept = [pair for block in blocks for pair in zip(*block, strict=True)]
+        found += [each for each in _constant_differences(kept, sources) if each.more]
+    return found
+
+
+def _listed(names: Counter[str]) -> str:
+    """`while (a loop: …), 2 dot_general, tanh`: those that mean most first."""
+    telling = names if set(names) <= _QUIET else Counter({name: n for name, n in names.items() if name not in _QUIET})
+    ranked = sorted(telling.items(), key=lambda each: (_meaning(each[0]) == "", -each[1]))
+    shown = [f"{n} {name}" if n > 1 else name for name, n in ranked]
+    meant = [words for name, _ in ranked if (words := _meaning(name))]
+    if meant:
+        shown[0] += f" ({meant[0]})"
+    return ", ".join(shown[:_SHOWN]) + ", \N{HORIZONTAL ELLIPSIS}" * (len(shown) > _SHOWN)
+
+
+def _meaning(name: str) -> str:
+    return next((words for part, words in _MEANING.items() if part in name), "")
+
+
+def _main_place(lines: Sequence[Line]) -> Place | None:
+    """The line of the program that most of these operations come from."""
+    telling = [line for line in lines if line.name not in _QUIET and line.place.line]
+    places = Counter(line.place for line in telling or lines if line.place.line)
+    return places.most_common(1)[0][0] if places else None

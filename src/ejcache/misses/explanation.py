@@ -1,0 +1,260 @@
+"""Why a program was compiled rather than loaded: what changed since the most similar compilation.
+
+Three things are compared, in this order: the components of the key, the texts of the two programs, and the source lines
+that these name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ejcache.cache.counters import Miss, Skip
+from ejcache.errors import StoreError
+from ejcache.keys.difference import ARROW, Difference, Identity, environment_differences
+from ejcache.misses.difference import program_differences, reordered
+from ejcache.misses.log import STORED, read_misses
+from ejcache.misses.nearest import Known, Texts, nearest
+from ejcache.misses.text import SourceFiles, spelled
+from ejcache.misses.words import why_not_found, why_not_stored
+from ejcache.util.units import format_age
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.misses.log import MissRecord
+    from ejcache.settings.resolve import Settings
+
+__all__ = ["Explanation", "WingNote", "explain", "explain_in"]
+
+_DIFF_LINES: Final = 200
+_RENAMED: Final = 20
+"""Programs of other names that are compared, if none of this name is known."""
+_IN_SENTENCE: Final = 3
+_UNKNOWN: Final = Difference("computation", "the function's code or a constant in it changed; its text is not known")
+
+
+class WingNote(Protocol):
+    """What a wing did with one function in one cache."""
+
+    @property
+    def function(self) -> str:
+        """Module and qualified name."""
+
+    @property
+    def title(self) -> str:
+        """The sentence that stands first if the function was not missed, without a full stop."""
+
+    @property
+    def words(self) -> str:
+        """What happened last, and why."""
+
+    @property
+    def counted(self) -> str:
+        """How often each of the things that can happen has happened."""
+
+    @property
+    def url(self) -> str:
+        """The cache."""
+
+    @property
+    def time(self) -> float:
+        """When, in seconds since the epoch."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable snake_case fields, for machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why one program was compiled.
+
+    Attributes:
+        sentence: the reason, for a person.
+        nearest: if no entry was found, the compilation of the same function that is most similar.
+        differences: what changed since then, the most important first.
+        diff: a unified diff of the texts of the two modules, if both are known and differ.
+        advice: what to do so that this costs no compilation again.
+        note: what could not be read, and why; empty if everything was.
+        wings: what each wing, such as direct mode, did with the functions of this program's name.
+    """
+
+    sentence: str
+    nearest: Identity | None = None
+    differences: tuple[Difference, ...] = ()
+    diff: str = ""
+    advice: tuple[str, ...] = ()
+    note: str = ""
+    wings: Mapping[str, tuple[WingNote, ...]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable snake_case fields, for machines; those of a wing under its name."""
+        return {
+            "sentence": self.sentence,
+            "nearest_key": self.nearest.key if self.nearest else None,
+            "differences": [
+                {"component": d.component, "sentence": d.sentence, "advice": d.advice} for d in self.differences
+            ],
+            "advice": list(self.advice),
+            "note": self.note,
+            "diff": self.diff,
+            **{name: [note.to_dict() for note in notes] for name, notes in self.wings.items()},
+        }
+
+
+def explain_in(cache: CachePolicy, record: MissRecord, settings: Settings) -> Explanation | None:
+    """Why the program of `record` was not loaded from `cache`, or None if its store cannot be opened."""
+    store = cache.opened(settings)
+    return explain(record, Known(store), read_misses()) if store is not None else None
+
+
+def explain(record: MissRecord, known: Known | Exception | None, history: Iterable[MissRecord] = ()) -> Explanation:
+    """Why the program of `record` was not loaded from its cache.
+
+    Args:
+        record: the miss.
+        known: the entries of its cache; None if it has none; or the error for which it cannot be read.
+        history: the misses that this host remembers, the latest first. Earlier ones are compared, too.
+    """
+    if not record.reason:
+        return Explanation(f"{record.name} was not looked up: {why_not_stored(record.outcome)}")
+    was = "would be" if record.outcome == Skip.FORBIDDEN else "was"
+    if record.reason != Miss.ABSENT:
+        return Explanation(f"{record.name} {was} compiled: {why_not_found(record.reason)}")
+    # What was refused was not compiled, so that nothing is compared with it.
+    compiled = (each for each in history if each.outcome != Skip.FORBIDDEN)
+    earlier = [each for each in compiled if each.time < record.time and each.components]
+    found = _repeated(record, earlier) or _compared(record, known, earlier)
+    return replace(found, sentence=f"{record.name} {was} compiled{found.sentence}")
+
+
+def _repeated(record: MissRecord, earlier: Sequence[MissRecord]) -> Explanation | None:
+    """If this host has compiled the very same program before: why it was compiled again, without the first words."""
+    if record.outcome == Skip.DUPLICATE:
+        return Explanation(" because another process compiled it at the same time, and stored it first")
+    began = record.time - record.compile_seconds
+    same = [each for each in earlier if each.key == record.key and each.time < began]
+    here = [each for each in same if each.url == record.url]
+    if not same:
+        return None
+    before = (here or same)[0]
+    ago = format_age(max(0, round(record.time - before.time)))
+    if not here:
+        return Explanation(
+            f" because this is another cache: {ago} before, it was compiled for {before.url}",
+            before.identity,
+            advice=("use one cache for all programs; ejcache push and ejcache pull copy entries",),
+        )
+    if before.outcome == STORED:
+        return Explanation(
+            f" because its entry is gone: it was stored {ago} before, and evicted or removed since",
+            before.identity,
+            advice=("ejcache stats shows the size limit (max_size); ejcache pin keeps an entry",),
+        )
+    advice = {
+        Skip.QUICK: "set min_compile_seconds=0 (JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0) to store it",
+        Skip.SMALL: "set min_entry_size=0 to store it",
+        Skip.READ_ONLY: "unset EJCACHE_READ_ONLY to store it",
+        Skip.LARGE: "raise max_size to store it",
+    }
+    return Explanation(
+        f" because it was not stored when it was compiled {ago} before: {why_not_stored(before.outcome)}",
+        before.identity,
+        advice=tuple(filter(None, [advice.get(Skip(before.outcome)) if before.outcome in set(Skip) else None])),
+    )
+
+
+def _compared(record: MissRecord, known: Known | Exception | None, earlier: Sequence[MissRecord]) -> Explanation:
+    """What changed since the nearest compilation, without the first words."""
+    note, stored = "", []
+    try:
+        if isinstance(known, Known):
+            stored = [each for each in known.named(record.name) if each.created < record.time]
+    except StoreError as exc:
+        known = exc
+    if isinstance(known, Exception):
+        note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
+        known = None
+    after = record.identity
+    here = [each for each in earlier if each.url == record.url]
+    same = [each.identity for each in here if each.name == record.name]
+    candidates = {each.key: each for each in (*same, *stored) if each.components and each.key != record.key}
+    texts = Texts(known.store if known is not None else None)
+    sources = SourceFiles(until=record.time)
+    ranked = nearest(after, list(candidates.values()), texts)
+    if not ranked:
+        return replace(_of_another_name(record, here, texts, sources), note=note)
+    before = ranked[0]
+    found = environment_differences(before, after)
+    if before.components.get("computation") != after.components.get("computation"):
+        found += _differences(before, after, ranked, texts, sources)
+    found = found or [_UNKNOWN]
+    shown = "; ".join(each.sentence for each in found[:_IN_SENTENCE])
+    if len(found) > _IN_SENTENCE:
+        shown += f"; and {len(found) - _IN_SENTENCE} more"
+    advice = tuple(dict.fromkeys(each.advice for each in found if each.advice))
+    return Explanation(f" because {shown}", before, tuple(found), _diff(before, after, texts), advice, note)
+
+
+def _differences(
+    before: Identity, after: Identity, ranked: Sequence[Identity], texts: Texts, sources: SourceFiles
+) -> list[Difference]:
+    both = texts.both(before, after)
+    if both is None:
+        if before.signature == after.signature:
+            return [_UNKNOWN]
+        words = f"the arguments and results changed from {spelled(before.signature)} to {spelled(after.signature)}"
+        return [Difference("signature", words if len(words) < 2 * _DIFF_LINES else "the arguments or results changed")]
+    old, new = both
+    place = reordered(old, new)
+    files = {line.place.file for line in new.lines if line.place.line}
+    if place is not None and sources.are_older(files, before.created):
+        words = (
+            "the order of a set or dict changed, most likely: the same source gave the same operations in another "
+            f"order, first at {place} in {place.function}"
+        )
+        advice = "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set"
+        return [Difference("computation", words, advice)]
+    seen = [text for each in ranked if (text := texts.of(each)) is not None]
+    found = program_differences(old, new, sources=sources, seen=seen)
+    return found or [Difference("computation", "the order of the operations, or which values they use, changed")]
+
+
+def _of_another_name(record: MissRecord, here: Sequence[MissRecord], texts: Texts, sources: SourceFiles) -> Explanation:
+    """Of a function whose name is new in this cache: its earlier name, if its file no longer has that one."""
+    after = record.identity
+    others = {each.name: each.identity for each in reversed(here) if each.signature == record.signature}
+    last = sorted(others.values(), key=lambda each: -each.created)[:_RENAMED]
+    texts.recall([after, *last])
+    new = texts.of(after)
+    files = {line.place.file for line in new.lines if line.place.line} if new is not None else set()
+    for each in last:
+        old = texts.of(each)
+        if new is None or old is None or len(new.lines) < 2 or old.likeness(new) < 1.0:
+            continue
+        was, now = (name.removeprefix("jit_") for name in (each.name, record.name))
+        if all(sources.lack(file, was) for file in files):
+            words = f"the function was renamed: {was} {ARROW} {now}"
+            advice = "a function's name is part of its executable: keep it"
+            return Explanation(f" because {words}", each, (Difference("name", words, advice),), advice=(advice,))
+    where = "no entry is stored under its key, nor another entry of a function of this name"
+    return Explanation(f": {where}: it is new here, or was evicted")
+
+
+def _diff(before: Identity, after: Identity, texts: Texts) -> str:
+    both = [texts.raw(identity) for identity in (before, after)]
+    if None in both:
+        return ""
+    old, new = (_without_locations(str(text)) for text in both)
+    lines = list(difflib.unified_diff(old, new, before.key, after.key, lineterm="", n=1))
+    if len(lines) > _DIFF_LINES:
+        lines = [*lines[:_DIFF_LINES], f"\N{HORIZONTAL ELLIPSIS} {len(lines) - _DIFF_LINES} more lines"]
+    return "\n".join(lines)
+
+
+def _without_locations(text: str) -> list[str]:
+    lines = (line for line in text.splitlines() if not line.startswith(("#loc", "// ")))
+    return [re.sub(r' loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)', "", line) for line in lines]

@@ -1,0 +1,346 @@
+"""The text of a program in a form in which two of them can be compared, and the source lines that it names.
+
+The text is the module as MLIR prints it, with debug locations if this host has compiled it. Each operation becomes a
+`Line`: values have no names, an argument has the one that JAX gives it, and a constant stands where it is used, because
+its own location is the call of the jitted function. A line of another form than expected is an operation without a
+place; nothing here raises on any text.
+
+    location := '"' file '":' line ':' column …          a place in a source file
+              | '"' name '"(' location ')'                a function, or a scope such as `jit(train)/mul`, and its place
+              | 'callsite(' location ' at ' location ')'  a place, and the place that called it
+              | '"' name '"' | 'unknown'
+
+A module's text names each location once (`#loc7 = loc(…)`), and operations refer to these names.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ejcache._tuples import NamedTuple
+from ejcache.misses.log import LARGE_CONSTANT
+from ejcache.util.safe_files import read_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "ELIDED",
+    "NOWHERE",
+    "Argument",
+    "Line",
+    "Place",
+    "ProgramText",
+    "SourceFiles",
+    "read_text",
+    "shared",
+    "spelled",
+]
+
+_DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
+_FILE: Final = re.compile(r'^"([^"\n]*)":(\d+):\d+')
+_CALL: Final = re.compile(r"^callsite\(#(loc\d*) at #(loc\d*)\)$")
+_NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"\(#(loc\d*)\)$')
+_FUSED: Final = re.compile(r"^fused(?:<[^>]*>)?\[#(loc\d*)")
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+_DEEPEST: Final = 100
+"""Names that are followed from one location; a text that we did not write may name itself."""
+
+_LOCATION: Final = re.compile(r' loc\((?:#(loc\d*)|unknown|"(?:[^"\\]|\\.)*")\)')
+_ARGUMENT: Final = re.compile(
+    r'%arg(\d+): (.*?)(?: loc\((?:"((?:[^"\\]|\\.)*)"|#(loc\d*)|unknown)\))?(?=, %arg\d|\) -> |\) \{$|\)$)'
+)
+_OPERATION: Final = re.compile(r'^(?:(%[\w#:]+(?:, %[\w#:]+)*) = )?"?((?:[a-z_]+\.)?[a-zA-Z_][\w.]*)"?(.*)$')
+_VALUE: Final = re.compile(r"%[\w#]+(?::\d+)?")
+_FUNCTION: Final = re.compile(r"@([A-Za-z_]\w*?)(?:_\d+)?\b")
+_TENSOR: Final = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([\w<>]+?)(?:, [^<>]*(?:<[^<>]*>)?[^<>]*)?>")
+_NUMBER: Final = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
+_MESH: Final = re.compile(r"@\w+ = <\[([^\]]+)\]")
+_DONATION: Final = frozenset({"tf.aliasing_output", "jax.buffer_donor"})
+_AXES: Final = re.compile(r"\{([^{}]*)\}")
+ELIDED: Final = "contents "
+"""Begins the value of a constant whose elements the text leaves out; then comes their digest."""
+_LONGEST: Final = 48
+"""Characters of a constant."""
+
+
+class Place(NamedTuple):
+    """A line of a Python program.
+
+    Attributes:
+        file: its path.
+        line: from 1; 0 if it is not known.
+        function: the qualified name of the function around it.
+    """
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        """`train.py:12`; empty if it is not known."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.line else ""
+
+
+NOWHERE: Final = Place()
+
+
+class Argument(NamedTuple):
+    """An argument or a result.
+
+    Attributes:
+        name: as JAX gives it, `params['w']`; its number if the text has no locations.
+        type: `f32[32,32]`.
+        attributes: its sharding, donation and so on, by name.
+    """
+
+    name: str
+    type: str
+    attributes: dict[str, str]
+
+
+class Line(NamedTuple):
+    """One operation.
+
+    Attributes:
+        name: without its dialect, `dot_general`; with the function that it calls, if it calls one.
+        text: without names of values and without types.
+        type: the types of operands and result.
+        constants: the values of the constants that it uses.
+        values: the names of the values that it uses.
+        place: the line of the user's program.
+    """
+
+    name: str
+    text: str
+    type: str
+    constants: tuple[str, ...]
+    values: tuple[str, ...]
+    place: Place
+
+
+class ProgramText(NamedTuple):
+    """What a program's text says."""
+
+    module: str
+    meshes: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the arguments have names."""
+        return not all(argument.name.isdigit() for argument in self.arguments)
+
+    def likeness(self, other: ProgramText) -> float:
+        """How much of two programs is the same, from 0 to 1, whatever the shapes are."""
+        return shared([(line.name, line.text) for line in self.lines], [(line.name, line.text) for line in other.lines])
+
+
+def shared(mine: Sequence[object], theirs: Sequence[object]) -> float:
+    """How many items two sequences have in common, from 0 to 1."""
+    counts = Counter(mine), Counter(theirs)
+    longest = max(len(mine), len(theirs))
+    return (counts[0] & counts[1]).total() / longest if longest else 1.0
+
+
+def spelled(text: str) -> str:
+    """A text in which every type is written as JAX writes it: `f32[32,32]` for `tensor<32x32xf32>`."""
+    return _TENSOR.sub(
+        lambda match: (
+            f"{match[2].replace('i1', 'bool') if match[2] == 'i1' else match[2].replace('ui', 'u')}"
+            f"[{match[1].rstrip('x').replace('x', ',')}]"
+        ),
+        text,
+    )
+
+
+def read_text(text: str, *, named: bool = True) -> ProgramText:
+    """Read a module's text; with `named=False`, its arguments have numbers, as in a text without locations."""
+    every = text.splitlines()
+    places = _Places(every)
+    digests = iter([line.removeprefix(LARGE_CONSTANT) for line in every if line.startswith(LARGE_CONSTANT)])
+    module, meshes = "", []
+    arguments: list[Argument] = []
+    results: tuple[Argument, ...] = ()
+    lines: list[Line] = []
+    values: dict[str, str] = {}
+    for line in map(str.strip, every):
+        if line.startswith("module @"):
+            module = _LOCATION.sub("", line).partition(" attributes ")[2]
+        elif "sdy.mesh @" in line:
+            meshes += [axes.replace('"', "") for axes in _MESH.findall(line)]
+        elif line.startswith("func.func"):
+            values = {}
+            if "@main(" in line:
+                arguments = [_argument(match, places if named else None) for match in _ARGUMENT.finditer(line)]
+                results = _results(line)
+                values = {f"%arg{number}": each.name for number, each in enumerate(arguments)}
+        elif line and not line.startswith(("#", "/", "^", "}")):
+            lines += _operation(line, places, values, digests)
+    return ProgramText(module, ", ".join(meshes), tuple(arguments), results, tuple(lines))
+
+
+def _operation(line: str, places: _Places, values: dict[str, str], digests: Iterable[str]) -> list[Line]:
+    """The operation of this line; a constant is noted in `values` for those that use it."""
+    named = _LOCATION.findall(line)
+    match = _OPERATION.match(_LOCATION.sub("", line))
+    if match is None:
+        return []
+    result, name, rest = match[1] or "", match[2].rpartition(".")[2], match[3]
+    body, _, types = rest.rpartition(" : ")
+    body = body or rest
+    if name == "constant":
+        content = f"{ELIDED}{next(iter(digests), '')}" if "__elided__" in body else _value(body.strip())
+        values[result] = "=" + content
+        return []
+    used = [values.get(each, "") for each in _VALUE.findall(body)]
+    text = _VALUE.sub(lambda each: values.get(each[0], "%") if values.get(each[0], "%")[:1] != "=" else "%", body)
+    text = re.sub(r"\s+", " ", _FUNCTION.sub(r"@\1", text)).strip()
+    if name in {"call", "custom_call"} and (called := _FUNCTION.search(text)):
+        name = f"{name} {called[1]}"
+    place = places.of(named[-1]) if named else NOWHERE
+    constants = tuple(each[1:] for each in used if each.startswith("="))
+    return [Line(name, spelled(text), spelled(types), constants, tuple(_VALUE.findall(body)), place)]
+
+
+def _argument(match: re.Match[str], places: _Places | None) -> Argument:
+    name = (match[3] or places.label(match[4] or "")) if places is not None else ""
+    return _described(name or match[1], match[2])
+
+
+def _results(line: str) -> tuple[Argument, ...]:
+    results = line.rpartition(") -> ")[2].removesuffix("{").strip().removeprefix("(").removesuffix(")")
+    return tuple(_described("", each) for each in re.split(r", (?=tensor<|!)", results) if each)
+
+
+def _described(name: str, text: str) -> Argument:
+    type_, _, attributes = text.partition(" {")
+    found = {}
+    for each in re.split(r", (?=[\w.]+ = )", attributes.removesuffix("}")) if attributes else ():
+        key, _, value = each.partition(" = ")
+        if key in _DONATION:
+            key, value = "donation", "donated"
+        found[key.rpartition(".")[2]] = _partition_spec(value)
+    result = found.pop("result_info", "").strip('"').removeprefix("result") or "the result"
+    return Argument(name or result, spelled(type_), found)
+
+
+def _partition_spec(sharding: str) -> str:
+    """`P('data', None)` of `#sdy.sharding<@mesh, [{"data"}, {}]>`; any other text as it is."""
+    match = re.search(r"<@\w+, \[(.*?)\]", sharding)
+    if match is None:
+        return sharding
+    axes = [group.replace('"', "'") or "None" for group in _AXES.findall(match[1])]
+    axes = [f"({group})" if ", " in group else group for group in axes]
+    while axes and axes[-1] == "None":
+        axes.pop()
+    return f"P({', '.join(axes)})"
+
+
+def _value(text: str) -> str:
+    """The value in `dense<…>` as Python writes it, cut to a few dozen characters."""
+    value = _NUMBER.sub(lambda match: f"{float(match[0]):.7g}", text.removeprefix("dense<").removesuffix(">"))
+    return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+class _Places:
+    """The locations that a module's text defines."""
+
+    def __init__(self, lines: list[str]) -> None:
+        found = (_DEFINITION.match(line) for line in lines if line.startswith("#loc"))
+        self._texts = {match[1]: match[2] for match in found if match}
+        self.of = functools.cache(self._place)
+
+    def _place(self, name: str) -> Place:
+        """The innermost line of the user's own program: not of an installed library, if another one is there."""
+        frames: list[Place] = []
+        self._collect(name, "", frames, _DEEPEST)
+        own = [frame for frame in frames if not any(part in frame.file for part in _INSTALLED)]
+        return next(iter(own or frames), NOWHERE)
+
+    def label(self, name: str) -> str:
+        """The name that the location has itself, as arguments have theirs; empty if it has none."""
+        text = self._texts.get(name, "")
+        match = _NAMED.match(text)
+        return match[1] if match else text.strip('"') if text.startswith('"') and not _FILE.match(text) else ""
+
+    def _collect(self, name: str, function: str, frames: list[Place], depth: int) -> None:
+        text = self._texts.get(name, "")
+        if depth <= 0 or not text:
+            return
+        if match := _FILE.match(text):
+            frames.append(Place(match[1], int(match[2]), function))
+        elif match := _CALL.match(text):
+            self._collect(match[1], function, frames, depth - 1)
+            self._collect(match[2], "", frames, depth - 1)
+        elif match := _NAMED.match(text):
+            self._collect(match[2], match[1], frames, depth - 1)
+        elif match := _FUSED.match(text):
+            self._collect(match[1], function, frames, depth - 1)
+
+
+_LARGEST: Final = 2_000_000
+
+
+class SourceFiles:
+    """The source files of a program, as they are now.
+
+    Args:
+        until: seconds since the epoch; a file that changed later may hold another program and is not read.
+    """
+
+    def __init__(self, *, until: float) -> None:
+        self._until = until
+        self._lines = functools.cache(self._read)
+
+    def are_older(self, files: Iterable[str], time: float) -> bool:
+        """Whether all of these files exist and have not changed since `time`, in seconds since the epoch."""
+        try:
+            return all(os.stat(path).st_mtime <= time for path in files)  # noqa: PTH116
+        except (OSError, ValueError):
+            return False
+
+    def lack(self, file: str, word: str) -> bool:
+        """Whether a file is known and has no such word."""
+        lines = self._lines(file)
+        return bool(lines) and not any(re.search(rf"\b{re.escape(word)}\b", line) for line in lines)
+
+    def line(self, place: Place) -> str:
+        """The text of that line; empty if it is not known."""
+        lines = self._lines(place.file)
+        return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+
+    def assigned(self, value: str, place: Place) -> tuple[str, Place]:
+        """The name that the line at `place` reads and that its file gives this number, and the line that does so.
+
+        `learning_rate = 0.01`, `learning_rate: float = 0.01` and `'learning_rate': 0.01` give a number. ("", NOWHERE)
+        if there is no such name, or more than one.
+        """
+        found: dict[str, Place] = {}
+        words = set(re.findall(r"[^\W\d]\w*", self.line(place)))
+        for number, line in enumerate(self._lines(place.file) if words else (), 1):
+            for match in re.finditer(r"([^\W\d]\w*)['\"]?\s*(?::[^=#]*?)?[=:]\s*([-+]?[\d.][\w.+-]*)", line):
+                if match[1] in words and _is_number(match[2], value):
+                    found.setdefault(match[1], Place(place.file, number))
+        return next(iter(found.items())) if len(found) == 1 else ("", NOWHERE)
+
+    def _read(self, path: str) -> list[str]:
+        try:
+            if not path.startswith("/") or os.stat(path).st_mtime > self._until + 1.0:  # noqa: PTH116
+                return []
+            return read_regular(path, max_size=_LARGEST).decode().splitlines()
+        except (OSError, ValueError):
+            return []
+
+
+def _is_number(literal: str, value: str) -> bool:
+    try:
+        return abs(float(literal) - float(value)) <= abs(float(value)) * 1e-6
+    except ValueError:
+        return False

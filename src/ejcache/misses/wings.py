@@ -1,0 +1,65 @@
+"""What the wings know of functions besides their misses: the hook `why` of each wing, which `ejcache why` calls.
+
+A hook is called with the name that a person asks for, or None for all functions, and with what tells whether something
+that happened in a cache at a time is asked for. It returns a `WingLog`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ejcache.misses.explanation import Explanation
+from ejcache.wings import hooks, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ejcache.misses.explanation import WingNote
+
+    IsWithin = Callable[[str, float], bool]
+
+__all__ = ["WingLog", "WingLogs"]
+
+_PLACES: Final = {"direct": "ejcache.jax_integration.direct.history:direct_log"}
+"""Hooks of what is not a wing yet."""
+
+
+class WingLog(Protocol):
+    """What a wing remembers on this host."""
+
+    def named(self) -> Sequence[WingNote]:
+        """The functions that are asked for, those first that were called last."""
+
+    def programs(self) -> Sequence[str]:
+        """The names that JAX gives to the modules of these functions."""
+
+    def of_program(self, name: str, url: str) -> tuple[WingNote, ...]:
+        """The functions whose modules have that name, in that cache."""
+
+
+class WingLogs:
+    """The logs of all wings.
+
+    Args:
+        what: a function's name; None for all.
+        is_within: tells whether what happened in a cache at a time is asked for.
+    """
+
+    def __init__(self, what: str | None, is_within: IsWithin) -> None:
+        made = {name: load(place) for name, place in _PLACES.items()} | hooks("why")
+        self._logs: dict[str, WingLog] = {name: hook(what, is_within) for name, hook in made.items()}
+
+    def programs(self) -> list[str]:
+        """The names that JAX gives to the modules of the functions that are asked for."""
+        return [program for log in self._logs.values() for program in log.programs()]
+
+    def of_program(self, name: str, url: str) -> Mapping[str, tuple[WingNote, ...]]:
+        """By the name of the wing: what it did with the functions whose modules have that name, in that cache."""
+        return {wing: log.of_program(name, url) for wing, log in self._logs.items()}
+
+    def explained(self) -> Iterator[tuple[WingNote, Explanation]]:
+        """The functions that are asked for, which were not missed."""
+        for wing, log in self._logs.items():
+            nothing: dict[str, tuple[WingNote, ...]] = dict.fromkeys(self._logs, ())
+            for note in log.named():
+                yield note, Explanation(note.title, wings={**nothing, wing: (note,)})
