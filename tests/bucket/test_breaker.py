@@ -7,10 +7,10 @@ import threading
 
 import pytest
 from memory_bucket import MemoryBucket
+from store_processes import in_fork
 
 from ejcache.bucket.breaker import CircuitBreaker, breaker_for, forget_breakers
 from ejcache.errors import StoreBusyError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.testing.processes import in_fork
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import struct
 from contextlib import closing
 
 import pytest
+from store_faults import FaultStore
 
 from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
@@ -18,7 +19,6 @@ from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.tiered.store import TieredStore
-from ejcache.testing import FaultStore
 
 
 def cache_of(url, open_store):

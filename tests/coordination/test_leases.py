@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from memory_bucket import MemoryBucket
 from steps import Steps
+from store_processes import in_fork
 
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.files import FileBucket
@@ -23,7 +24,6 @@ from ejcache.coordination.leases_local import LocalLeases
 from ejcache.coordination.leases_shared import LEASES, StoreLeases
 from ejcache.coordination.single_flight import SingleFlight, WaitingBudget
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.testing.processes import in_fork
 
 
 class Time:

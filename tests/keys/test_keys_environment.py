@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from store_processes import in_fork
 
 from ejcache.keys import environment
 from ejcache.keys.environment import canonical_cpuinfo, content_digest, cpu_features, library_digest, native_files
-from ejcache.testing.processes import in_fork
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import pytest
 from helpers import used_in
 from hypothesis import given
 from memory_bucket import MemoryBucket
+from store_processes import in_fork
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import (
@@ -29,7 +30,6 @@ from ejcache.maintenance.journals import SNAPSHOT, USED, JournalWriter, compact,
 from ejcache.maintenance.tables import Listing
 from ejcache.stores.base import EntryInfo
 from ejcache.testing.basics import ODD_KEYS
-from ejcache.testing.processes import in_fork
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"
 USES = {"jit_f-0123": 1_700_000_000.0, "漢字 and spaces": 1_700_000_060.0, "\u2028line": 0.0}

@@ -12,11 +12,11 @@ import warnings
 
 import pytest
 from local_processes import starting
+from store_processes import in_fork
 
 from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
 from ejcache.stores.local.values import ValueFiles
-from ejcache.testing.processes import in_fork
 from ejcache.util import locks as local_locks
 
 

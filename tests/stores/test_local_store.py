@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from store_sharing import ProcessTests
+
 from ejcache.stores.local.store import LocalStore
-from ejcache.testing import StoreTests
 
 
-class TestLocalStore(StoreTests):
+class TestLocalStore(ProcessTests):
     """The conformance suite on a directory."""
 
     def open(self, path, *, max_size=-1, read_only=False):

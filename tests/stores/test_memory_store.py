@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from store_sharing import ProcessTests
 
 from ejcache.stores.memory import MemoryStore, forget_memory
-from ejcache.testing import StoreTests
 
 
-class TestMemoryStore(StoreTests):
+class TestMemoryStore(ProcessTests):
     """The conformance suite on `memory://`, one name per path."""
 
     multiprocess = False

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.tiered.quick import EXPIRY_SECONDS, QuickNote, QuickNotes, decode_notes, encode_notes
 from ejcache.stores.tiered.store import TieredStore
-from ejcache.testing import FaultStore
 
 GOLDEN = Path(__file__).parent.parent / "data" / "quick" / "notes-v1"
 NOTES = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
+from store_sharing import ProcessTests
 
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.stores.shared.store import SharedStore
-from ejcache.testing import StoreTests
 
 
-class TestFiles(StoreTests):
+class TestFiles(ProcessTests):
     """A directory of a network file system."""
 
     bounded = False
@@ -27,7 +27,7 @@ def gcs():
         yield server
 
 
-class TestGcs(StoreTests):
+class TestGcs(ProcessTests):
     """A bucket of Google Cloud Storage."""
 
     bounded = False
@@ -51,7 +51,7 @@ def s3():
         yield server
 
 
-class TestS3(StoreTests):
+class TestS3(ProcessTests):
     """A bucket of S3."""
 
     bounded = False
@@ -67,7 +67,7 @@ class TestS3(StoreTests):
         return SharedStore(bucket, max_size=max_size, read_only=read_only, counter_interval=0)
 
 
-class TestFsspec(StoreTests):
+class TestFsspec(ProcessTests):
     """Any other file system of fsspec, here its own memory."""
 
     bounded = False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hypothesis
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
+from store_machine import store_machine
 
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.wrappers import WrapperStore
-from ejcache.testing.stateful import store_machine
 
 TestLocal = store_machine("LocalMachine", lambda path, limit: LocalStore(path, max_size=limit)).TestCase
 TestMemory = store_machine("MemoryMachine", lambda path, limit: MemoryStore(str(path), max_size=limit)).TestCase

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+from store_faults import FaultStore
+from store_processes import in_fork
+from store_sharing import ProcessTests
 
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
@@ -21,13 +24,11 @@ from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore, forget_memory
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
-from ejcache.testing import FaultStore, StoreTests
-from ejcache.testing.processes import in_fork
 from ejcache.util.log import forget_warnings
 from ejcache.util.scheduler import Scheduler
 
 
-class TestTieredStore(StoreTests):
+class TestTieredStore(ProcessTests):
     """The conformance suite on a local store over one in memory.
 
     The limit is the shared tier's, which maintenance keeps, and memory is not shared by processes.
@@ -52,7 +53,7 @@ class TestTieredStore(StoreTests):
         forget_memory(str(tmp_path / "store"))
 
 
-class TestTieredOverFiles(StoreTests):
+class TestTieredOverFiles(ProcessTests):
     """The conformance suite on a local store over a shared directory, with real processes."""
 
     bounded = False

@@ -8,14 +8,14 @@ import textwrap
 
 import pytest
 from buckets import GcsServerProcess, gcs_bucket
+from store_faults import FaultStore
+from store_processes import in_fork
 
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.pending import PUT, REPLACE, PendingUploads
 from ejcache.stores.tiered.store import TieredStore
-from ejcache.testing import FaultStore
-from ejcache.testing.processes import in_fork
 
 PEER = textwrap.dedent("""
     import sys

@@ -7,8 +7,8 @@ import os
 import weakref
 
 import pytest
+from store_processes import in_fork
 
-from ejcache.testing.processes import in_fork
 from ejcache.util import lifecycle
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ForkLock

@@ -8,8 +8,8 @@ import threading
 import weakref
 
 import pytest
+from store_processes import in_fork
 
-from ejcache.testing.processes import in_fork
 from ejcache.util.scheduler import Scheduler
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
+from store_processes import in_fork
 
-from ejcache.testing.processes import in_fork
 from ejcache.util.parallel import in_parallel
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 

@@ -6,9 +6,8 @@
         def open(self, path, *, max_size=-1, read_only=False):
             return MyStore(path, max_size=max_size, read_only=read_only)
 
-`StoreTests` is the contract as tests, `stateful` compares a store with a model in random sequences of calls, `faults`
-has stores that fail on request, and `invariants` checks a store that nobody uses at the moment. They need pytest, and
-`stateful` needs hypothesis: install the `test` extra.
+`StoreTests` is the contract as tests, and `invariants` checks a store that nobody uses at the moment. They need pytest:
+install the `test` extra.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ for _module in ("basics", "bounds", "sharing"):
 
 from ejcache.testing.basics import BasicTests  # noqa: E402  # after the rewriting is registered
 from ejcache.testing.bounds import BoundTests  # noqa: E402
-from ejcache.testing.faults import FaultStore, Gate, LatencyStore  # noqa: E402
 from ejcache.testing.sharing import SharingTests  # noqa: E402
 
 
@@ -28,8 +26,8 @@ class StoreTests(BasicTests, BoundTests, SharingTests):
     """Every test of the contract; a backend subclasses it, overrides `open`, and sets what it cannot do.
 
     `ejcache.testing.suite.Suite` describes what can be overridden. The tests take a few seconds on a local backend,
-    start two more processes once per test session, and write about 200 MB below `tmp_path`.
+    start one more process once per test session, and write about 200 MB below `tmp_path`.
     """
 
 
-__all__ = ["FaultStore", "Gate", "LatencyStore", "StoreTests"]
+__all__ = ["StoreTests"]

@@ -9,7 +9,6 @@ import pytest
 
 from ejcache.errors import StoreTooSmallError
 from ejcache.testing.invariants import check_bound, check_everything
-from ejcache.testing.processes import peers
 from ejcache.testing.suite import Suite, generator
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from ejcache.stores.base import Store
 
-__all__ = ["BoundTests", "fill"]
+__all__ = ["BoundTests", "by_use", "fill"]
 
 
 def fill(store: Store, keys: Iterable[str], size: int = 10) -> None:
@@ -27,19 +26,18 @@ def fill(store: Store, keys: Iterable[str], size: int = 10) -> None:
         assert store.put(key, key.encode().ljust(size, b".")[:size]) is True
 
 
-def _by_use(store: Store) -> str:
+def by_use(store: Store) -> str:
+    """The keys, the least recently used first."""
     return "".join(info.key for info in sorted(store.entries(), key=lambda info: info.last_used))
 
 
 class BoundTests(Suite):
     """What a limit means; every test opens the store with a limit of its own."""
 
-    def need(self, *, bounded: bool = True, multiprocess: bool = False) -> None:
+    def need(self, *, bounded: bool = True) -> None:
         """Skip a test of what this backend does not claim."""
         if (bounded and not self.bounded) or not self.recency:
             pytest.skip("the backend keeps no limit of its own")
-        if multiprocess and not self.multiprocess:
-            pytest.skip("the backend is of one process")
 
     def test_least_recently_used_goes_first(self, tmp_path: Path) -> None:
         """A full store evicts the least recently used entries; a get is a use."""
@@ -64,7 +62,7 @@ class BoundTests(Suite):
             store.contains("a")
             assert store.put("a", b"refused") is False
             store.get("absent")
-            assert _by_use(store) == "abc"
+            assert by_use(store) == "abc"
             fill(store, "d")
             assert sorted(self.stored(tmp_path / "store")) == ["b", "c", "d"]
 
@@ -74,7 +72,7 @@ class BoundTests(Suite):
         with self.open(tmp_path / "store", max_size=30) as store:
             fill(store, "abc")
             store.replace("a", b"A" * 10)
-            assert _by_use(store) == "bca"
+            assert by_use(store) == "bca"
             assert store.size() == 30
             store.replace("a", b"A" * 20)
             assert self.stored(tmp_path / "store") == {"c": b"c.........", "a": b"A" * 20}
@@ -86,11 +84,11 @@ class BoundTests(Suite):
         self.need(bounded=False)
         with self.open(tmp_path / "store") as store:
             fill(store, "abcd")
-            assert _by_use(store) == "abcd"
+            assert by_use(store) == "abcd"
             created = {info.key: info.created for info in store.entries()}
             store.get("b")
             store.get("a")
-            assert _by_use(store) == "cdba"
+            assert by_use(store) == "cdba"
             assert {info.key: info.created for info in store.entries()} == created
 
     def test_reading_only_is_no_use(self, tmp_path: Path) -> None:
@@ -100,7 +98,7 @@ class BoundTests(Suite):
             fill(store, "abc")
             with self.open(tmp_path / "store", max_size=30, read_only=True) as reader:
                 assert reader.get("a") == b"a........."
-            assert _by_use(store) == "abc"
+            assert by_use(store) == "abc"
             fill(store, "d")
             assert sorted(self.stored(tmp_path / "store")) == ["b", "c", "d"]
 
@@ -197,42 +195,3 @@ class BoundTests(Suite):
             assert store.quarantine("b", b"b.........") is True
             fill(store, "e")
             assert sorted(self.stored(tmp_path / "store")) == ["a", "d", "e"]
-
-    def test_order_over_processes(self, tmp_path: Path) -> None:
-        """What another process used counts as used; what it only looked at does not."""
-        self.need(multiprocess=True)
-        path = tmp_path / "store"
-        peer = peers()[0]
-        with self.open(path, max_size=40) as here, peer.open(type(self), path, max_size=40) as there:
-            fill(here, "abc")
-            fill(there, "d")
-            assert there.get("a") == b"a........."
-            assert there.peek("b") == b"b........."
-            fill(here, "e")
-            assert sorted(self.stored(path)) == ["a", "c", "d", "e"]
-            here.get("c")
-            fill(there, "f")
-            assert sorted(self.stored(path)) == ["a", "c", "e", "f"]
-            assert _by_use(here) == _by_use(there) == "aecf"
-            assert here.size() == there.size() == 40
-
-    def test_bound_with_two_writers(self, tmp_path: Path) -> None:
-        """Two processes that fill one store at once keep it within its limit and end with whole entries."""
-        self.need(multiprocess=True)
-        path = tmp_path / "store"
-        limit, size = 500_000, 60_000
-        with self.open(path, max_size=limit) as here:
-            others = [peer.open(type(self), path, max_size=limit) for peer in peers()]
-            for n, other in enumerate(others):
-                calls: list[tuple[str, tuple[object, ...]]] = []
-                for m in range(40):
-                    calls += [("put", (f"k{n}-{m}", bytes([m]) * size)), ("size", ())]
-                other.begin(*calls)
-            answers = [other.finish() for other in others]
-            for answer in answers:
-                assert answer[::2] == [True] * 40
-                assert max(answer[1::2]) <= limit
-            assert here.size() == limit // size * size
-            check_everything(here)
-            for other in others:
-                other.close()

@@ -12,11 +12,9 @@ from ejcache.errors import InvalidKeyError
 from ejcache.util.key_text import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ejcache.stores.base import Store
 
-__all__ = ["check_bound", "check_bytes", "check_everything", "check_listing", "check_values"]
+__all__ = ["check_bound", "check_bytes", "check_everything", "check_listing"]
 
 
 def check_bound(store: Store) -> None:
@@ -57,14 +55,6 @@ def check_bytes(store: Store) -> None:
             raise AssertionError(f"{store.url} lists {info.size} bytes under {info.key!r} and gives {found}")
         if store.peek(info.key, length=16) != data[:16]:
             raise AssertionError(f"{store.url} gives {info.key!r} another beginning than the whole has")
-
-
-def check_values(store: Store, is_right: Callable[[str, bytes], bool]) -> None:
-    """Every entry's bytes are right for its key, as `is_right(key, data)` has it."""
-    for info in store.entries():
-        data = store.peek(info.key)
-        if data is not None and not is_right(info.key, data):
-            raise AssertionError(f"{store.url} gives {len(data)} wrong bytes under {info.key!r}")
 
 
 def check_everything(store: Store) -> None:

@@ -1,208 +1,75 @@
-"""Several processes on one store: races, forks, and what one of them sees of the other."""
+"""Two processes on one store: what one of them does holds for the other when the call has returned."""
 
 from __future__ import annotations
 
-import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING
+import functools
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from ejcache.testing.invariants import check_everything
-from ejcache.testing.processes import Peer, in_fork, peers
 from ejcache.testing.suite import Suite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
-
-    from ejcache.stores.base import Store
 
 __all__ = ["SharingTests"]
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+Call = tuple[str, tuple[Any, ...]]
+"""A method of a store by name, and its positional arguments."""
+_DEADLINE: Final = 240.0
+"""Seconds after which a process that does not answer counts as hanging."""
 
 
 class SharingTests(Suite):
-    """What processes that share a store can rely on."""
+    """What processes that share a store can rely on. The other process opens the store once for each row of calls."""
 
     @pytest.fixture
-    def pair(self, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-        """One store, open here and in another process."""
-        self.need_processes()
-        path = tmp_path / "store"
-        with self.open(path) as here, peers()[0].open(type(self), path) as there:
-            yield here, there
-
-    def need_processes(self) -> None:
-        """Skip a test of what a backend of one process cannot do."""
+    def elsewhere(self, tmp_path: Path) -> Callable[..., Future[list[Any]]]:
+        """Begins calls of the store at `tmp_path / "store"` in another process."""
         if not self.multiprocess:
             pytest.skip("the backend is of one process")
+        return functools.partial(_other_process().submit, _perform, type(self), tmp_path / "store")
 
-    def test_seen_at_once(self, pair: tuple[Store, Store], tmp_path: Path) -> None:
-        """Whatever one process does is so for the other when the call has returned."""
-        here, there = pair
+    def test_seen_at_once(self, elsewhere: Callable[..., Future[list[Any]]], tmp_path: Path) -> None:
+        """What one process put, replaced, deleted, quarantined or counted is so for the other one."""
         large = b"large" * 50_000
-        assert here.put("k", large) is True
-        assert there.contains("k") is True
-        assert there.put("k", b"mine") is False
-        assert there.get("k") == large
-        there.replace("k", b"replaced")
-        assert here.get("k") == b"replaced"
-        assert here.peek("k", length=2) == b"re"
-        assert there.put("l", b"theirs") is True
-        assert {info.key: info.size for info in here.entries()} == {"k": 8, "l": 6}
-        assert here.size() == there.size() == 14
-        assert here.delete("k") is True
-        assert there.get("k") is None
-        assert there.delete("k") is False
-        assert there.quarantine("l", b"not this") is False
-        assert there.quarantine("l", b"theirs") is True
-        assert here.contains("l") is False
-        assert here.put("l", b"intact") is True
-        assert there.quarantine("l", b"theirs") is False
-        assert self.stored(tmp_path / "store") == {"l": b"intact"}
-
-    def test_counters_over_processes(self, pair: tuple[Store, Store], tmp_path: Path) -> None:
-        """Counts of two processes at once add up without a loss, and a reset holds for both."""
-        here, _ = pair
-        others = [peer.open(type(self), tmp_path / "store") for peer in peers()]
-        for other in others:
-            other.begin(*[("add_counters", ({"hits": 1, "seconds": 0.5},))] * 100)
-        for other in others:
-            other.finish()
-        assert here.counters() == {"hits": 200, "seconds": 100.0}
-        here.reset_counters()
-        assert not any(others[0].counters().values())
-        for other in others:
-            other.close()
-
-    def test_one_winner(self, tmp_path: Path) -> None:
-        """Of two processes that put one key at the same moment exactly one gets True, and its bytes stand."""
-        self.need_processes()
-        path = tmp_path / "store"
-        rounds = 60
-        with self.open(path) as here:
-            others = [peer.open(type(self), path) for peer in peers()]
-            for me, other in enumerate(others):
-                calls = [("put", (f"k{n}", bytes([me]) * (1 + n * 2_000))) for n in range(rounds)]
-                other.begin(*calls, meet=True)
-            won = [other.finish() for other in others]
-            expected = {}
-            for n in range(rounds):
-                assert [won[0][n], won[1][n]].count(True) == 1
-                expected[f"k{n}"] = bytes([won[1][n]]) * (1 + n * 2_000)
-            assert self.stored(path) == expected
+        with self.open(tmp_path / "store") as here:
+            assert here.put("k", large) is True
+            there = elsewhere(("put", ("k", b"x")), ("get", ("k",)), ("replace", ("k", b"new")), ("put", ("l", b"x")))
+            assert there.result(_DEADLINE) == [False, large, None, True]
+            assert {info.key: info.size for info in here.entries()} == {"k": 3, "l": 1}
+            assert here.get("k") == b"new"
+            assert here.delete("k") is True
+            there = elsewhere(("contains", ("k",)), ("quarantine", ("l", b"y")), ("quarantine", ("l", b"x")))
+            assert there.result(_DEADLINE) == [False, False, True]
+            assert elsewhere(("add_counters", ({"hits": 1},))).result(_DEADLINE) == [None]
+            here.add_counters({"hits": 2})
+            assert here.counters() == {"hits": 3}
             check_everything(here)
-            for other in others:
-                other.close()
 
-    def test_replace_is_never_torn(self, pair: tuple[Store, Store]) -> None:
-        """A reader of an entry that is being replaced sees the old value or the new one, whole, and never none."""
-        here, there = pair
-        values = [b"a" * 300_000, b"b" * 200_000, b"c" * 10]
-        here.put("k", values[0])
-        stop = threading.Event()
-
-        def read() -> list[int | None]:
-            wrong = []
-            while not stop.is_set():
-                found = here.get("k")
-                if found not in values:
-                    wrong.append(None if found is None else len(found))
-            return wrong
-
-        with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(read)
-            try:
-                for _ in range(15):
-                    for value in values:
-                        there.replace("k", value)
-            finally:
-                stop.set()
-            assert reading.result() == []
-
-    def test_one_quarantines(self, pair: tuple[Store, Store], tmp_path: Path) -> None:
-        """Of two processes that met one damaged entry exactly one takes it out of use."""
-        here, _ = pair
-        rounds = 20
-        for n in range(rounds):
-            here.put(f"k{n}", b"bad" * 20_000)
-        others = [peer.open(type(self), tmp_path / "store") for peer in peers()]
-        for other in others:
-            other.begin(*[("quarantine", (f"k{n}", b"bad" * 20_000)) for n in range(rounds)], meet=True)
-        taken = [other.finish() for other in others]
-        assert [pair.count(True) for pair in zip(*taken, strict=True)] == [1] * rounds
-        assert list(here.entries()) == []
-        assert here.size() == 0
-        for other in others:
-            other.close()
-
-    @needs_fork
-    def test_fork_after_open(self, tmp_path: Path) -> None:
-        """A fork of a process that uses a store can use it, and so can the parent after it."""
-        path = tmp_path / "store"
-        with self.open(path) as store:
-            store.put("parent", b"p" * 50_000)
-            store.get("parent")
-
-            def work() -> tuple[object, ...]:
-                found = store.get("parent") == b"p" * 50_000
-                done = found, store.put("parent", b"x"), store.put("child", b"c" * 50_000), store.get("child")
-                store.close()
-                return done
-
-            assert in_fork(work) == (True, False, True, b"c" * 50_000)
-            assert store.get("parent") == b"p" * 50_000
-            assert store.put("after", b"a") is True
-            assert store.contains("child") is self.multiprocess
-            check_everything(store)
-
-    @needs_fork
-    def test_fork_while_a_thread_is_inside(self, tmp_path: Path) -> None:
-        """A fork in the middle of another thread's put neither hangs in the child nor spoils the parent's store."""
-        stop = threading.Event()
-        with self.open(tmp_path / "store", max_size=2_000_000 if self.bounded else -1) as store:
-
-            def keep_busy() -> None:
-                for n in range(1_000_000):
-                    if stop.is_set():
-                        return
-                    store.put(f"busy-{n}", bytes([n % 251]) * 40_000)
-
-            def put_and_get(key: str) -> tuple[bool, bytes | None]:
-                return store.put(key, b"c"), store.get(key)
-
-            with ThreadPoolExecutor(1) as pool:
-                busy = pool.submit(keep_busy)
-                try:
-                    for n in range(5):
-                        assert in_fork(partial(put_and_get, f"child-{n}")) == (True, b"c")
-                finally:
-                    stop.set()
-                busy.result()
-            check_everything(store)
-
-    def test_ended_process(self, tmp_path: Path) -> None:
-        """Entries that a killed process wrote stay, and its death locks nobody out."""
-        self.need_processes()
-        path = tmp_path / "store"
+    def test_one_winner(self, elsewhere: Callable[..., Future[list[Any]]], tmp_path: Path) -> None:
+        """Of two processes that put the same keys at once exactly one gets True for each, and its bytes stay."""
+        path, rounds = tmp_path / "store", 60
         with self.open(path) as here:
-            peer = Peer()
-            there = peer.open(type(self), path)
-            there.put("k", b"value" * 10_000)
-            there.add_counters({"hits": 1})
-            # In the middle of a long row of puts, wherever that is.
-            there.begin(*[("put", (f"k{n}", bytes([n % 251]) * 70_000)) for n in range(300)])
-            while here.get("k10") is None:
-                pass
-            peer.stop()
-            assert here.get("k") == b"value" * 10_000
-            assert here.put("mine", b"x") is True
-            assert here.counters() == {"hits": 1}
-            for info in here.entries():
-                if info.key.startswith("k") and info.key != "k":
-                    assert here.peek(info.key) == bytes([int(info.key[1:]) % 251]) * 70_000
+            there = elsewhere(*[("put", (f"k{n}", b"there" * (1 + n * 400))) for n in range(rounds)])
+            ours = [here.put(f"k{n}", b"here" * (1 + n * 400)) for n in reversed(range(rounds))][::-1]
+            theirs = there.result(_DEADLINE)
+            assert [one + other for one, other in zip(ours, theirs, strict=True)] == [1] * rounds
             check_everything(here)
+        won = {f"k{n}": (b"there" if theirs[n] else b"here") * (1 + n * 400) for n in range(rounds)}
+        assert self.stored(path) == won
+
+
+@functools.cache
+def _other_process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _perform(suite: type[Suite], path: Path, *calls: Call) -> list[Any]:
+    with suite().open(path) as store:
+        return [getattr(store, method)(*arguments) for method, arguments in calls]
