@@ -530,3 +530,12 @@ def test_run_says_what_could_not_be_tuned(tmp_path):
     assert "--module no_such_module" in problems
     assert "not autotuned" in problems
     assert run("run", tmp_path / "none", "--dir", tmp_path / "place").status == 1
+
+
+def test_a_gain_larger_than_any_float_is_no_gain(tmp_path):
+    """A record of others may hold any number; commands show it as unknown."""
+    store = AutotuneStore(str(tmp_path / "place"))
+    store.publish(dataclasses.replace(record(), measurement={"gain": 10**400}))
+    for command in (["ls"], ["show", "matmul"]):
+        said = run(*command, "--dir", tmp_path / "place")
+        assert (said.status, said.err) == (0, "")

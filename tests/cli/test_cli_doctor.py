@@ -368,3 +368,21 @@ def test_the_plug_in(tmp_path, monkeypatch):
     assert "EJCACHE is not set" in doctor(tmp_path / "cache")["plug-in"]["detail"]
     monkeypatch.setenv("EJCACHE", "1")
     assert "EJCACHE is 1" in doctor(tmp_path / "cache")["plug-in"]["detail"]
+
+
+def test_a_machine_that_is_too_busy_to_import_jax(monkeypatch):
+    """The check says how long it waited, and prints no command."""
+    monkeypatch.setattr(installation, "_JAX_SECONDS", 0.5)
+    check = installation._jax((sys.executable, "-c", "import time; time.sleep(60)"))
+    assert (check.verdict, check.advice) == ("skipped", "")
+    assert check.detail == "importing JAX took longer than 0 s, so its version is not known"
+
+
+@pytest.mark.parametrize("host", ["user:hunter2@127.0.0.1:1", "http://user:hunter2@127.0.0.1:1"])
+def test_the_password_of_an_emulator_is_not_printed(monkeypatch, impatient, host):
+    """An address that holds a password is shown without it."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
+    impatient()
+    said = ejcache("doctor", URL)
+    assert "127.0.0.1:1 (STORAGE_EMULATOR_HOST)" in said.out
+    assert "hunter2" not in said.out + said.err

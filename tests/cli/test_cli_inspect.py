@@ -7,6 +7,7 @@ import json
 import pytest
 from cli_helpers import ejcache, files, fill, key_text, plain_jax, put
 
+from ejcache import entry
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 
@@ -333,3 +334,45 @@ def test_config_says_why_nothing_is_cached(monkeypatch):
     """If the cache is switched off, the message names the variable that does it."""
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
     assert "nothing is cached: JAX_ENABLE_COMPILATION_CACHE is false" in ejcache("config").out
+
+
+def test_a_value_of_several_lines_is_shown_in_several_lines(tmp_path):
+    """The compile options in an entry's metadata are lines, and no character stands for their ends."""
+    key = key_text()
+    header = entry.Header(key=key, extra={"details": {"options": "level=O2\nshardy=True", "other": "x"}})
+    with LocalStore(tmp_path / "cache") as store:
+        store.put(key, entry.encode(header, b"executable"))
+    shown = ejcache("show", key, "--dir", tmp_path / "cache").out
+    at = [line.find(text) for text in ("level=O2", "shardy=True") for line in shown.splitlines() if text in line]
+    assert len(at) == 2
+    assert at[0] == at[1]
+    assert "\N{REPLACEMENT CHARACTER}" not in shown
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("command", ["stats", "ls"])
+def test_a_cache_in_which_nothing_is_stored_yet(tmp_path, monkeypatch, command, there):
+    """Before the first program has run, the place of the settings is an empty cache, and no failure."""
+    place = tmp_path / "cache"
+    if there:
+        place.mkdir()
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(place))
+    said = ejcache(command, "--json")
+    assert (said.status, said.err) == (0, "")
+    assert said.json["url"] == str(place)
+    assert said.json["entries"] in (0, [])
+    shown = ejcache(command)
+    assert (shown.status, "0" in shown.out, str(place) in shown.out) == (0, True, True)
+    assert place.exists() is there
+
+
+@pytest.mark.parametrize("raw", [b"small", bytes(100_000)])
+def test_ls_reads_entries_in_rows_and_in_files(tmp_path, raw):
+    """Compile times come from headers, wherever the store keeps them, and reading leaves no use behind."""
+    with LocalStore(tmp_path / "cache") as store:
+        for number in range(300):
+            put(store, key_text(f"jit_{number}"), raw, seconds=float(number))
+    before = recency(tmp_path / "cache")
+    listed = ejcache("ls", "--dir", tmp_path / "cache", "--json").json["entries"]
+    assert {row["name"]: row["compile_seconds"] for row in listed} == {f"jit_{n}": float(n) for n in range(300)}
+    assert recency(tmp_path / "cache") == before

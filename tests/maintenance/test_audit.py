@@ -180,7 +180,7 @@ def test_an_unreadable_entry_is_a_finding_that_stays():
     put(store, "b")
     seen = audit(store, list(store.entries()), fix=True)
     assert [(f.key, f.problem, f.repaired) for f in seen.findings] == [("b", Problem.UNREADABLE, False)]
-    assert not seen.clean
+    assert (seen.entries, seen.unreadable, seen.clean) == (1, 1, False)
 
 
 def test_an_entry_replaced_by_another_process_stays(tmp_path):

@@ -157,3 +157,17 @@ def test_config_set_refuses_what_the_setting_cannot_be(capsys: pytest.CaptureFix
         assert main(["config", "set", *arguments]) == 2
     assert not user_file().exists()
     assert "did you mean max_size?" in capsys.readouterr().err
+
+
+def test_config_set_does_not_write_into_the_file_what_was_meant_for_one_cache(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`--dir` names one cache, and the file is for all: the two together are refused, before and behind `config`."""
+    for arguments in (
+        ["--dir", str(tmp_path), "set"],
+        ["set", "--dir", str(tmp_path)],
+        ["unset", "--dir", "memory://x"],
+    ):
+        assert main(["config", *arguments, "max_size" if "unset" in arguments else "max_size=1GB"]) == 2
+        assert "leave out --dir" in capsys.readouterr().err
+    assert not user_file().exists()

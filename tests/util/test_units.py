@@ -77,3 +77,9 @@ def test_sizes_are_shown_short(size, text):
 def test_ages_are_shown_short(seconds, text):
     """One unit."""
     assert format_age(seconds) == text
+
+
+@pytest.mark.parametrize("text", ["10GiB", "512MiB", "1.5GiB", "2TiB", "10GB", "1.07GB", "1MB"])
+def test_a_size_is_shown_in_the_units_in_which_it_was_written(text):
+    """10 GiB are not shown as 10.7 GB."""
+    assert format_size(parse_size(text)).replace(" ", "") == text

@@ -15,11 +15,10 @@ from ejcache.cli.target import open_target
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from ejcache.cli.target import Target
     from ejcache.maintenance.audit import Audit
-    from ejcache.stores.base import EntryInfo
 
 __all__ = ["REGISTRATION", "verify"]
 
@@ -64,9 +63,11 @@ def verify(
         raise typer.Exit(verify_direct(program or [], directory, strict=strict, as_json=as_json))
     if program or strict:
         raise UsageError(f"{program[0] if program else '--strict'} is for verify --direct, which runs a program")
-    totals = Totals()
     with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:
-        audits = list(_audits(target, totals, fix=fix, advance=advance))
+        audits = list(_audits(target, fix=fix, advance=advance))
+    own, jax = audits[0], audits[-1]
+    totals = Totals(own.entries, own.size, own.side_objects, own.side_size, jax.entries, jax.size)
+    unread = sum(one.unreadable for one in audits)
     findings = [finding for one in audits for finding in one.findings]
     unknown = sum(one.unknown_versions for one in audits)
     clean = all(one.clean for one in audits)
@@ -80,27 +81,24 @@ def verify(
             output.say(f"{finding.problem}: {subject}{finding.detail}{' (repaired)' if finding.repaired else ''}")
         if unknown:
             output.say(f"{output.plural(unknown, 'entry', 'entries')} of another format version were left alone")
+        if unread:
+            output.say(f"{output.plural(unread, 'entry', 'entries')} could not be read")
         verdict = output.plural(len(findings), "problem") if findings else "all intact"
         output.say(f"verified {totals.words()} in {target.url}: {verdict}")
     if not clean:
         raise typer.Exit(1)
 
 
-def _audits(target: Target, totals: Totals, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
-    from ejcache.maintenance.audit import audit, audit_jax_directory, audit_structure
+def _audits(target: Target, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
+    """The audits of the entries of ejcache, of its structures, and of the entries of plain JAX."""
+    from ejcache.maintenance.audit import Audit, audit, audit_jax_directory, audit_structure
     from ejcache.util.parallel import THREADS
 
     threads = THREADS if target.shared else 1
-    if target.store is not None:
-        entries = _counted(target.store.entries(), totals.add)
-        yield audit(target.store, entries, fix=fix, threads=threads, advance=advance)
+    options: Any = {"fix": fix, "threads": threads, "advance": advance}
+    if target.store is None:
+        yield from (Audit(), Audit())
+    else:
+        yield audit(target.store, target.store.entries(), **options)
         yield audit_structure(target.store, fix=fix)
-    if target.jax is not None:
-        entries = _counted(target.jax.entries(), totals.add_jax)
-        yield audit_jax_directory(target.jax, entries, fix=fix, threads=threads, advance=advance)
-
-
-def _counted(entries: Iterable[EntryInfo], add: Callable[[EntryInfo], None]) -> Iterator[EntryInfo]:
-    for info in entries:
-        add(info)
-        yield info
+    yield Audit() if target.jax is None else audit_jax_directory(target.jax, target.jax.entries(), **options)

@@ -206,6 +206,12 @@ def _change(
     if to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]:
         with_cache = {name: text for name, text in changes.items() if name in LIMITS}
     in_file = {name: text for name, text in changes.items() if name not in with_cache}
+    if in_file and directory is not None:
+        names = ", ".join(setting_in_file(name).name for name in in_file)
+        raise UsageError(
+            f"{names} would be written into the configuration file, for all caches, and --dir names one: leave out "
+            "--dir; the limits of a shared cache are stored with it"
+        )
     written = _change_file(in_file, HOST_FILE if to == "host" else user_file()) if in_file else None
     limits = _change_limits(with_cache, settings) if with_cache else None
     if as_json:
@@ -243,7 +249,7 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
     if not shared:
         raise UsageError(
             f"{settings.cache_dir} is used by this host alone, and limits are stored with shared caches only: "
-            "without --to cache, max_size is written into the user's configuration file"
+            "without --dir and --to cache, max_size is written into the user's configuration file"
         )
     bucket = open_bucket(location, settings=settings)
     try:

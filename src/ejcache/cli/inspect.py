@@ -59,7 +59,7 @@ def stats(
     """
     from ejcache.cache.counters import Stats
 
-    with open_target(directory, write=reset) as target:
+    with open_target(directory, write=reset, may_be_empty=True) as target:
         if reset and target.store is not None:
             target.store.reset_counters()
             if not as_json:
@@ -71,7 +71,7 @@ def stats(
     if as_json:
         output.print_json(fields)
         return
-    lines = [["Cache", target.url], *_stored_lines(fields, has_store=target.store is not None)]
+    lines = [["Cache", target.url], *_stored_lines(fields, has_store=target.store is not None or target.jax is None)]
     output.print_pairs(lines if target.store is None else [*lines, *_counter_lines(fields, counted)])
 
 
@@ -100,7 +100,7 @@ def ls(
     """
     most = count(limit, option="--limit")
     totals = Totals()
-    with open_target(directory) as target:
+    with open_target(directory, may_be_empty=True) as target:
         pins = pinned_keys(target.store)
         listed = list_entries(target, totals, name=name)
         rows = sorted(listed, key=_ORDERS[sort]) if most is None else heapq.nsmallest(most, listed, key=_ORDERS[sort])

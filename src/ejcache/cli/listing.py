@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache import entry
@@ -13,11 +14,12 @@ from ejcache.cli import output
 from ejcache.cli.target import NotFoundError
 from ejcache.errors import EntryError, SettingError, StoreError
 from ejcache.keys.key import PGLE, is_side_key, parse_any_key
+from ejcache.stores.base import BatchReadable
 from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.cli.target import Target
     from ejcache.entry import Header
@@ -50,6 +52,7 @@ _NAMED: Final = 20
 """Keys that a message names."""
 _HEADER_GUESS: Final = 8192
 """Bytes that hold nearly every header; a longer one is read again in full."""
+_BATCH: Final = 256
 _MAX_REQUESTS: Final = 2000
 """Entries of a remote cache whose headers are read; more would take minutes."""
 
@@ -298,13 +301,22 @@ def read_header(store: Store, key: str) -> Header | None:
     return None
 
 
-def header_facts(row: ListedEntry, target: Target) -> dict[str, Any]:
-    """Fields from the entry's header: `compile_seconds` and `profile`, each None if the header does not say."""
+def header_facts(row: ListedEntry, target: Target, data: bytes | None = None) -> dict[str, Any]:
+    """Fields from the entry's header: `compile_seconds` and `profile`, each None if the header does not say.
+
+    Args:
+        row: the entry.
+        target: the cache.
+        data: the entry's bytes, if they have been read.
+    """
     facts: dict[str, Any] = {"compile_seconds": None, "profile": None}
     with contextlib.suppress(StoreError, EntryError):
         if row.is_jax and target.jax is not None:
             facts["compile_seconds"] = target.jax.compile_seconds(row.info.key)
-        elif target.store is not None and (header := read_header(target.store, row.info.key)) is not None:
+        elif target.store is not None:
+            header = read_header(target.store, row.info.key) if data is None else entry.decode_header(data)
+            if header is None:
+                return facts
             facts = {"compile_seconds": header.compile_seconds, "profile": profile_fields(header)}
     return facts
 
@@ -324,6 +336,24 @@ def read_facts(rows: Sequence[ListedEntry], target: Target, *, advance: Callable
         yield from ({"compile_seconds": None, "profile": None} for _ in rows)
         return
     threads = THREADS if target.shared else 1
-    for facts in in_parallel(lambda row: header_facts(row, target), rows, threads=threads):
-        yield facts
-        advance()
+    for start in range(0, len(rows), _BATCH):
+        batch = rows[start : start + _BATCH]
+        small = _read_small(target.store, [row.info.key for row in batch if not row.is_jax])
+        for facts in in_parallel(partial(_facts, target=target, small=small), batch, threads=threads):
+            yield facts
+            advance()
+
+
+def _facts(row: ListedEntry, *, target: Target, small: Mapping[str, bytes]) -> dict[str, Any]:
+    return header_facts(row, target, None if row.is_jax else small.get(row.info.key))
+
+
+def _read_small(store: Store | None, keys: Sequence[str]) -> Mapping[str, bytes]:
+    """Those of these entries that a local store has in its index: one look is much faster than one for each."""
+    reader: object = store
+    # A store that can be written to would note that they were used.
+    if store is None or not store.read_only or not isinstance(reader, BatchReadable):
+        return {}
+    with contextlib.suppress(StoreError):
+        return reader.get_small(keys)
+    return {}

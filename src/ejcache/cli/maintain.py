@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -281,12 +280,7 @@ def _print_pruned(target: Target, report: EvictionReport, fields: dict[str, Any]
 
 
 def _warn_of_failures(report: EvictionReport) -> None:
-    keys_of = defaultdict[str, list[str]](list)
-    for key, problem in report.failed:
-        keys_of[problem].append(key)
-    for problem, keys in keys_of.items():
-        others = f" and {len(keys) - 1:,} more" if len(keys) > 1 else ""
-        output.warn(f"{keys[0]}{others} could not be removed: {problem}")
+    output.warn_of_each(report.failed, "could not be removed")
     if report.failures > len(report.failed):
         output.warn(f"and {report.failures - len(report.failed):,} more could not be removed")
     for problem in report.problems:

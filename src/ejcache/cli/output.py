@@ -15,13 +15,14 @@ import textwrap
 import threading
 import time
 import unicodedata
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from ejcache.util.text import printable
 from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "share",
     "styled",
     "warn",
+    "warn_of_each",
     "wrapped_lines",
 ]
 
@@ -54,6 +56,7 @@ _NARROWEST: Final = 12
 """Characters to which a column may be cut."""
 _LEAST_ROOM: Final = 20
 """Characters that wrapped text needs; in a narrower column it is not wrapped."""
+_NAMED_PROBLEMS: Final = 5
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -95,6 +98,23 @@ def print_lines(lines: Sequence[str], *, paged: bool = False) -> None:
 def warn(text: str) -> None:
     """Print a message on stderr. Its line breaks are kept; lines are wrapped if stderr is a narrow terminal."""
     _write(sys.stderr, "\n".join(wrapped_lines(f"ejcache: {text}", sys.stderr)) + "\n")
+
+
+def warn_of_each(problems: Iterable[tuple[str, str]], what: str) -> None:
+    """Print a message for each problem of several things, in a few lines however many things have it.
+
+    Args:
+        problems: keys, and what is wrong with each.
+        what: stands between the keys and the problem.
+    """
+    keys_of: dict[str, list[tuple[str, str]]] = {}
+    for key, problem in problems:
+        # A message of storage names the object, so that it is another one for each key.
+        keys_of.setdefault(re.sub(rf"\S*{re.escape(key)}\S*", "", problem), []).append((key, problem))
+    for (key, problem), *others in islice(keys_of.values(), _NAMED_PROBLEMS):
+        warn(f"{key}{f' and {len(others):,} more' if others else ''} {what}: {problem}")
+    if left := sum(map(len, islice(keys_of.values(), _NAMED_PROBLEMS, None))):
+        warn(f"{left:,} more {what}")
 
 
 def print_table(
@@ -156,11 +176,10 @@ def say_columns(head: Sequence[tuple[str, int]], text: str) -> None:
 
 def _column_lines(head: Sequence[tuple[str, int]], text: str) -> list[str]:
     prefix = "".join(_padded(printable(cell), max(width, len(cell))) + _GAP for cell, width in head)
-    text = printable(text)
     room = _columns() - _width(prefix)
-    lines = [text]
-    if room >= _LEAST_ROOM and _width(text) > room:
-        lines = _wrapped(text, room)
+    lines: list[str] = []
+    for line in printable(text, keep="\n").split("\n"):
+        lines += _wrapped(line, room) if room >= _LEAST_ROOM and _width(line) > room else [line]
     found = []
     for line in lines or [""]:
         found.append(f"{prefix}{line}".rstrip())

@@ -70,21 +70,33 @@ def command_settings(directory: str | None) -> Settings:
 
 
 @contextlib.contextmanager
-def open_target(directory: str | None, *, write: bool = False) -> Iterator[Target]:
+def open_target(directory: str | None, *, write: bool = False, may_be_empty: bool = False) -> Iterator[Target]:
     """The cache that `--dir`, or else the settings, name. Opening it never creates one.
+
+    Args:
+        directory: the value of `--dir`.
+        write: whether the command changes the cache.
+        may_be_empty: a place of the settings where no program has stored anything yet is a cache without entries. One
+            that `--dir` names is not: its name may be mistyped.
 
     Raises:
         UsageError: the URL is not one of a cache; the message names the setting that it comes from.
         NotAStoreError: there is no cache.
         StoreError: the cache cannot be opened.
     """
-    from ejcache.stores.opening import inspect_location
+    from ejcache.stores.location import display_url
+    from ejcache.stores.opening import NothingStoredError, inspect_location
 
     settings = command_settings(directory)
     try:
         contents = inspect_location(str(settings.cache_dir), settings=settings)
     except UsageError as exc:
         raise UsageError(f"{settings['cache_dir'].source}: {exc}") from exc
+    except NothingStoredError:
+        if directory is not None or not may_be_empty:
+            raise
+        yield Target(display_url(str(settings.cache_dir)), None, None, -1)
+        return
     store = contents.open(max_size=settings.store_limit, read_only=not write)
     try:
         yield _target(contents, store, settings.chosen_max_size)

@@ -269,9 +269,8 @@ def _report(
 def _print_left_out(done: Transferred) -> None:
     if done.unknown_versions:
         output.say(f"{_entries(done.unknown_versions)} of another format version were left alone")
-    for what, problems in (("is damaged and was not copied", done.damaged), ("could not be copied", done.failed)):
-        for key, problem in problems:
-            output.warn(f"{key} {what}: {problem}")
+    output.warn_of_each(done.damaged, "damaged and not copied")
+    output.warn_of_each(done.failed, "could not be copied")
     if done.not_tried:
         output.warn(f"{_entries(done.not_tried)} were not tried after so many failures; run the command again")
 

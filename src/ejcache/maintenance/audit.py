@@ -63,14 +63,17 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        entries: entries that were read; the texts, profiles and records beside them are read too, but not counted.
+        entries: entries that were read.
         size: bytes of everything that was read.
+        side_objects: texts, profiles and records beside the entries that were read, and `side_size` their bytes.
         findings: the problems.
         unknown_versions: intact entries of a format that this version does not read.
     """
 
     entries: int = 0
     size: int = 0
+    side_objects: int = 0
+    side_size: int = 0
     findings: list[Finding] = field(default_factory=list)
     unknown_versions: int = 0
 
@@ -79,12 +82,10 @@ class Audit:
         """Whether no problem is left that could harm a program."""
         return all(finding.repaired or finding.problem is Problem.FOREIGN_NAME for finding in self.findings)
 
-    def include(self, other: Audit) -> None:
-        """Add the results of another audit to these."""
-        self.entries += other.entries
-        self.size += other.size
-        self.findings += other.findings
-        self.unknown_versions += other.unknown_versions
+    @property
+    def unreadable(self) -> int:
+        """How many entries the storage did not return."""
+        return sum(finding.problem is Problem.UNREADABLE for finding in self.findings)
 
 
 def audit(
@@ -131,6 +132,8 @@ def _gather(checked: Iterable[_Checked], advance: Callable[[], None]) -> Audit:
         if one.size is not None:
             seen.entries += one.is_entry
             seen.size += one.size
+            seen.side_objects += not one.is_entry
+            seen.side_size += 0 if one.is_entry else one.size
         seen.unknown_versions += one.unknown_version
         if one.finding is not None:
             seen.findings.append(one.finding)

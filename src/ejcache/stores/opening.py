@@ -147,6 +147,10 @@ def _check_untested(location: Location, settings: Settings) -> None:
     warn_once(("untested", scheme), "ejcache: EJCACHE_UNTESTED_SCHEMES is set: ejcache is not tested with %s", scheme)
 
 
+class NothingStoredError(NotAStoreError):
+    """A location that could be a cache and holds nothing at all: it is empty, or does not exist."""
+
+
 class CacheContents(NamedTuple):
     """What a look at a location has found there.
 
@@ -188,7 +192,8 @@ def inspect_location(url: str | os.PathLike[str] | Location, *, settings: Settin
         settings: give the credentials; by default those of the environment.
 
     Raises:
-        NotAStoreError: the location is empty, or something else uses it.
+        NothingStoredError: the location is empty or does not exist.
+        NotAStoreError: something else uses the location.
         StoreUnavailableError, StoreBusyError: the location cannot be looked at.
         UsageError: the URL cannot be understood.
     """
@@ -208,12 +213,14 @@ def inspect_location(url: str | os.PathLike[str] | Location, *, settings: Settin
         has_jax = not jax.is_empty()
         if has_store or has_jax:
             return CacheContents(location, bucket.url, has_store=has_store, jax=jax if has_jax else None, bucket=bucket)
-        what = "it is empty" if next(bucket.walk(""), None) is None else "something else is stored there"
+        is_empty = next(bucket.walk(""), None) is None
     except BaseException:
         bucket.close()
         raise
     bucket.close()
-    raise NotAStoreError(f"there is no cache at {bucket.url}: {what}")
+    if is_empty:
+        raise NothingStoredError(f"there is no cache at {bucket.url}: it is empty")
+    raise NotAStoreError(f"there is no cache at {bucket.url}: something else is stored there")
 
 
 def _inspect_directory(location: Location) -> CacheContents:
@@ -223,7 +230,7 @@ def _inspect_directory(location: Location) -> CacheContents:
     try:
         is_empty = next(path.iterdir(), None) is None
     except FileNotFoundError as exc:
-        raise NotAStoreError(f"there is no cache at {path}: the directory does not exist") from exc
+        raise NothingStoredError(f"there is no cache at {path}: the directory does not exist") from exc
     except NotADirectoryError as exc:
         raise NotAStoreError(f"there is no cache at {path}: it is not a directory") from exc
     except OSError as exc:
@@ -232,5 +239,6 @@ def _inspect_directory(location: Location) -> CacheContents:
     has_store, has_jax = (path / "v1").is_dir(), not jax.is_empty()
     if has_store or has_jax:
         return CacheContents(location, location.url, has_store=has_store, jax=jax if has_jax else None)
-    what = "the directory is empty" if is_empty else "the directory holds something else"
-    raise NotAStoreError(f"there is no cache at {path}: {what}")
+    if is_empty:
+        raise NothingStoredError(f"there is no cache at {path}: the directory is empty")
+    raise NotAStoreError(f"there is no cache at {path}: the directory holds something else")

@@ -105,9 +105,12 @@ def parse_age(text: str | float, *, setting: str = "age") -> float:
 
 
 def format_size(size: int) -> str:
-    """`size` bytes as a person reads them, decimal as `10GB` is."""
+    """`size` bytes as a person reads them: decimal as `10GB` is, but binary where that is exact, as for `10GiB`."""
     if size < 0:
         return "unlimited"
+    for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if size >= length and size % (length // 4) == 0:
+            return f"{size / length:,g} {unit}"
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["diff", "ls", "show", "stats", "why"]
 
 _BAR: Final = 32
+_LARGEST_GAIN: Final = 1e6
 
 
 def ls(
@@ -264,4 +265,5 @@ def _milliseconds(record: Record) -> str:
 
 def _gain(record: Record) -> str:
     gain = record.measurement.get("gain")
-    return f"{100 * gain:.0f}%" if isinstance(gain, int | float) else "-"
+    # The number of a foreign record may be larger than a float can be.
+    return f"{100 * gain:.0f}%" if isinstance(gain, int | float) and abs(gain) < _LARGEST_GAIN else "-"

@@ -56,11 +56,13 @@ def check_installation(settings: Settings) -> Iterator[Check]:
 
 @functools.cache
 def _jax(command: tuple[str, ...]) -> Check:
-    """Asked in another process: the command line does not import JAX."""
+    """Whether JAX is built as expected, by another process: the command line does not import JAX."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_JAX_SECONDS, check=False)
-    except (OSError, subprocess.SubprocessError) as exc:
-        return skipped("JAX", f"JAX could not be imported to look at it: {exc}")
+    except subprocess.TimeoutExpired:
+        return skipped("JAX", f"importing JAX took longer than {_JAX_SECONDS:.0f} s, so its version is not known")
+    except OSError as exc:
+        return skipped("JAX", f"{command[0]} could not be started to import JAX: {exc.strerror or exc}")
     version, _, rest = done.stdout.partition("\n")
     if not version:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
