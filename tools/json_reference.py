@@ -132,7 +132,11 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
         out = io.StringIO()
         # What is behind a program is the program's.
         behind = [command[-1]] if command[-1] == "PROGRAM" else []
-        words = [*command[: len(command) - len(behind)], "--dir", str(home / "cache"), "--json", *behind]
+        # The configuration file is for all caches.
+        place_of = (
+            [] if command[0] == "config" and command[1:2] in (("set",), ("unset",)) else ["--dir", str(home / "cache")]
+        )
+        words = [*command[: len(command) - len(behind)], *place_of, "--json", *behind]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             ejcache([place.get(word, word) for word in words])
         set_command_line({})

@@ -345,8 +345,20 @@ def test_a_size_without_unit_is_refused(tmp_path):
     said = ejcache("prune", "--dir", tmp_path, "--max-size", "10")
     assert said.status == 2
     assert said.err.startswith(
-        "ejcache: --max-size cannot be '10': accepted is a size with a unit: 10GB for gigabytes, "
+        "ejcache: --max-size cannot be '10': accepted is a size with a unit: '10GB' for gigabytes, "
     )
     assert len(ejcache("ls", "--dir", tmp_path, "--json").json["entries"]) == 1
     for few in ("0", "10B", "100000"):
         assert ejcache("prune", "-n", "--dir", tmp_path, "--max-size", few).err == ""
+
+
+def test_failures_that_many_entries_share_are_a_few_lines(capsys):
+    """A message that names the object differs for each entry; what a person reads is the reason, and how many."""
+    failed = [(f"jit_{n}-cpu", f"403 for gs://b/v1/entries/{n:02}/jit_{n}-cpu: denied") for n in range(63)]
+    output.warn_of_each([*failed, *((f"k{n}", f"reason {n}") for n in range(7))], "could not be removed")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == (
+        "ejcache: jit_0-cpu and 62 more could not be removed: 403 for gs://b/v1/entries/00/jit_0-cpu: denied"
+    )
+    assert lines[-1] == "ejcache: 3 more could not be removed"
+    assert len(lines) == 6

@@ -220,7 +220,7 @@ def test_foreign_names_in_a_shared_cache(tmp_path):
     for name in foreign:
         bucket.write(name, b"x")
     seen = audit(store, store.entries(), fix=True)
-    seen.include(audit_structure(ScannedStore(store), fix=True))
+    seen.findings += audit_structure(ScannedStore(store), fix=True).findings
     assert (seen.entries, seen.clean) == (1, True)
     assert {finding.problem for finding in seen.findings} == {Problem.FOREIGN_NAME}
     assert all(any(name in finding.detail for finding in seen.findings) for name in foreign)

@@ -84,19 +84,14 @@ def open_target(directory: str | None, *, write: bool = False, may_be_empty: boo
         NotAStoreError: there is no cache.
         StoreError: the cache cannot be opened.
     """
-    from ejcache.stores.location import display_url
-    from ejcache.stores.opening import NothingStoredError, inspect_location
+    from ejcache.stores.opening import inspect_location
 
     settings = command_settings(directory)
     try:
-        contents = inspect_location(str(settings.cache_dir), settings=settings)
+        may_be_empty = may_be_empty and directory is None
+        contents = inspect_location(str(settings.cache_dir), settings=settings, may_be_empty=may_be_empty)
     except UsageError as exc:
         raise UsageError(f"{settings['cache_dir'].source}: {exc}") from exc
-    except NothingStoredError:
-        if directory is not None or not may_be_empty:
-            raise
-        yield Target(display_url(str(settings.cache_dir)), None, None, -1)
-        return
     store = contents.open(max_size=settings.store_limit, read_only=not write)
     try:
         yield _target(contents, store, settings.chosen_max_size)

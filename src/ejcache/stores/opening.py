@@ -147,10 +147,6 @@ def _check_untested(location: Location, settings: Settings) -> None:
     warn_once(("untested", scheme), "ejcache: EJCACHE_UNTESTED_SCHEMES is set: ejcache is not tested with %s", scheme)
 
 
-class NothingStoredError(NotAStoreError):
-    """A location that could be a cache and holds nothing at all: it is empty, or does not exist."""
-
-
 class CacheContents(NamedTuple):
     """What a look at a location has found there.
 
@@ -184,22 +180,24 @@ class CacheContents(NamedTuple):
             self.bucket.close()
 
 
-def inspect_location(url: str | os.PathLike[str] | Location, *, settings: Settings | None = None) -> CacheContents:
+def inspect_location(
+    url: str | os.PathLike[str] | Location, *, settings: Settings | None = None, may_be_empty: bool = False
+) -> CacheContents:
     """What is at `url`, before anything is opened: nothing is made. A bucket is asked for a page of two listings.
 
     Args:
         url: as `open_store` takes it.
         settings: give the credentials; by default those of the environment.
+        may_be_empty: a location that is empty or does not exist has contents without a store.
 
     Raises:
-        NothingStoredError: the location is empty or does not exist.
-        NotAStoreError: something else uses the location.
+        NotAStoreError: the location is empty, unless it may be, or something else uses it.
         StoreUnavailableError, StoreBusyError: the location cannot be looked at.
         UsageError: the URL cannot be understood.
     """
     location = Location.parse(url)
     if location.kind is LocationKind.DIRECTORY:
-        return _inspect_directory(location)
+        return _inspect_directory(location, may_be_empty=may_be_empty)
     if location.kind is LocationKind.MEMORY:
         return CacheContents(location, location.url, has_store=True, jax=None)
     from ejcache.stores.plain_jax import JaxBucket
@@ -218,19 +216,22 @@ def inspect_location(url: str | os.PathLike[str] | Location, *, settings: Settin
         bucket.close()
         raise
     bucket.close()
-    if is_empty:
-        raise NothingStoredError(f"there is no cache at {bucket.url}: it is empty")
-    raise NotAStoreError(f"there is no cache at {bucket.url}: something else is stored there")
+    if is_empty and may_be_empty:
+        return CacheContents(location, bucket.url, has_store=False, jax=None)
+    what = "it is empty" if is_empty else "something else is stored there"
+    raise NotAStoreError(f"there is no cache at {bucket.url}: {what}")
 
 
-def _inspect_directory(location: Location) -> CacheContents:
+def _inspect_directory(location: Location, *, may_be_empty: bool) -> CacheContents:
     from ejcache.stores.plain_jax import JaxDirectory
 
     path = Path(location.path)
     try:
         is_empty = next(path.iterdir(), None) is None
     except FileNotFoundError as exc:
-        raise NothingStoredError(f"there is no cache at {path}: the directory does not exist") from exc
+        if may_be_empty:
+            return CacheContents(location, location.url, has_store=False, jax=None)
+        raise NotAStoreError(f"there is no cache at {path}: the directory does not exist") from exc
     except NotADirectoryError as exc:
         raise NotAStoreError(f"there is no cache at {path}: it is not a directory") from exc
     except OSError as exc:
@@ -239,6 +240,7 @@ def _inspect_directory(location: Location) -> CacheContents:
     has_store, has_jax = (path / "v1").is_dir(), not jax.is_empty()
     if has_store or has_jax:
         return CacheContents(location, location.url, has_store=has_store, jax=jax if has_jax else None)
-    if is_empty:
-        raise NothingStoredError(f"there is no cache at {path}: the directory is empty")
-    raise NotAStoreError(f"there is no cache at {path}: the directory holds something else")
+    if is_empty and may_be_empty:
+        return CacheContents(location, location.url, has_store=False, jax=None)
+    what = "the directory is empty" if is_empty else "the directory holds something else"
+    raise NotAStoreError(f"there is no cache at {path}: {what}")
