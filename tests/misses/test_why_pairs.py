@@ -43,7 +43,7 @@ def test_typical_changes_are_named(tmp_path):
 
 
 @pytest.mark.soak
-def test_ninety_of_a_hundred_changes_are_named(tmp_path, capsys):
+def test_of_a_hundred_changes_at_least_95_are_named(tmp_path, capsys):
     """All pairs. With `-s`, the score and the answers that missed are printed."""
     answers = measured(tmp_path / "pairs")
 
@@ -53,4 +53,4 @@ def test_ninety_of_a_hundred_changes_are_named(tmp_path, capsys):
         for title, why in missed.items():
             print(f"  {title}: {why}")
     assert len(PAIRS) >= 100
-    assert len(missed) <= len(PAIRS) - 90
+    assert len(PAIRS) - len(missed) >= 95

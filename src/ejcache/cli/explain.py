@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,8 +19,7 @@ from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.util.units import parse_age
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
     from ejcache.misses.explanation import Explanation, WingNote
     from ejcache.misses.log import MissRecord
@@ -116,9 +116,6 @@ class _Caches:
         """Whether that is the cache that `--dir` names; True without `--dir`."""
         return self.directory is None or _location(url) == _location(self.directory)
 
-    def _progress(self, total: int) -> AbstractContextManager[Callable[[], None]]:
-        return output.progress("reading", total, quiet=self._quiet)
-
     def _open(self, location: str, url: str | None) -> Known | None:
         from ejcache.misses.nearest import Known
 
@@ -128,7 +125,11 @@ class _Caches:
             except StoreError as exc:
                 self._opened[location] = exc  # not tried again for the next miss
             else:
-                self._opened[location] = None if store is None else Known(store, progress=self._progress)
+                self._opened[location] = (
+                    None
+                    if store is None
+                    else Known(store, progress=partial(output.progress, "reading", quiet=self._quiet))
+                )
         found = self._opened[location]
         if isinstance(found, StoreError):
             raise found
@@ -196,21 +197,9 @@ def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
     identity = next(filter(None, map(known.identity, found)), None)
     if identity is None:
         return []
-    return [
-        MissRecord(
-            time=identity.created,
-            url=known.store.url,
-            reason="absent",
-            outcome=STORED,
-            compile_seconds=identity.compile_seconds,
-            key=identity.key,
-            name=identity.name,
-            components=identity.components,
-            details=identity.details,
-            signature=identity.signature,
-            module=identity.module,
-        )
-    ]
+    same = ("key", "name", "components", "details", "signature", "module", "compile_seconds")
+    fields: dict[str, Any] = {name: getattr(identity, name) for name in same}
+    return [MissRecord(time=identity.created, url=known.store.url, reason="absent", outcome=STORED, **fields)]
 
 
 def _fields(record: MissRecord | WingNote, explanation: Explanation) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from ejcache.jax_integration.warm_start.state import (
     stores_only,
 )
 from ejcache.jax_integration.warm_start.storing_only import check_memory, compile_for_others, look_for_others
-from ejcache.keys.key import PGLE
+from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.util.log import log
 from ejcache.util.threads import submit
 
@@ -638,6 +638,9 @@ def _holds_callbacks(program: LoweredProgram) -> bool:
 
 
 def _program_in_words(key: str) -> str:
-    from ejcache.misses.log import program_in_words  # only lines about long waits need it
+    """`jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long."""
+    from ejcache.misses.log import last_compile_seconds  # only lines about long waits need it
 
-    return program_in_words(key)
+    name = parse_any_key(key).name
+    took = last_compile_seconds(name)
+    return name if took is None else f"{name} ({took:.0f} s last time)"

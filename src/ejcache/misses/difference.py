@@ -35,6 +35,7 @@ _MEANING: Final = {
     "rng_bit_generator": "random numbers: jax_default_prng_impl, jax.random.key(impl=…)",
 }
 """Operations of which the author wrote something else, and what; they are named first."""
+_WEAK: Final = "a Python scalar takes the dtype of the array beside it, an array scalar has its own (weak types)"
 _SHOWN: Final = 5
 _IN_CHANGE: Final = 2
 _LONGEST: Final = 100
@@ -59,10 +60,10 @@ def program_differences(
         advice = "keep one mesh, and one set of names for its axes"
         sentence = f"the mesh changed: {before.meshes or 'none'} {ARROW} {after.meshes or 'none'}"
         found.append(Difference("computation", sentence, advice))
-    signature = _argument_differences(before, after, seen)
-    signature += _result_differences(before, after)
-    found += signature
-    retyped = any(each.component == "signature" for each in signature)
+    found += _signature_differences(before.arguments, after.arguments, "argument", seen)
+    if not any(each.component == "signature" for each in found):  # the results follow from the arguments
+        found += _signature_differences(before.results, after.results, "result", ())
+    retyped = any(each.component == "signature" for each in found)
     old, new = _middle(before.lines, after.lines)
     if [line.name for line in old] == [line.name for line in new]:
         pairs = list(zip(old, new, strict=True))
@@ -93,14 +94,16 @@ def reordered(before: ProgramText, after: ProgramText) -> Place | None:
 # -- arguments and results ---------------------------------------------------------------------------------------------
 
 
-def _argument_differences(before: ProgramText, after: ProgramText, seen: Iterable[ProgramText]) -> list[Difference]:
-    old, new = ({each.name: each for each in program.arguments} for program in (before, after))
+def _signature_differences(
+    before: Sequence[Argument], after: Sequence[Argument], what: str, seen: Iterable[ProgramText]
+) -> list[Difference]:
+    """What changed in arguments or results (`what`): which there are, their types, their shardings and so on."""
+    old, new = ({each.name: each for each in side} for side in (before, after))
     found = []
     for verb, names, of in (("added", new.keys() - old.keys(), new), ("removed", old.keys() - new.keys(), old)):
         if names:
             shown = [f"{each.name} {each.type}" for each in of.values() if each.name in names]
-            number = f"{plural(len(shown), 'argument')} {'was' if len(shown) == 1 else 'were'}"
-            words = f"{number} {verb}: {', '.join(shown[:3])}"
+            words = f"{plural(len(shown), what)} {'was' if len(shown) == 1 else 'were'} {verb}: {', '.join(shown[:3])}"
             found.append(Difference("signature", words + ", \N{HORIZONTAL ELLIPSIS}" * (len(shown) > 3)))
     pairs = [(old[name], new[name]) for name in new if name in old]
     changed = [pair for pair in pairs if pair[0].type != pair[1].type]
@@ -109,24 +112,14 @@ def _argument_differences(before: ProgramText, after: ProgramText, seen: Iterabl
         changed.sort(key=lambda pair: len(pair[1].name))
         more = tuple(f"{a.name} {a.type} {ARROW} {b.type}" for a, b in changed[:6]) if len(changed) > 1 else ()
         a, b = changed[0]
-        words = f"argument {b.name} changed: {a.type} {ARROW} {b.type}{_and_more(changed)}"
-        found.append(Difference("signature", words, _padding(a, b, seen), more))
-    return found + _attribute_differences(pairs, "argument")
-
-
-def _result_differences(before: ProgramText, after: ProgramText) -> list[Difference]:
-    old, new = before.results, after.results
-    if len(old) != len(new):
-        more = tuple(f"{each.name} {each.type}" for each in new[:6])
-        return [Difference("signature", f"the function returns {len(new)} arrays, not {len(old)}", more=more)]
-    pairs = list(zip(old, new, strict=True))
-    changed = [pair for pair in pairs if pair[0].type != pair[1].type]
-    if changed and [each.type for each in before.arguments] == [each.type for each in after.arguments]:
-        a, b = changed[0]
-        words = f"{b.name} changed: {a.type} {ARROW} {b.type}{_and_more(changed)}"
-        advice = "a Python scalar takes the dtype of the array beside it, an array scalar has its own (weak types)"
-        return [Difference("signature", words, advice if _shape(a) == _shape(b) else "")]
-    return _attribute_differences(pairs, "")
+        words = f"{_called(b, what)} changed: {a.type} {ARROW} {b.type}{_and_more(changed)}"
+        advice = _WEAK if what == "result" else ""
+        if a.type.partition("[")[2] != b.type.partition("[")[2]:
+            shapes = {a.type, *(each.type for text in seen for each in text.arguments if each.name == b.name), b.type}
+            shown = sorted(shapes, key=lambda shape: (len(shape), shape))[:_SHOWN]
+            advice = f"pad it to one shape: {len(shapes)} were seen ({', '.join(shown)})" if what != "result" else ""
+        found.append(Difference("signature", words, advice, more))
+    return found + _attribute_differences(pairs, what)
 
 
 def _attribute_differences(pairs: Sequence[tuple[Argument, Argument]], what: str) -> list[Difference]:
@@ -135,7 +128,7 @@ def _attribute_differences(pairs: Sequence[tuple[Argument, Argument]], what: str
         for key in sorted(old.attributes.keys() | new.attributes.keys()):
             a, b = (each.attributes.get(key, "none").strip('"') for each in (old, new))
             if a != b:
-                groups.setdefault((key, a, b), []).append(f"{what} {new.name}".strip())
+                groups.setdefault((key, a, b), []).append(_called(new, what))
     advice = {"donation": "donate the same arguments everywhere (donate_argnums)"}
     return [
         Difference(
@@ -145,18 +138,8 @@ def _attribute_differences(pairs: Sequence[tuple[Argument, Argument]], what: str
     ]
 
 
-def _padding(old: Argument, new: Argument, seen: Iterable[ProgramText]) -> str:
-    """Advice if the shape changed, with the shapes that were seen of this argument."""
-    if _shape(old) == _shape(new):
-        return ""
-    shapes = {each.type for each in (old, new)}
-    shapes |= {each.type for program in seen for each in program.arguments if each.name == new.name}
-    shown = ", ".join(sorted(shapes, key=lambda shape: (len(shape), shape))[:_SHOWN])
-    return f"pad it to one shape: {len(shapes)} were seen ({shown})"
-
-
-def _shape(argument: Argument) -> str:
-    return argument.type.partition("[")[2]
+def _called(argument: Argument, what: str) -> str:
+    return f"argument {argument.name}" if what == "argument" else argument.name
 
 
 def _and_more(items: Sequence[object]) -> str:

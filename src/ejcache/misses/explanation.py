@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ejcache.cache.counters import Miss, Skip
 from ejcache.errors import StoreError
-from ejcache.keys.difference import ARROW, Difference, Identity, environment_differences
+from ejcache.keys.difference import Difference, Identity, environment_differences
 from ejcache.misses.difference import program_differences, reordered
 from ejcache.misses.log import STORED, read_misses
-from ejcache.misses.nearest import Known, Texts, nearest
-from ejcache.misses.text import SourceFiles, spelled
+from ejcache.misses.nearest import Known, nearest
+from ejcache.misses.text import SourceFiles, read_text, spelled
 from ejcache.misses.words import why_not_found, why_not_stored
 from ejcache.util.units import format_age
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Explanation", "WingNote", "explain", "explain_in"]
 
 _DIFF_LINES: Final = 200
-_RENAMED: Final = 20
-"""Programs of other names that are compared, if none of this name is known."""
+_LONGEST: Final = 400
+"""Characters of two signatures."""
 _IN_SENTENCE: Final = 3
 _UNKNOWN: Final = Difference("computation", "the function's code or a constant in it changed; its text is not known")
 
@@ -178,19 +178,17 @@ def _compared(record: MissRecord, known: Known | Exception | None, earlier: Sequ
     if isinstance(known, Exception):
         note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
         known = None
-    after = record.identity
-    here = [each for each in earlier if each.url == record.url]
-    same = [each.identity for each in here if each.name == record.name]
+    same = [each.identity for each in earlier if each.url == record.url and each.name == record.name]
     candidates = {each.key: each for each in (*same, *stored) if each.components and each.key != record.key}
-    texts = Texts(known.store if known is not None else None)
-    sources = SourceFiles(until=record.time)
-    ranked = nearest(after, list(candidates.values()), texts)
+    after = record.identity
+    ranked, texts = nearest(after, candidates.values(), known.store if known is not None else None)
     if not ranked:
-        return replace(_of_another_name(record, here, texts, sources), note=note)
+        where = "no entry is stored under its key, nor another entry of a function of this name"
+        return Explanation(f": {where}: it is new here, or was evicted", note=note)
     before = ranked[0]
     found = environment_differences(before, after)
     if before.components.get("computation") != after.components.get("computation"):
-        found += _differences(before, after, ranked, texts, sources)
+        found += _differences(before, after, texts, SourceFiles(until=record.time))
     found = found or [_UNKNOWN]
     shown = "; ".join(each.sentence for each in found[:_IN_SENTENCE])
     if len(found) > _IN_SENTENCE:
@@ -199,16 +197,16 @@ def _compared(record: MissRecord, known: Known | Exception | None, earlier: Sequ
     return Explanation(f" because {shown}", before, tuple(found), _diff(before, after, texts), advice, note)
 
 
-def _differences(
-    before: Identity, after: Identity, ranked: Sequence[Identity], texts: Texts, sources: SourceFiles
-) -> list[Difference]:
-    both = texts.both(before, after)
-    if both is None:
+def _differences(before: Identity, after: Identity, texts: Mapping[str, str], sources: SourceFiles) -> list[Difference]:
+    if not {before.key, after.key} <= texts.keys():
         if before.signature == after.signature:
             return [_UNKNOWN]
         words = f"the arguments and results changed from {spelled(before.signature)} to {spelled(after.signature)}"
-        return [Difference("signature", words if len(words) < 2 * _DIFF_LINES else "the arguments or results changed")]
-    old, new = both
+        return [Difference("signature", words if len(words) < _LONGEST else "the arguments or results changed")]
+    read = {key: read_text(text) for key, text in texts.items()}
+    old, new = read[before.key], read[after.key]
+    if old.is_named != new.is_named:  # a cache keeps texts without the names of arguments
+        old, new = (read_text(texts[each.key], named=False) for each in (before, after))
     place = reordered(old, new)
     files = {line.place.file for line in new.lines if line.place.line}
     if place is not None and sources.are_older(files, before.created):
@@ -218,37 +216,14 @@ def _differences(
         )
         advice = "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set"
         return [Difference("computation", words, advice)]
-    seen = [text for each in ranked if (text := texts.of(each)) is not None]
-    found = program_differences(old, new, sources=sources, seen=seen)
+    found = program_differences(old, new, sources=sources, seen=read.values())
     return found or [Difference("computation", "the order of the operations, or which values they use, changed")]
 
 
-def _of_another_name(record: MissRecord, here: Sequence[MissRecord], texts: Texts, sources: SourceFiles) -> Explanation:
-    """Of a function whose name is new in this cache: its earlier name, if its file no longer has that one."""
-    after = record.identity
-    others = {each.name: each.identity for each in reversed(here) if each.signature == record.signature}
-    last = sorted(others.values(), key=lambda each: -each.created)[:_RENAMED]
-    texts.recall([after, *last])
-    new = texts.of(after)
-    files = {line.place.file for line in new.lines if line.place.line} if new is not None else set()
-    for each in last:
-        old = texts.of(each)
-        if new is None or old is None or len(new.lines) < 2 or old.likeness(new) < 1.0:
-            continue
-        was, now = (name.removeprefix("jit_") for name in (each.name, record.name))
-        if all(sources.lack(file, was) for file in files):
-            words = f"the function was renamed: {was} {ARROW} {now}"
-            advice = "a function's name is part of its executable: keep it"
-            return Explanation(f" because {words}", each, (Difference("name", words, advice),), advice=(advice,))
-    where = "no entry is stored under its key, nor another entry of a function of this name"
-    return Explanation(f": {where}: it is new here, or was evicted")
-
-
-def _diff(before: Identity, after: Identity, texts: Texts) -> str:
-    both = [texts.raw(identity) for identity in (before, after)]
-    if None in both:
+def _diff(before: Identity, after: Identity, texts: Mapping[str, str]) -> str:
+    if not {before.key, after.key} <= texts.keys():
         return ""
-    old, new = (_without_locations(str(text)) for text in both)
+    old, new = (_without_locations(texts[each.key]) for each in (before, after))
     lines = list(difflib.unified_diff(old, new, before.key, after.key, lineterm="", n=1))
     if len(lines) > _DIFF_LINES:
         lines = [*lines[:_DIFF_LINES], f"\N{HORIZONTAL ELLIPSIS} {len(lines) - _DIFF_LINES} more lines"]

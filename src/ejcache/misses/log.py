@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.appended_log import AppendedLog
 from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity
-from ejcache.keys.key import listed_name, parse_any_key
+from ejcache.keys.key import listed_name
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ __all__ = [
     "STORED",
     "MissRecord",
     "last_compile_seconds",
-    "program_in_words",
     "read_misses",
     "recall_programs",
     "record_miss",
@@ -134,13 +133,6 @@ def last_compile_seconds(name: str) -> float | None:
     """The seconds that the last program of this name took, or None if the miss log has none."""
     listed = listed_name(name)
     return next((miss.compile_seconds for miss in read_misses() if listed_name(miss.name) == listed), None)
-
-
-def program_in_words(key: str) -> str:
-    """`jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long. Never raises."""
-    name = parse_any_key(key).name
-    took = last_compile_seconds(name)
-    return name if took is None else f"{name} ({took:.0f} s last time)"
 
 
 def remember_program(computation: str, text: str) -> None:

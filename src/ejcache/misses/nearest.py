@@ -19,13 +19,13 @@ from ejcache.stores.base import EntryInfo
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from ejcache.misses.text import ProgramText
     from ejcache.stores.base import Store
 
-__all__ = ["Known", "Texts", "identity_of", "nearest", "stored_text"]
+__all__ = ["Known", "identity_of", "nearest", "stored_text"]
 
 _HEADER_BYTES: Final = 64 * 1024
 _COMPARED: Final = 12
@@ -131,52 +131,25 @@ def stored_text(store: Store, digest: str) -> str | None:
         return None
 
 
-class Texts:
-    """The texts of programs: with source lines if this host has compiled them, or else as a cache keeps them.
-
-    Args:
-        store: the cache of the miss, if it can be read.
-    """
-
-    def __init__(self, store: Store | None) -> None:
-        self._store = store
-        self._local: dict[str, str] = {}
-        self._read: dict[str, ProgramText | None] = {}
-
-    def recall(self, identities: Sequence[Identity]) -> None:
-        """Read the texts that this host has of these programs, all at once."""
-        wanted = {identity.components.get("computation", "") for identity in identities} - self._local.keys()
-        self._local |= recall_programs(wanted)
-
-    def raw(self, identity: Identity) -> str | None:
-        """The text of a program, or None if it is not known."""
-        text = self._local.get(identity.components.get("computation", ""))
-        if text is None and self._store is not None and identity.module:
-            try:
-                return stored_text(self._store, identity.module)
-            except StoreError:
-                return None
-        return text
-
-    def of(self, identity: Identity) -> ProgramText | None:
-        """The text of a program, read, or None if it is not known."""
-        if identity.key not in self._read:
-            text = self.raw(identity)
-            self._read[identity.key] = read_text(text) if text is not None else None
-        return self._read[identity.key]
-
-    def both(self, before: Identity, after: Identity) -> tuple[ProgramText, ProgramText] | None:
-        """Two texts that can be compared, or None if one of them is not known."""
-        old, new = self.of(before), self.of(after)
-        if old is None or new is None:
-            return None
-        if old.is_named != new.is_named:  # a cache keeps texts without the names of arguments
-            old, new = (read_text(self.raw(identity) or "", named=False) for identity in (before, after))
-        return old, new
+def _raw_texts(identities: Iterable[Identity], store: Store | None) -> dict[str, str]:
+    """By key, the texts that are known of programs: with source lines from this host, or else as the store has them."""
+    wanted = {identity.key: identity for identity in identities}
+    local = recall_programs({each.components.get("computation", "") for each in wanted.values()})
+    found = {}
+    for key, identity in wanted.items():
+        text = local.get(identity.components.get("computation", ""))
+        if text is None and store is not None and identity.module:
+            with suppress(StoreError):
+                text = stored_text(store, identity.module)
+        if text is not None:
+            found[key] = text
+    return found
 
 
-def nearest(after: Identity, candidates: Sequence[Identity], texts: Texts) -> list[Identity]:
-    """The candidates that differ least, at most a dozen, the most similar first.
+def nearest(
+    after: Identity, candidates: Iterable[Identity], store: Store | None
+) -> tuple[list[Identity], dict[str, str]]:
+    """The candidates that differ least, at most a dozen, the most similar first; and their texts, and that of `after`.
 
     All are ranked by what their headers say, and the first ones by their texts.
     """
@@ -192,8 +165,9 @@ def nearest(after: Identity, candidates: Sequence[Identity], texts: Texts) -> li
 
     compiled: ProgramText | None = None
     first = sorted(candidates, key=distance)[:_COMPARED]
-    texts.recall([after, *first])
+    raw = _raw_texts([after, *first], store) if first else {}
     if len(first) > 1:
-        compiled = texts.of(after)
-        first.sort(key=lambda candidate: distance(candidate, texts.of(candidate)))
-    return first
+        read = {key: read_text(text) for key, text in raw.items()}
+        compiled = read.get(after.key)
+        first.sort(key=lambda candidate: distance(candidate, read.get(candidate.key)))
+    return first, raw

@@ -26,7 +26,7 @@ from ejcache.misses.log import LARGE_CONSTANT
 from ejcache.util.safe_files import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = [
     "ELIDED",
@@ -43,9 +43,8 @@ __all__ = [
 
 _DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
 _FILE: Final = re.compile(r'^"([^"\n]*)":(\d+):\d+')
-_CALL: Final = re.compile(r"^callsite\(#(loc\d*) at #(loc\d*)\)$")
-_NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"\(#(loc\d*)\)$')
-_FUSED: Final = re.compile(r"^fused(?:<[^>]*>)?\[#(loc\d*)")
+_NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"(?:\(|$)')
+_REFERENCE: Final = re.compile(r"#(loc\d*)")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _DEEPEST: Final = 100
 """Names that are followed from one location; a text that we did not write may name itself."""
@@ -151,13 +150,11 @@ def shared(mine: Sequence[object], theirs: Sequence[object]) -> float:
 
 def spelled(text: str) -> str:
     """A text in which every type is written as JAX writes it: `f32[32,32]` for `tensor<32x32xf32>`."""
-    return _TENSOR.sub(
-        lambda match: (
-            f"{match[2].replace('i1', 'bool') if match[2] == 'i1' else match[2].replace('ui', 'u')}"
-            f"[{match[1].rstrip('x').replace('x', ',')}]"
-        ),
-        text,
-    )
+    return _TENSOR.sub(lambda match: f"{_dtype(match[2])}[{match[1].rstrip('x').replace('x', ',')}]", text)
+
+
+def _dtype(name: str) -> str:
+    return "bool" if name == "i1" else name.replace("ui", "u")
 
 
 def read_text(text: str, *, named: bool = True) -> ProgramText:
@@ -216,7 +213,8 @@ def _argument(match: re.Match[str], places: _Places | None) -> Argument:
 
 def _results(line: str) -> tuple[Argument, ...]:
     results = line.rpartition(") -> ")[2].removesuffix("{").strip().removeprefix("(").removesuffix(")")
-    return tuple(_described("", each) for each in re.split(r", (?=tensor<|!)", results) if each)
+    found = [_described("", each) for each in re.split(r", (?=tensor<|!)", results) if each]
+    return tuple(each._replace(name=each.name or f"result {number}") for number, each in enumerate(found))
 
 
 def _described(name: str, text: str) -> Argument:
@@ -227,8 +225,8 @@ def _described(name: str, text: str) -> Argument:
         if key in _DONATION:
             key, value = "donation", "donated"
         found[key.rpartition(".")[2]] = _partition_spec(value)
-    result = found.pop("result_info", "").strip('"').removeprefix("result") or "the result"
-    return Argument(name or result, spelled(type_), found)
+    result = found.pop("result_info", "").strip('"')
+    return Argument(name or ("the result" if result == "result" else result), spelled(type_), found)
 
 
 def _partition_spec(sharding: str) -> str:
@@ -259,30 +257,23 @@ class _Places:
 
     def _place(self, name: str) -> Place:
         """The innermost line of the user's own program: not of an installed library, if another one is there."""
-        frames: list[Place] = []
-        self._collect(name, "", frames, _DEEPEST)
+        frames = list(self._frames(name, "", _DEEPEST))
         own = [frame for frame in frames if not any(part in frame.file for part in _INSTALLED)]
         return next(iter(own or frames), NOWHERE)
 
     def label(self, name: str) -> str:
         """The name that the location has itself, as arguments have theirs; empty if it has none."""
-        text = self._texts.get(name, "")
-        match = _NAMED.match(text)
-        return match[1] if match else text.strip('"') if text.startswith('"') and not _FILE.match(text) else ""
+        match = _NAMED.match(self._texts.get(name, ""))
+        return match[1] if match else ""
 
-    def _collect(self, name: str, function: str, frames: list[Place], depth: int) -> None:
+    def _frames(self, name: str, function: str, depth: int) -> Iterator[Place]:
         text = self._texts.get(name, "")
-        if depth <= 0 or not text:
-            return
         if match := _FILE.match(text):
-            frames.append(Place(match[1], int(match[2]), function))
-        elif match := _CALL.match(text):
-            self._collect(match[1], function, frames, depth - 1)
-            self._collect(match[2], "", frames, depth - 1)
-        elif match := _NAMED.match(text):
-            self._collect(match[2], match[1], frames, depth - 1)
-        elif match := _FUSED.match(text):
-            self._collect(match[1], function, frames, depth - 1)
+            yield Place(match[1], int(match[2]), function)
+            return
+        named = _NAMED.match(text)
+        for inner in _REFERENCE.findall(text) if depth else ():
+            yield from self._frames(inner, named[1] if named else function, depth - 1)
 
 
 _LARGEST: Final = 2_000_000
@@ -305,11 +296,6 @@ class SourceFiles:
             return all(os.stat(path).st_mtime <= time for path in files)  # noqa: PTH116
         except (OSError, ValueError):
             return False
-
-    def lack(self, file: str, word: str) -> bool:
-        """Whether a file is known and has no such word."""
-        lines = self._lines(file)
-        return bool(lines) and not any(re.search(rf"\b{re.escape(word)}\b", line) for line in lines)
 
     def line(self, place: Place) -> str:
         """The text of that line; empty if it is not known."""
