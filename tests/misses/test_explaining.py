@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import re
-import textwrap
 import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -233,32 +232,17 @@ def test_why_it_was_not_stored_either(settings, environment, words, directory, m
     assert words in result.output
 
 
-@pytest.mark.parametrize("where", ["another cache", "the same program"])
-def test_a_function_that_is_still_there_was_not_renamed(where, run_python, tmp_path):
-    """An equal function of another program, or of the same one, is not the earlier name of a new function."""
-    program = """
-        import sys, jax, ejcache
+def test_functions_of_other_names_are_not_compared(cache, directory):
+    """An equal function of another name, in this program or another one, is no earlier version of a new function."""
 
-        ejcache.enable(sys.argv[1], min_compile_seconds=0)
+    def step(x):
+        return jax.numpy.sin(x) * 2
 
-        def f0(x):
-            return jax.numpy.tanh(x) * jax.numpy.sin(x) + 3
+    compile_one()
+    compile_one(step)
 
-        def step(x):
-            return jax.numpy.tanh(x) * jax.numpy.sin(x) + 3
-
-        jax.jit(globals()[sys.argv[2]])(1.0)
-    """
-    path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(program))
-    caches = {"another cache": ("first", "second"), "the same program": ("one", "one")}[where]
-    for cache, name in zip(caches, ("f0", "step"), strict=True):
-        run_python(path, str(tmp_path / cache), name)
-
-    said = CliRunner().invoke(build(), ["why", "step"]).output
-
-    assert "nor another entry of a function of this name" in said
-    assert "renamed" not in said
+    assert last_miss().name == "jit_step"
+    assert "nor another entry of a function of this name" in sentence(directory)
 
 
 def test_custom_partitioning_is_bypassed_loudly(run_python, directory):

@@ -125,11 +125,8 @@ class _Caches:
             except StoreError as exc:
                 self._opened[location] = exc  # not tried again for the next miss
             else:
-                self._opened[location] = (
-                    None
-                    if store is None
-                    else Known(store, progress=partial(output.progress, "reading", quiet=self._quiet))
-                )
+                progress = partial(output.progress, "reading", quiet=self._quiet)
+                self._opened[location] = None if store is None else Known(store, progress=progress)
         found = self._opened[location]
         if isinstance(found, StoreError):
             raise found
