@@ -28,15 +28,15 @@ import numpy as np
 from jax.sharding import PartitionSpec, Sharding
 
 from ejcache.errors import EntryCorruptError
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.jax_integration.direct.shardings import Devices, decode_spec, encode_spec, is_mesh
-from ejcache.jax_integration.direct.trees.names import MISSING, name_of, named, singleton, singleton_name, type_name
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.direct.call.shardings import Devices, decode_spec, encode_spec, is_mesh
+from ejcache.direct.call.trees.names import MISSING, name_of, named, singleton, singleton_name, type_name
 from ejcache.jax_integration.seam.direct.fastpath import prng_implementation, prng_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.jax_integration.direct.trees.call_objects import CallObjects
+    from ejcache.direct.call.trees.call_objects import CallObjects
 
 __all__ = ["DataReader", "DataWriter", "canonical_text"]
 

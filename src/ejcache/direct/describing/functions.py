@@ -3,64 +3,46 @@
 from __future__ import annotations
 
 import functools
+import gc
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.bytecode import reads_of
-from ejcache.fingerprint.code import code_digest
-from ejcache.fingerprint.kinds.annotations import write_annotations
-from ejcache.fingerprint.kinds.forbidden import forbidden_value
-from ejcache.fingerprint.kinds.graph import ARROW
-from ejcache.fingerprint.kinds.instances import write_attributes
-from ejcache.fingerprint.kinds.names import is_module, write_names
-from ejcache.fingerprint.library import is_library_code, is_library_module
+from ejcache.direct.describing.annotations import write_annotations
+from ejcache.direct.describing.code import code_digest
+from ejcache.direct.describing.forbidden import forbidden_value
+from ejcache.direct.describing.graph import ARROW
+from ejcache.direct.describing.instances import write_attributes
+from ejcache.direct.describing.names import is_module, library_name, write_names
+from ejcache.direct.describing.reads import reads_of
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:
     from types import FunctionType
 
-    from ejcache.fingerprint.kinds.graph import Handler, Node
+    from ejcache.direct.describing.graph import Handler, Node
 
 __all__ = ["HANDLERS", "write_partial"]
-
-_SINGLE_DISPATCH: Final = functools.singledispatch(lambda each: each).__code__  # type: ignore[attr-defined]
 
 
 def _function(node: Node, value: Any) -> None:
     function: FunctionType = value
-    name = forbidden_value(function)
+    name = library_name(node, function)
     if name is not None:
-        node.refuse(f"is {name}")
-    code = function.__code__
-    library = _is_library_function(function)
-    node.quiet = node.of_library = library
-    node.write(b"library function" if library else b"function", code_digest(code))
-    _write_texts(node, function.__module__, function.__qualname__, function.__name__)
-    if not library:
-        _write_texts(node, function.__doc__)
-    cells = _cells(function)
-    if code is _SINGLE_DISPATCH:
-        node.child(".registry", function.__dict__.get("registry"))
-        node.child(ARROW + "__wrapped__", function.__dict__.get("__wrapped__"))
+        node.write(b"by name", name.encode())
         return
-    if library:
-        _write_cells(node, cells)
-    else:
-        reads = reads_of(code)
-        node.graph.note_reads(reads)
-        node.graph.functions.add(id(function))
-        _write_cells(node, cells)
-        write_names(node, function, reads, cells)
-        write_annotations(node, function)
+    code = function.__code__
+    project = node.graph.owners.is_project_code(code, function.__globals__.get("__name__"))
+    node.quiet = not project
+    node.write(b"function", code_digest(code))
+    _write_texts(node, function.__module__, function.__qualname__, function.__name__, function.__doc__)
+    reads = reads_of(code)
+    node.graph.note_reads(reads, code, project=project)
+    cells = _cells(function)
+    _write_cells(node, cells)
+    write_names(node, function, reads, cells, project=project)
+    write_annotations(node, function)
     _write_defaults(node, function)
     write_attributes(node, function.__dict__)
-
-
-def _is_library_function(function: FunctionType) -> bool:
-    """Whether a library made a function. Generated code has no file, and belongs to the module whose names it reads."""
-    if is_library_code(function.__code__):
-        return True
-    module = function.__globals__.get("__name__")
-    return function.__code__.co_filename.startswith("<") and type(module) is str and is_library_module(module)
 
 
 def _write_texts(node: Node, *texts: object) -> None:
@@ -81,8 +63,8 @@ def _cells(function: FunctionType) -> dict[str, object]:
 def _write_cells(node: Node, cells: dict[str, object]) -> None:
     node.write(",".join(cells).encode("utf-8", "surrogatepass"))
     for name, value in cells.items():
-        if not is_module(value):
-            node.child(ARROW + name, value)
+        # The class that a method belongs to is in each method that says `super()`.
+        node.child(ARROW + name, value, as_type=name == "__class__")
 
 
 def _write_defaults(node: Node, function: FunctionType) -> None:
@@ -99,12 +81,9 @@ def _write_defaults(node: Node, function: FunctionType) -> None:
 
 
 def _method(node: Node, value: Any) -> None:
-    name = forbidden_value(value)
-    if name is not None:
-        node.refuse(f"is {name}")
     node.write(b"method")
-    node.child(".__func__", value.__func__)
-    node.child(".__self__", value.__self__)
+    node.child("", value.__func__)
+    node.child(f"{ARROW}self", value.__self__)
 
 
 def _builtin(node: Node, value: Any) -> None:
@@ -122,7 +101,7 @@ def _slot(node: Node, value: Any) -> None:
     """What a type written in C gives its instances: `str.join`, `int.__add__`."""
     node.write(b"slot")
     _write_texts(node, value.__name__)
-    node.child(".__objclass__", value.__objclass__)
+    node.child(".__objclass__", value.__objclass__, as_type=True)
 
 
 def _bound_slot(node: Node, value: Any) -> None:
@@ -148,8 +127,8 @@ def write_partial(node: Node, value: Any) -> None:
     kind = functools.partial.__dict__
     node.write(b"partial")
     if type(value) is not functools.partial:
-        node.child(".__class__", type(value))
-    node.child(".func", kind["func"].__get__(value))
+        node.child(".__class__", type(value), as_type=True)
+    node.child("", kind["func"].__get__(value))
     for index, argument in enumerate(kind["args"].__get__(value)):
         node.child(f".args[{index}]", argument)
     for name, argument in kind["keywords"].__get__(value).items():
@@ -158,15 +137,23 @@ def write_partial(node: Node, value: Any) -> None:
 
 
 def _memoised(node: Node, value: Any) -> None:
+    """A function that remembers its results: those that it has by now, which a trace may add to, count as well."""
+    name = library_name(node, value)
+    if name is not None:
+        node.write(b"by name", name.encode())
+        return
     wrapped = value.__wrapped__
-    code = getattr(wrapped, "__code__", None) if type(wrapped) is types.FunctionType else None
-    node.write(b"memoised")
-    if (code is None or not is_library_code(code)) and value.cache_info().currsize:
-        node.refuse("is memoised, and was called before")
-    parameters = value.cache_parameters()
-    node.child(".maxsize", parameters["maxsize"])
-    node.child(".typed", parameters["typed"])
+    node.write(b"memoised", repr(value.cache_parameters()).encode())
     node.child("", wrapped)
+    remembered = [each for each in gc.get_referents(value) if type(each) is dict and each is not vars(value)]
+    for memo in remembered:
+        for key, result in memo.items():
+            # A limited memo keeps its results in links, which hold the key as well.
+            held = result if value.cache_parameters()["maxsize"] is None else tuple(gc.get_referents(result))
+            try:
+                node.write_passing(node.graph.apart((key, held)))
+            except RefusedError as exc:
+                node.refuse(f"is memoised, and remembers what cannot be compared: {exc}")
 
 
 def _property(node: Node, value: Any) -> None:

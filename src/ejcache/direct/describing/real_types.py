@@ -5,15 +5,15 @@ Types are compared and looked up by identity: a metaclass may say what `==` and 
 
 from __future__ import annotations
 
-import sys
 import types
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.library import is_library_module
+if TYPE_CHECKING:
+    from ejcache.direct.describing.graph import Node
 
 __all__ = [
     "class_text",
-    "is_library_class",
+    "is_project_class",
     "is_subtype",
     "kind_name",
     "module_dict",
@@ -45,16 +45,12 @@ _BINDINGS: Final = frozenset({"nanobind", "pybind11_builtins"})
 """Modules that exist only in the names of the classes of C++ code."""
 
 
-def is_library_class(kind: type) -> bool:
-    """Whether a class says that a library defines it. If its module has no file, the package above decides."""
+def is_project_class(node: Node, kind: type) -> bool:
+    """Whether a class says that the project defines it."""
     name = type_module(kind)
-    while isinstance(name, str) and name:
-        if name in _BINDINGS or is_library_module(name):
-            return True
-        if name == "__main__" or isinstance(getattr(sys.modules.get(name), "__file__", None), str):
-            return False
-        name = name.rpartition(".")[0]
-    return False
+    if not isinstance(name, str) or name in _BINDINGS or name == "builtins":
+        return False
+    return node.graph.owners.is_project_module(name)
 
 
 def module_dict(module: object) -> dict[str, object]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import enum
 import functools
+import hashlib
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
 import numpy as np
 
-from ejcache.fingerprint.walk import Description
+from ejcache.direct.describing.graph import Description
 from ejcache.jax_integration.seam.direct.registrations import registered_functions
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ def _registered(kind: Any) -> Description | None:
     functions = registered_functions(kind)
     if not functions:
         return None
-    return Description(b"registered", tuple((f" as a pytree[{place}]", each) for place, each in enumerate(functions)))
+    children = tuple((f" as a pytree[{place}]", each) for place, each in enumerate(functions))
+    return Description(b"registered", children, everything=True)
 
 
 @functools.cache
@@ -111,16 +114,31 @@ def _array(value: Any) -> Description:
         return Description(refusal=f"is an array with a {_name_of(type(value.sharding))}")
     committed = getattr(value, "_committed", None)
     token = repr((value.shape, _dtype_text(value.dtype), value.aval.weak_type, committed, sharding))
-    return Description(
-        b"jax array" + token.encode(),
-        size=value.nbytes,
-        content=lambda: _bytes_of(np.asarray(value)),
-    )
+    return _with_content(b"jax array" + token.encode(), value)
 
 
-def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    contiguous = np.ascontiguousarray(array)
-    return contiguous.reshape(-1).view(np.uint8).data if contiguous.size else memoryview(b"")
+_MAX_BYTES: Final = 16 << 20
+
+def _with_content(token: bytes, value: Any) -> Description:
+    if value.nbytes > _MAX_BYTES:
+        size = f"{value.nbytes >> 20} MiB"
+        return Description(refusal=f"is an array of {size}, and at most {_MAX_BYTES >> 20} MiB are read: make it an argument")
+    return Description(token + _content_digest(value))
+
+
+def _content_digest(value: Any) -> bytes:
+    found = _arrays.get(id(value))
+    if found is not None and found[0]() is value:
+        return found[1]
+    array = np.ascontiguousarray(value)
+    digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data if array.size else b"").digest()
+    if isinstance(value, jax.Array):
+        _arrays[id(value)] = (weakref.ref(value, lambda _, place=id(value): _arrays.pop(place, None)), digest)
+    return digest
+
+
+_arrays: Final[dict[int, tuple[weakref.ref[Any], bytes]]] = {}
+"""Digests of JAX's arrays, whose content does not change, by their identities."""
 
 
 def _key_array(value: Any) -> Description:
@@ -129,13 +147,13 @@ def _key_array(value: Any) -> Description:
 
 
 def _numpy_array(value: Any) -> Description:
-    token = b"numpy array" + repr((value.shape, _dtype_text(value.dtype))).encode()
+    token = b"numpy array" + repr((value.shape, value.strides, _dtype_text(value.dtype), value.flags.writeable)).encode()
     if value.dtype.hasobject:
         if value.dtype != np.dtype(object):
             return Description(refusal="is an array with fields of Python objects")
         items = tuple((f"[{index}]", item) for index, item in enumerate(value.ravel(order="C").tolist()))
         return Description(token, children=items)
-    return Description(token, size=value.nbytes, content=lambda: _bytes_of(value))
+    return _with_content(token, value)
 
 
 def _dtype(value: Any) -> Description:
@@ -183,7 +201,7 @@ def _bit_generator(value: Any) -> Description:
 def _random_state(value: Any) -> Description:
     module = sys.modules.get("numpy.random.mtrand")
     if value is getattr(module, "_rand", None):
-        return Description(refusal="is the random number generator of numpy.random")
+        return Description(b"numpy.random")  # which numbers it gives is not compared
     return Description(b"random state", children=((".get_state()", value.get_state(legacy=False)),))
 
 

@@ -10,7 +10,7 @@ import jax
 
 from ejcache import entry
 from ejcache.errors import EntryCorruptError
-from ejcache.jax_integration.direct.records import (
+from ejcache.direct.records import (
     DIRECT_RECORD_KIND,
     MAX_PAYLOAD,
     DirectDocument,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextvars
 import dataclasses
 import datetime as dt
@@ -12,6 +13,7 @@ import logging
 import operator
 import os
 import pathlib
+import queue
 import random
 import re
 import sys
@@ -22,52 +24,33 @@ import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.fingerprint.kinds.annotations import write_annotation
-from ejcache.fingerprint.kinds.forbidden import FORBIDDEN_ATTRIBUTES, is_environment
-from ejcache.fingerprint.kinds.instances import write_attributes
-from ejcache.fingerprint.kinds.libraries import write_library_module
-from ejcache.fingerprint.kinds.real_types import (
-    class_text,
-    is_library_class,
-    kind_name,
-    module_dict,
-    mro_of,
-    type_dict,
-    type_name,
-)
-from ejcache.fingerprint.library import is_library_module
+from ejcache.direct.describing.annotations import write_annotation
+from ejcache.direct.describing.forbidden import forbidden_attribute
+from ejcache.direct.describing.names import write_module
+from ejcache.direct.describing.real_types import class_text, is_project_class, kind_name, mro_of, type_dict, type_name
 
 if TYPE_CHECKING:
-    from ejcache.fingerprint.kinds.graph import Handler, Node
+    from ejcache.direct.describing.graph import Handler, Node
 
-__all__ = ["HANDLERS", "write_logger", "write_module", "write_thread_local"]
+__all__ = ["HANDLERS", "INERT", "write_inert", "write_thread_local"]
 
-
-def write_module(node: Node, value: Any) -> None:
-    """A module that is kept as a value: any of its names may be read from it."""
-    names = module_dict(value)
-    name = names.get("__name__")
-    if type(name) is not str or not is_library_module(name):
-        node.refuse(f"is the module {name}")
-    write_library_module(node, names)
+INERT: Final[tuple[type, ...]] = (
+    *(logging.Logger, logging.Handler, logging.LoggerAdapter, logging.Formatter, logging.Filter),
+    *(threading.Thread, threading.Event, threading.Condition, threading.Semaphore, threading.Barrier),
+    *(queue.Queue, queue.SimpleQueue, concurrent.futures.Executor, concurrent.futures.Future),
+)
+"""Classes whose instances decide nothing that is traced. They count by their type, and so do instances of subclasses."""
 
 
-def write_logger(node: Node, value: Any) -> None:
-    """What decides whether a logger writes: its level, those above it, and what is disabled."""
-    node.write(b"logger", str(value.__dict__.get("name")).encode())
-    node.write(b"%d" % logging.Logger.getEffectiveLevel(value), b"%d" % logging.root.manager.disable)
-    node.write(b"disabled" if value.__dict__.get("disabled") else b"enabled")
-    # What the program keeps in a logger.
-    write_attributes(node, value.__dict__, _OF_LOGGERS)
-
-
-_OF_LOGGERS: Final = frozenset(vars(logging.root)) | {"manager"}
+def write_inert(node: Node, value: Any) -> None:
+    """An object that decides nothing."""
+    node.write(b"inert", class_text(type(value)).encode("utf-8", "surrogatepass"))
 
 
 def write_thread_local(node: Node, value: Any) -> None:
     """What this thread keeps in a thread local."""
     for kind in mro_of(type(value)):
-        if "__init__" in type_dict(kind) and kind is not object and not is_library_class(kind):
+        if "__init__" in type_dict(kind) and is_project_class(node, kind):
             node.refuse(f"is {kind_name(value)}, whose __init__ would run")
     node.write(b"thread local", class_text(type(value)).encode())
     for name, attribute in list(threading.local.__getattribute__(value, "__dict__").items()):
@@ -91,7 +74,7 @@ def _by_reduce(node: Node, value: Any) -> None:
 
 def _attribute_getter(node: Node, value: Any) -> None:
     for name in value.__reduce__()[1]:
-        for each in FORBIDDEN_ATTRIBUTES.intersection(name.split(".")):
+        for each in filter(forbidden_attribute, name.split(".")):
             node.refuse(f"reads {each}")
     _by_reduce(node, value)
 
@@ -110,9 +93,9 @@ def _pattern(node: Node, value: Any) -> None:
 
 
 def _random(node: Node, value: Any) -> None:
-    if value is vars(random).get("_inst"):
-        node.refuse("is the random number generator of the module random")
     node.write(b"Random")
+    if value is vars(random).get("_inst"):
+        return  # which numbers it gives is not compared
     node.child(".getstate()", random.Random.getstate(value))
 
 
@@ -154,6 +137,10 @@ def _typing_alias(node: Node, value: Any) -> None:
 
 def _type_variable(node: Node, value: Any) -> None:
     node.write(class_text(type(value)).encode(), value.__name__.encode())
+    for name in ("__bound__", "__constraints__", "__covariant__", "__contravariant__", "__default__"):
+        attribute = getattr(value, name, None)
+        if attribute is not None and type(attribute).__name__ != "NoDefaultType":
+            node.child(f".{name}", attribute)
 
 
 def _field(node: Node, value: Any) -> None:
@@ -164,7 +151,7 @@ def _field(node: Node, value: Any) -> None:
     node.child(".default", value.default)
     node.child(".default_factory", value.default_factory)
     node.child(".metadata", value.metadata)
-    write_annotation(node, ".type", value.type)
+    write_annotation(node, ".type", value.type, {})
 
 
 def _signature(node: Node, value: Any) -> None:
@@ -173,21 +160,19 @@ def _signature(node: Node, value: Any) -> None:
     for name, parameter in value.parameters.items():
         node.write(name.encode("utf-8", "surrogatepass"), str(parameter.kind).encode())
         node.child(f".parameters[{name!r}].default", parameter.default)
-        write_annotation(node, f".parameters[{name!r}].annotation", parameter.annotation)
+        write_annotation(node, f".parameters[{name!r}].annotation", parameter.annotation, {})
 
 
 def _environment(node: Node, value: Any) -> None:
-    if not is_environment(value):
-        node.refuse(f"is {kind_name(value)}")
-    node.write(b"the environment")
+    node.write(b"the environment")  # what is read in it is compared by name
 
 
 def _stream(node: Node, value: Any) -> None:
-    for name in ("stdout", "stderr"):
-        if value is getattr(sys, name):
+    for name in ("stdout", "stderr", "stdin"):
+        if value is getattr(sys, name) or value is getattr(sys, f"__{name}__"):
             node.write(name.encode())
             return
-    node.refuse(f"is {kind_name(value)}")
+    node.refuse(f"is {kind_name(value)}, an open file")
 
 
 _TYPING: Final = (
@@ -204,10 +189,8 @@ _lock = threading.Lock()
 HANDLERS: Final[dict[type, Handler]] = {
     object: _token,
     types.ModuleType: write_module,
-    type(_lock): _token,
-    type(threading.RLock()): _token,
-    logging.Logger: write_logger,
-    logging.RootLogger: write_logger,
+    type(_lock): write_inert,
+    type(threading.RLock()): write_inert,
     threading.local: write_thread_local,
     contextvars.ContextVar: _context_variable,
     weakref.ref: _weak_reference,
@@ -239,6 +222,6 @@ HANDLERS: Final[dict[type, Handler]] = {
     type(sys.int_info): _by_repr,
     _tuple_getter: _by_reduce,
     type(vars(os)["environ"]): _environment,
-    io.TextIOWrapper: _stream,
+    **dict.fromkeys((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), _stream),
     **_typing_aliases,
 }

@@ -26,15 +26,15 @@ import numpy as np
 from jax.experimental.layout import Layout
 
 from ejcache._tuples import NamedTuple
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.jax_integration.direct.trees.encoding import write_tree
-from ejcache.jax_integration.direct.trees.names import type_name
-from ejcache.jax_integration.direct.trees.node_data import DataWriter, canonical_text
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.direct.call.trees.encoding import write_tree
+from ejcache.direct.call.trees.names import type_name
+from ejcache.direct.call.trees.node_data import DataWriter, canonical_text
 from ejcache.jax_integration.seam.direct.fastpath import key_type_name, leaf_aval
 from ejcache.jax_integration.seam.direct.plain_calls import program_settings
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.direct.shardings import Devices
+    from ejcache.direct.call.shardings import Devices
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
 
 __all__ = ["Signature", "call_signature"]

@@ -21,8 +21,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ejcache.errors import EntryCorruptError
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.jax_integration.direct.checked import checked_list, checked_text
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.direct.call.checked import checked_list, checked_text
 from ejcache.jax_integration.seam.direct.fastpath import (
     gspmd_devices,
     gspmd_proto,

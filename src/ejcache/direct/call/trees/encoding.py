@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from jax.tree_util import PyTreeDef
 
 from ejcache.errors import EntryCorruptError
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.jax_integration.direct.trees.node_data import DataReader, DataWriter
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.direct.call.trees.node_data import DataReader, DataWriter
 from ejcache.jax_integration.seam.direct.fastpath import make_tree
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.direct.shardings import Devices
-    from ejcache.jax_integration.direct.trees.call_objects import CallObjects
+    from ejcache.direct.call.shardings import Devices
+    from ejcache.direct.call.trees.call_objects import CallObjects
 
 __all__ = ["decode_tree", "encode_tree", "write_tree"]
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
 from ejcache.errors import EntryCorruptError, InvalidKeyError
-from ejcache.jax_integration.direct.checked import checked_text
+from ejcache.direct.call.checked import checked_text
 from ejcache.util.key_text import check_key
 
 if TYPE_CHECKING:

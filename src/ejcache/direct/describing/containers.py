@@ -1,4 +1,4 @@
-"""Containers, in the order in which a program meets what they hold."""
+"""Containers, in the order in which a program meets what they hold; sets are sorted."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import gc
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.direct.describing.graph import is_scalar, scalar_token
+
 if TYPE_CHECKING:
-    from ejcache.fingerprint.kinds.graph import Handler, Node
+    from ejcache.direct.describing.graph import Handler, Node
 
 __all__ = ["HANDLERS", "write_mapping", "write_sequence", "write_set"]
 
@@ -35,15 +37,12 @@ def write_mapping(node: Node, items: Any) -> None:
 
 
 def write_set(node: Node, items: Any) -> None:
-    """Write the members of a set: in its order, or sorted if it is asked only what it contains."""
-    if not node.member:
-        write_sequence(node, items)
-        return
-    tokens = [node.graph.reference(node, f"[{index}]", item, member=False) for index, item in enumerate(items)]
-    if any(token[:1] == b"@" for token in tokens):
-        node.write(*tokens)  # Numbers follow the order, so it counts after all.
+    """Write the members of a set, sorted: their order differs from one process to the next."""
+    members = list(items)
+    if all(map(is_scalar, members)):
+        node.write(*sorted(map(scalar_token, members)))
     else:
-        node.write(*sorted(tokens))
+        node.write(*sorted(map(node.graph.apart, members)))
 
 
 def _list(node: Node, value: Any) -> None:

@@ -1,0 +1,367 @@
+"""The objects that a function reads, numbered in the order in which they are found: nearest first, cycles included.
+
+Each object writes what it is by itself, and for each object that it leads to a label and a reference. Numbers, strings
+and tuples are written where they are read; all others are written once, and referred to by their number. Two programs
+with equal texts therefore read equal values, shared in the same way.
+
+Of a namespace (an object, a class or a module of the project) only those members are written whose names the code that
+was reached can say. Each code that is reached can say more names, so namespaces are looked at until nothing is added.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import types
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from ejcache._tuples import NamedTuple
+from ejcache.direct.describing.code import plain_token
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from types import CodeType
+
+    from ejcache.direct.describing.reads import Reads
+    from ejcache.direct.files.owners import Owners
+
+    Handler = Callable[["Node", Any], None]
+
+__all__ = ["ARROW", "Description", "Graph", "Node", "is_scalar", "scalar_token"]
+
+ARROW: Final = " → "
+"""Between a function and what it reads."""
+
+_items: Final[Callable[[object], Iterator[object]]] = tuple.__iter__  # type: ignore[assignment]
+_SCALARS: Final = frozenset(
+    map(id, (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, types.NotImplementedType))
+)
+_MAX_VALUES: Final = 1_000_000
+_MAX_NAMED: Final = 4_000
+_MAX_NAMED_DEPTH: Final = 16
+_TEXTS: Final = ("__repr__", "__str__", "__format__")
+
+
+def is_scalar(value: object) -> bool:
+    """Whether a value is written where it is read, and leads to nothing."""
+    return id(type(value)) in _SCALARS
+
+
+def scalar_token(value: object) -> bytes:
+    """What such a value is."""
+    return b"NotImplemented" if value is NotImplemented else plain_token(value)
+
+
+class Description(NamedTuple):
+    """What a handler that knows JAX says about a value.
+
+    Attributes:
+        token: what the value is by itself.
+        children: further objects to walk, each with what is added to the path: ".dtype", "[0]".
+        refusal: why the value has no description, as it follows the path: "is an array of another process".
+        everything: all attributes of the instances of this class are read, by code that is not Python's.
+    """
+
+    token: bytes = b""
+    children: tuple[tuple[str, object], ...] = ()
+    refusal: str | None = None
+    everything: bool = False
+
+
+class _Namespace(NamedTuple):
+    node: Node
+    members: Mapping[str, object]
+    written: set[str]
+    write: Callable[[Node, str, object], None]
+    wanted: Collection[str]
+
+
+class Graph:
+    """The walk as it goes on.
+
+    Args:
+        describe: says what only JAX and NumPy know about a value, or None.
+        handler_for: the handler of a type.
+        owners: tells the project's code from that of libraries.
+        ignored: paths that are left out, such as "step.self.start_time".
+        everything: write all members of namespaces.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[[object], Description | None],
+        handler_for: Callable[[type], Handler],
+        owners: Owners,
+        ignored: Collection[str] = (),
+        *,
+        everything: bool = False,
+    ) -> None:
+        self.describe = describe
+        self.owners = owners
+        self.ignored = frozenset(ignored)
+        self.tokens: dict[str, str] = {}
+        self.layouts: dict[int, Any] = {}
+        """What is known of the instances of a class, by its identity."""
+        self.constants: set[str] = set()
+        """Texts in the code that was reached."""
+        self.hash_order = False
+        """The order of a set that the code makes may decide something."""
+        self.reads_environment = False
+        """A name in the environment is computed."""
+        self._everything = everything
+        self._names: dict[str, str] = {}
+        self._codes: set[int] = set()
+        self._namespaces: list[_Namespace] = []
+        self._handler_for = handler_for
+        self._nodes: list[Node] = []
+        self._numbers: dict[tuple[int, bool], int] = {}
+        self._values = 0
+        self._hasher = hashlib.sha256()
+        self._lasting = hashlib.sha256()
+
+    def walk(self, roots: list[tuple[str, object]]) -> None:
+        """Read everything that the roots lead to.
+
+        Raises:
+            RefusedError: something cannot be described by its content.
+        """
+        root = Node(self, None, None, "", 0)
+        for name, value in roots:
+            self._read(root, _write_child, (name, value))
+        root.finish()
+        index = 0
+        while index < len(self._nodes) or self._write_members():
+            node = self._nodes[index]
+            index += 1
+            self._read(node, self._handler_for(type(node.value)), node.value)
+            node.finish()
+
+    def _read(self, node: Node, handler: Handler, value: object) -> None:
+        try:
+            handler(node, value)
+        except RecursionError:
+            node.refuse("is nested too deeply")
+        except RefusedError:
+            raise
+        except Exception as error:
+            # Objects that are not what their type says, or that another thread changes at this moment.
+            node.refuse(f"cannot be read: {type(error).__name__}: {error}")
+
+    def note_reads(self, reads: Reads, code: CodeType, *, project: bool) -> None:
+        """Note what code names and does, wherever it is used."""
+        if id(code) in self._codes:
+            return
+        self._codes.add(id(code))
+        place = code.co_filename.rpartition("/")[2]
+        for name, line in reads.names.items():
+            self._names.setdefault(name, f"{place}:{line}")
+        if reads.formats:
+            for name in _TEXTS:
+                self._names.setdefault(name, f"{place}:{code.co_firstlineno}")
+        if project:
+            self.constants |= reads.constants
+            self.hash_order |= reads.hash_order
+            self._everything |= reads.computed
+
+    def add_namespace(
+        self,
+        node: Node,
+        members: Mapping[str, object],
+        write: Callable[[Node, str, object], None] | None = None,
+        *,
+        wanted: Collection[str] = (),
+    ) -> None:
+        """Write those members that the code can name.
+
+        Args:
+            node: of the namespace.
+            members: by name.
+            write: writes a member, given the node that holds it; by default as a child.
+            wanted: names that the interpreter says, which are written in any case.
+        """
+        self._namespaces.append(_Namespace(node, members, set(), write or _write_member, wanted))
+
+    def _write_members(self) -> bool:
+        """Write the members that can be named by now. False: there are no more, and the walk is complete."""
+        before = len(self._nodes)
+        for node, members, written, write, wanted in tuple(self._namespaces):
+            names = [name for name in tuple(members) if name not in written and self._is_named(name, wanted)]
+            if not names:
+                continue
+            written.update(names)
+            late = Node(self, node, None, "", node.depth)
+            for name in names:
+                if name in members:
+                    late.place = self._names.get(name, node.place)
+                    self._read(late, lambda at, name, write=write, members=members: write(at, name, members[name]), name)
+            late.finish()
+        return len(self._nodes) > before
+
+    def _is_named(self, name: str, wanted: Collection[str]) -> bool:
+        return name in self._names or name in wanted or (self._everything and name[:2] != "__")
+
+    def apart(self, value: object) -> bytes:
+        """The digest of everything that a value leads to, as if it stood alone.
+
+        Raises:
+            RefusedError: something cannot be described by its content.
+        """
+        graph = Graph(self.describe, self._handler_for, self.owners, everything=True)
+        graph.walk([("", value)])
+        return graph.digest().encode()
+
+    def digest(self) -> str:
+        return self._hasher.hexdigest()
+
+    def lasting_digest(self) -> str:
+        """The digest without what a trace may add: results that functions remember."""
+        return self._lasting.hexdigest()
+
+    def update(self, parts: list[bytes], *, passing: list[bytes] | None = None) -> None:
+        """Hash texts so that no other list of texts gives the same bytes."""
+        self._lasting.update(_joined(parts))
+        self._hasher.update(_joined(parts + passing if passing else parts))
+
+    def reference(self, node: Node, label: str, value: object, *, as_type: bool = False) -> bytes:
+        """What stands for a value where it is read."""
+        self._values += 1
+        kind = type(value)
+        if kind is str:
+            return b"str" + str.encode(value, "utf-8", "surrogatepass")  # type: ignore[arg-type]
+        if id(kind) in _SCALARS:
+            return scalar_token(value)
+        if self._values > _MAX_VALUES:
+            node.refuse(f"leads to more than {_MAX_VALUES:,} values")
+        if kind is tuple:
+            items = [self.reference(node, f"{label}[{index}]", item) for index, item in enumerate(_items(value))]
+            return b"tuple" + b"".join([b":%d:%b" % (len(item), item) for item in items])
+        key = (id(value), as_type)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._nodes)
+            self._nodes.append(Node(self, node, value, label, node.depth + 1, as_type=as_type))
+        return b"@%d" % number
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    lengths = array.array("Q", map(len, parts))
+    return b"".join((len(lengths).to_bytes(8, "little"), lengths.tobytes(), *parts))
+
+
+class Node:
+    """One object of a walk: its value, how it was reached, and what is written about it."""
+
+    __slots__ = (
+        "_own",
+        "_parts",
+        "_passing",
+        "_path",
+        "as_type",
+        "depth",
+        "graph",
+        "label",
+        "parent",
+        "place",
+        "quiet",
+        "value",
+    )
+
+    def __init__(
+        self, graph: Graph, parent: Node | None, value: object, label: str, depth: int, *, as_type: bool = False
+    ) -> None:
+        self.graph = graph
+        self.parent = parent
+        self.value = value
+        """Held here, so that its identity lasts as long as the walk."""
+        self.label = label
+        self.depth = depth
+        self.place: str = parent.place if parent is not None else ""
+        """File and line of the code that reads the value."""
+        self.as_type = as_type
+        """It is the class of an instance, which nothing calls."""
+        self.quiet = False
+        """What it leads to is not named one by one in the tokens."""
+        self._parts: list[bytes] = []
+        self._passing: list[bytes] = []
+        self._own: list[bytes] = []
+        self._path: str | None = None
+
+    @property
+    def path(self) -> str:
+        """How the function leads to this value, as a person reads it."""
+        if self._path is None:
+            labels: list[str] = []
+            at: Node | None = self
+            while at is not None and at._path is None:  # noqa: SLF001  # the parents are nodes too
+                labels.append(at.label)
+                at = at.parent
+            if len(labels) > 2 * _MAX_NAMED_DEPTH:
+                labels[_MAX_NAMED_DEPTH:-_MAX_NAMED_DEPTH] = [" … "]
+            self._path = ((at._path or "") if at is not None else "") + "".join(reversed(labels))  # noqa: SLF001
+        return self._path
+
+    def write(self, *tokens: bytes) -> None:
+        """Add what the object is by itself."""
+        self._parts += tokens
+        self._own += tokens
+
+    def write_passing(self, token: bytes) -> None:
+        """Add what a trace may change without changing the function."""
+        self._passing.append(token)
+
+    def child(self, label: str, value: object, *, as_type: bool = False) -> None:
+        """Add a value that the object leads to under a name, which is added to the path."""
+        graph = self.graph
+        if graph.ignored and _as_written(self.path + label) in graph.ignored:
+            return
+        token = graph.reference(self, label, value, as_type=as_type)
+        self._parts.append(label.encode("utf-8", "surrogatepass"))
+        self._parts.append(token)
+        if token[:1] != b"@":
+            if self.quiet or not label:
+                self._own.append(token)
+            else:
+                self._name(label, token)
+
+    def item(self, label: str, value: object) -> None:
+        """Add one of many values without a name of their own."""
+        token = self.graph.reference(self, label, value)
+        self._parts.append(token)
+        if token[:1] != b"@":
+            self._own.append(token)
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Say that the object has no description: "step → cfg.log", the reason after it, and what to do.
+
+        Raises:
+            RefusedError: always.
+        """
+        place = f" ({self.place})" if self.place else ""
+        advice = f'; ignore=["{_as_written(self.path)}"] leaves it out'
+        raise RefusedError(f"{self.path} {reason}{place}{advice}")
+
+    def finish(self) -> None:
+        """Hand over what was written."""
+        self.graph.update(self._parts, passing=self._passing)
+        if self.parent is not None and self._own:
+            self._name("", b"".join(self._own))
+
+    def _name(self, label: str, token: bytes) -> None:
+        tokens = self.graph.tokens
+        if self.depth <= _MAX_NAMED_DEPTH and len(tokens) < _MAX_NAMED:
+            tokens[self.path + label] = f"{zlib.crc32(token):08x}"
+
+
+def _as_written(path: str) -> str:
+    """A path as `ignore=` takes it."""
+    return path.replace(ARROW, ".")
+
+
+def _write_child(node: Node, named: tuple[str, object]) -> None:
+    node.child(*named)
+
+
+def _write_member(node: Node, name: str, value: object) -> None:
+    node.child(f".{name}", value)

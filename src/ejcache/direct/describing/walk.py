@@ -1,0 +1,154 @@
+"""The walk: a digest of what a function can read while it is traced, taken from the live objects.
+
+It is what a serialiser by value would send to a worker that has the same packages. It starts at the function and follows
+its closure, its defaults, and the value that each name in its code has now. The project's functions and classes, and
+every function that cannot be imported by its name, are read whole; others by their names.
+
+It runs none of the project's code, and what it cannot describe by content it refuses, with the path that leads there.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache._tuples import NamedTuple
+from ejcache.direct.describing import containers, functions, special
+from ejcache.direct.describing.classes import write_class
+from ejcache.direct.describing.graph import ARROW, Description, Graph
+from ejcache.direct.describing.instances import write_instance
+from ejcache.direct.describing.names import library_name, write_module
+from ejcache.direct.describing.real_types import is_subtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from ejcache.direct.describing.graph import Handler, Node
+    from ejcache.direct.files.owners import Owners
+
+    Describe = Callable[[object], Description | None]
+
+__all__ = ["ARROW", "Description", "Walk", "difference", "walk"]
+
+
+class Walk(NamedTuple):
+    """What a function read when it was walked.
+
+    Attributes:
+        digest: equal in two processes only if everything that was read is equal.
+        lasting: the same without the results that functions remember, to which a trace may add.
+        tokens: for each path a short digest of what is there, nearest first: it only serves to name a difference.
+        constants: texts in the code that was reached.
+        hash_order: the order of a set that the code makes may decide something.
+        reads_environment: names in the environment are computed.
+    """
+
+    digest: str
+    lasting: str
+    tokens: dict[str, str]
+    constants: frozenset[str]
+    hash_order: bool
+    reads_environment: bool
+
+
+def nothing(value: object) -> None:
+    """Describe no value."""
+
+
+def walk(
+    roots: Mapping[str, object], *, owners: Owners, describe: Describe = nothing, ignored: Collection[str] = ()
+) -> Walk:
+    """Read everything that the roots lead to, by content.
+
+    Args:
+        roots: by the name that paths begin with: the function, its static arguments and so on.
+        owners: tells the project's code from that of libraries.
+        describe: says what only JAX and NumPy know about a value; None: it is not theirs.
+        ignored: paths that are left out, such as "step.self.start_time".
+
+    Raises:
+        RefusedError: something that is read cannot be described by its content.
+    """
+    graph = Graph(describe, _handler_for, owners, ignored)
+    graph.walk(list(roots.items()))
+    return Walk(
+        graph.digest(),
+        graph.lasting_digest(),
+        graph.tokens,
+        frozenset(graph.constants),
+        graph.hash_order,
+        graph.reads_environment,
+    )
+
+
+def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str | None:
+    """The first difference of two walks in words: "step → cfg.K changed". None: the tokens do not show it.
+
+    Args:
+        old: tokens of one walk.
+        new: tokens of a later one.
+    """
+    for path, token in new.items():
+        if old.get(path, token) != token:
+            return f"{path} changed"
+    for path in new:
+        if path not in old:
+            return f"{path} is new"
+    for path in old:
+        if path not in new:
+            return f"{path} is gone"
+    return None
+
+
+_HANDLERS: Final[dict[int, Handler]] = {
+    id(kind): handler
+    for handlers in (containers.HANDLERS, functions.HANDLERS, special.HANDLERS)
+    for kind, handler in handlers.items()
+}
+"""By the identity of the type."""
+
+
+def _handler_for(kind: type) -> Handler:
+    return _HANDLERS.get(id(kind), _other)
+
+
+_BASES: Final[tuple[tuple[type, Handler], ...]] = (
+    (types.ModuleType, write_module),
+    (functools.partial, functions.write_partial),
+    (threading.local, special.write_thread_local),
+    *((kind, special.write_inert) for kind in special.INERT),
+)
+"""Classes whose subclasses are written as they are."""
+
+
+def _other(node: Node, value: Any) -> None:
+    kind = type(value)
+    is_class = is_subtype(kind, type)
+    if is_class:
+        write_class(node, value)
+    else:
+        name = library_name(node, value)
+        if name is not None:
+            node.write(b"by name", name.encode())
+            return
+    description = node.graph.describe(value)
+    if description is not None:
+        _write_description(node, description)
+        return
+    if is_class:
+        return
+    for base, handler in _BASES:
+        if is_subtype(kind, base):
+            handler(node, value)
+            return
+    write_instance(node, value)
+
+
+def _write_description(node: Node, description: Description) -> None:
+    if description.refusal is not None:
+        node.refuse(description.refusal)
+    node.write(b"described", description.token)
+    for label, child in description.children:
+        node.child(label, child)
