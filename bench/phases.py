@@ -75,10 +75,10 @@ class Phases:
 
     def watch_direct(self) -> None:
         """Begin with what direct mode reads before it answers a call without a trace."""
-        from ejcache.jax_integration.direct.calls import function, question
+        from ejcache.direct import question
 
         self._watch(question, "walk", "walk")
-        self._watch(function, "choose", "guards")
+        self._watch(question, "manifest_difference", "guards")
 
     def exposed(self, phase: str) -> float:
         """Seconds of a watched function in the main thread during which no other thread was loading."""

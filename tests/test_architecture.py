@@ -23,7 +23,6 @@ LEVELS = {
     "wings": 1,
     "util": 1,
     "entry": 2,
-    "fingerprint": 2,
     "settings": 3,
     "keys": 4,
     "bucket": 5,
@@ -37,6 +36,7 @@ LEVELS = {
     "notebook": 12,
     "cli": 13,
     "autotune": 14,
+    "direct": 14,
     "__main__": 14,
     "testing": 14,
 }
@@ -74,6 +74,25 @@ INNER_LEVELS = {
         "explanation": 3,
         "wings": 4,
     },
+    "direct": {
+        "wing": 0,
+        "settings": 0,
+        "contexts": 0,
+        "verdicts": 0,
+        "files": 1,
+        "describing": 2,
+        "call": 3,
+        "records": 4,
+        "quick": 5,
+        "record_store": 5,
+        "question": 6,
+        "answering": 7,
+        "recording": 7,
+        "calls": 8,
+        "history": 8,
+        "verifying": 8,
+        "hooks": 9,
+    },
     "stores": {
         "base": 0,
         "location": 0,
@@ -102,6 +121,7 @@ SEAMS = {
     "hypothesis": ["testing/*.py"],
     "jax": [
         "jax_integration/*.py",
+        "direct/*.py",
         *(f"autotune/{name}.py" for name in ("call_documents", "call_key", "trace_context")),
         *(f"autotune/measure/{name}.py" for name in ("bench", "compile", "device", "inputs", "multihost_guard")),
         *(f"autotune/measure/{name}.py" for name in ("results", "tuner")),
@@ -111,6 +131,7 @@ SEAMS = {
     "jaxlib": ["jax_integration/*.py"],
     "numpy": [
         "jax_integration/*.py",
+        "direct/*.py",
         "autotune/measure/inputs.py",
         "autotune/measure/results.py",
         "cli/demo/demo_program.py",
@@ -131,7 +152,7 @@ INTERNALS = ("jax._src", "jax.interpreters")
 UNPICKLERS = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 """Reading what one of these wrote runs whatever its writer liked."""
 
-WRITES_ONLY = {("fingerprint/code.py", "marshal.dumps")}
+WRITES_ONLY = {("direct/describing/code.py", "marshal.dumps")}
 """What is written to be hashed, and never read."""
 
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
@@ -331,8 +352,8 @@ def test_package_imports_nothing_at_once():
         ("cli/main.py", "import requests", "no seam is named for requests"),
         ("stores/base.py", "import pickle", "nothing is unpickled"),
         ("stores/base.py", "from pickle import loads", "nothing is unpickled"),
-        ("fingerprint/code.py", "from marshal import dumps, loads", "nothing is unpickled"),
-        ("fingerprint/walk.py", "from marshal import dumps", "nothing is unpickled"),
+        ("direct/describing/code.py", "from marshal import dumps, loads", "nothing is unpickled"),
+        ("direct/describing/walk.py", "from marshal import dumps", "nothing is unpickled"),
         ("stores/base.py", "import os\nx = os.environ['A']", "only settings read the environment"),
         ("cli/main.py", "from os import getenv", "only settings read the environment"),
         ("cli/main.py", "import os\nos.getenv('A')", "only settings read the environment"),

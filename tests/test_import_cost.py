@@ -37,7 +37,7 @@ def test_errors_and_base(run_python):
         "ejcache.settings.resolve",
         "ejcache.stores.memory",
         "ejcache.stores.wrappers",
-        "ejcache.jax_integration.direct.verdicts",
+        "ejcache.direct.verdicts",
     ],
 )
 def test_light_modules(run_python, module):

@@ -36,7 +36,7 @@ USED_BY: dict[str, set[str]] = {
         "stores/plain_jax.py",  # JAX's own lock, which JAX takes with the same library
     },
     **{name: set() for name in THE_PROGRAMS},
-    "gc.callbacks": {"fingerprint/watching/author.py"},  # reads which functions the program has there
+    "gc.callbacks": set(),
     "threading.stack_size": {"util/threads.py"},  # reads it
     "signal.signal": {"cli/run/launch.py"},  # in a process of our own, which waits for the program
     "os.register_at_fork": {"util/lifecycle.py"},

@@ -35,7 +35,7 @@ class Results:
 
     def take(self, test: str) -> None:
         """Write down what is new since the last call."""
-        from ejcache.jax_integration.direct.verdicts import last_verdicts
+        from ejcache.direct.verdicts import last_verdicts
 
         said = last_verdicts()
         begin = next((place for place in range(len(said), 0, -1) if said[place - 1] is self._seen), 0)

@@ -19,8 +19,8 @@ from ejcache.autotune.records.key import RecordKey
 from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
+from ejcache.direct.verdicts import Verdict, record_verdict
 from ejcache.entry import Header, encode
-from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import set_command_line
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from written_page import write_pages
 
+from ejcache.direct.settings import direct_switch
 from ejcache.settings import values as read
 from ejcache.settings.floors import Floors
 from ejcache.settings.table import SETTINGS
@@ -40,7 +41,7 @@ _TYPES: Final[dict[Callable[[Any], Any], tuple[str, str]]] = {
     read.xla_caches: ("str", "str"),
     read.salt: ("str", "str"),
     read.texts: ("str | Sequence[str | PathLike[str]]", "tuple[str, ...]"),
-    read.direct_mode: ('bool | Literal["off", "on", "strict", "explain"]', 'Literal["off", "on", "strict", "explain"]'),
+    direct_switch: ("bool", "bool"),
     read.autotune_policy: ('Literal["autotune", "heuristics", "error"]',) * 2,
     read.stamp: ('Literal["hash", "json", "none"]',) * 2,
     read.switch_or_location: ("bool | str | PathLike[str]", "bool | str"),

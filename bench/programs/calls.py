@@ -72,7 +72,7 @@ def main() -> None:
 
 def direct_verdicts() -> list[str]:
     """What direct mode did with each function, and why."""
-    verdicts = sys.modules.get("ejcache.jax_integration.direct.verdicts")
+    verdicts = sys.modules.get("ejcache.direct.verdicts")
     return [f"{one.verdict}: {one.sentence}" for one in verdicts.last_verdicts()] if verdicts is not None else []
 
 

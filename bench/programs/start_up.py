@@ -108,7 +108,7 @@ def _enable(who: str, cache: str, phases: Phases, records: list[int], least: Lea
         ejcache.enable(cache)
         if direct:
             # A program that decorates its functions has imported this when it makes its first call.
-            import ejcache.jax_integration.direct.calls.function
+            import ejcache.direct.calls
     elif who == "JAX":
         import jax
 
@@ -124,8 +124,8 @@ def _enable(who: str, cache: str, phases: Phases, records: list[int], least: Lea
 
 
 def _note_sizes(records: list[int]) -> None:
-    from ejcache.jax_integration.direct import record_store
-    from ejcache.jax_integration.direct.records import encode_document
+    from ejcache.direct import record_store
+    from ejcache.direct.records import encode_document
 
     def noted(document: Any) -> bytes | None:
         payload = encode_document(document)
@@ -138,7 +138,7 @@ def _note_sizes(records: list[int]) -> None:
 def _direct(phases: Phases, records: list[int]) -> dict[str, Any]:
     if not os.environ.get("EJCACHE_DIRECT"):
         return {}
-    from ejcache.jax_integration.direct.verdicts import last_verdicts
+    from ejcache.direct.verdicts import last_verdicts
 
     said = [f"{one.verdict}: {one.sentence}" for one in last_verdicts()]
     processor = {name: phases.processor[name] for name in ("walk", "guards")}

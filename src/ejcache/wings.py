@@ -7,9 +7,11 @@ until then. A core without the folder has the same functions less those of the w
 A hook is a function of a wing that the core calls at one place:
 
     hook    called by                       with                          returns
-    jit     `ejit`, for each function       fun, the options of `ejit`    a jitted function, or None: `jax.jit` makes it
-    why     `ejcache why`, `ejcache.why()`  see `ejcache.api.why`         what the wing knows of a function
-    verify  `ejcache verify --WING`         see `ejcache.cli.audit`       the exit status
+    jit     `ejit`, for each function       fun, the options of `ejit`    a jitted function, or None: `jax.jit` makes
+                                                                          it; takes its own options out of `options`
+    why     `ejcache why`, `ejcache.why()`  a name or None, a predicate   a `WingLog`, see `ejcache.misses.wings`
+    verify  `ejcache verify --WING`         program, directory, strict,   the exit status
+                                            as_json
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from ejcache.cache import counters as statistics
 from ejcache.cache.counters import CacheTally, Miss, Skip
 from ejcache.cache.exit_report import report_line
-from ejcache.jax_integration.direct.verdicts import Verdict
+from ejcache.direct.verdicts import Verdict
 
 
 def test_the_line():

@@ -15,8 +15,8 @@ from helpers import run_program
 
 import ejcache as package
 from ejcache import entry
-from ejcache.jax_integration.direct.records import DIRECT_RECORD_KIND, DirectDocument, encode_document
-from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
+from ejcache.direct.records import DIRECT_RECORD_KIND, DirectDocument, encode_document
+from ejcache.direct.verdicts import Verdict, record_verdict
 from ejcache.keys.key import direct_record_key
 from ejcache.misses.log import STORED, MissRecord, record_miss
 from ejcache.stores.local.store import LocalStore
@@ -205,7 +205,7 @@ def test_control_characters_of_a_verdict_are_not_printed():
 
 SAYS = """
 import os, sys
-from ejcache.jax_integration.direct.verdicts import record_verdict
+from ejcache.direct.verdicts import record_verdict
 assert "jax" not in sys.modules
 for said in sys.argv[1:]:
     verdict, sentence = said.split("=")

@@ -9,7 +9,7 @@ import pytest
 from helpers import run_program
 
 from ejcache import entry, open_store
-from ejcache.jax_integration.direct.records import DIRECT_RECORD_KIND, decode_document, encode_document
+from ejcache.direct.records import DIRECT_RECORD_KIND, decode_document, encode_document
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="direct mode needs Python 3.12")
 

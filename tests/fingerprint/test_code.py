@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ejcache.fingerprint.code import code_digest
+from ejcache.direct.describing.code import code_digest
 
 
 def function(source):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from helpers import run_program
 
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.walk import difference, walk
+from ejcache.direct.describing.walk import difference, walk
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from programs import CHANGES, REFUSALS, load, versions
@@ -29,7 +29,7 @@ ONE_PROCESS_FOR_ALL = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from programs import CHANGES, load, versions
-from ejcache.fingerprint.walk import walk
+from ejcache.direct.describing.walk import walk
 print(json.dumps({name: walk({"f": load(versions(source)[0]).f}).digest for name, source in CHANGES.items()}))
 """
 

@@ -15,7 +15,7 @@ PROGRAM = """
     import json, os, sys
     import jax, jax.numpy as jnp, numpy as np
     import ejcache
-    from ejcache.jax_integration.direct.verdicts import last_verdicts
+    from ejcache.direct.verdicts import last_verdicts
 
     ejcache.enable(os.environ["PLACE"], min_compile_seconds=0)
     traced = []
@@ -118,7 +118,7 @@ WRONG = """
 import os
 
 if os.environ.get("WRONG"):
-    from ejcache.jax_integration.direct import record_store
+    from ejcache.direct import record_store
 
     def decode(raw, original=record_store.decode_document):
         document = original(raw)
@@ -203,7 +203,7 @@ def test_a_librarys_function_that_ran_before_is_guarded(run_python, tmp_path):
         import json, os, sys
         import jax, jax.numpy as jnp
         import ejcache, scaling
-        from ejcache.jax_integration.direct.verdicts import last_verdicts
+        from ejcache.direct.verdicts import last_verdicts
 
         ejcache.enable(os.environ["PLACE"], min_compile_seconds=0)
         if len(sys.argv) > 1:
@@ -229,7 +229,7 @@ def test_a_librarys_function_that_ran_before_is_guarded(run_python, tmp_path):
 def test_a_jax_of_another_build_has_no_direct_mode(monkeypatch, tmp_path, caplog):
     """Where a part of JAX that direct mode needs is gone, that is said once, and `@ejit` is plain `jax.jit`."""
     ejcache.enable(str(tmp_path / "cache"))
-    monkeypatch.setitem(sys.modules, "ejcache.jax_integration.direct.calls.function", None)
+    monkeypatch.setitem(sys.modules, "ejcache.direct.calls", None)
     twice, thrice = (ejcache.ejit(lambda x, by=by: x * by, direct=True) for by in (2, 3))
     assert (int(twice(2)), int(thrice(2))) == (4, 6)
     assert sum("direct mode is off" in record.getMessage() for record in caplog.records) == 1

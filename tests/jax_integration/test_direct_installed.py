@@ -27,7 +27,7 @@ PROGRAM = """
     import json, os
     import jax.numpy as jnp
     import ejcache
-    from ejcache.jax_integration.direct.verdicts import last_verdicts
+    from ejcache.direct.verdicts import last_verdicts
     ejcache.enable(os.environ["PLACE"], min_compile_seconds=0)
     from proj.model import step
     result = float(step(jnp.ones(3)))

@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from ejcache.fingerprint.walk import walk
-from ejcache.jax_integration.direct.values import describe_value
+from ejcache.direct.describing.values import describe_value
+from ejcache.direct.describing.walk import walk
 
 
 def masked(x):

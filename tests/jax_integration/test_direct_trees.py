@@ -18,14 +18,13 @@ from direct_cases import Box, Hidden, Pair
 from direct_driver import compiled_targets
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ejcache.direct.call.fastpath_format import decode_fastpath, difference_to_record, encode_fastpath
+from ejcache.direct.call.shardings import Devices
+from ejcache.direct.call.signature import call_signature
+from ejcache.direct.call.trees.call_objects import CallObjects
+from ejcache.direct.call.trees.encoding import decode_tree, encode_tree
+from ejcache.direct.call.trees.names import MISSING, name_of, named
 from ejcache.errors import EntryCorruptError
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.jax_integration.direct.fastpath_format import decode_fastpath, difference_to_record, encode_fastpath
-from ejcache.jax_integration.direct.shardings import Devices
-from ejcache.jax_integration.direct.signature import call_signature
-from ejcache.jax_integration.direct.trees.call_objects import CallObjects
-from ejcache.jax_integration.direct.trees.encoding import decode_tree, encode_tree
-from ejcache.jax_integration.direct.trees.names import MISSING, name_of, named
 from ejcache.jax_integration.seam.direct.fastpath import (
     direct_function,
     fastpath_mismatches,
@@ -33,6 +32,7 @@ from ejcache.jax_integration.seam.direct.fastpath import (
     plain_miss,
 )
 from ejcache.jax_integration.seam.direct.plain_calls import why_plain
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.walk import walk
-from ejcache.jax_integration.direct.values import describe_value
+from ejcache.direct.describing.values import describe_value
+from ejcache.direct.describing.walk import walk
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 
 def digest(value):

@@ -22,14 +22,14 @@ import jax
 import numpy as np
 from jax._src import compiler as jax_compiler
 
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.jax_integration.direct.fastpath_format import decode_fastpath, encode_fastpath
-from ejcache.jax_integration.direct.shardings import Devices
-from ejcache.jax_integration.direct.signature import call_signature
+from ejcache.direct.call.fastpath_format import decode_fastpath, encode_fastpath
+from ejcache.direct.call.shardings import Devices
+from ejcache.direct.call.signature import call_signature
 from ejcache.jax_integration.program import CompileTarget
 from ejcache.jax_integration.seam.backends import load_ahead
 from ejcache.jax_integration.seam.direct.fastpath import direct_function, parse_call, plain_miss, run_loaded
 from ejcache.jax_integration.seam.direct.plain_calls import why_plain
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 
 def as_data(outputs: Any) -> list[Any]:

@@ -17,7 +17,7 @@ def main() -> None:
     import numpy as np
 
     import ejcache
-    from ejcache.jax_integration.direct.verdicts import last_verdicts
+    from ejcache.direct.verdicts import last_verdicts
 
     ejcache.enable(directory)
     answers = {}

@@ -13,6 +13,7 @@ from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annota
 from ejcache.cli.run.command import REGISTRATION
 from ejcache.cli.target import open_target
 from ejcache.errors import UsageError
+from ejcache.wings import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,9 +59,10 @@ def verify(
     if direct:
         if fix:
             raise UsageError("--fix repairs entries, and --direct reads none: give one of them")
-        from ejcache.cli.run.verify_direct import verify_direct
-
-        raise typer.Exit(verify_direct(program or [], directory, strict=strict, as_json=as_json))
+        compare = hooks("verify").get("direct")
+        if compare is None:
+            raise UsageError("this installation has no direct mode")
+        raise typer.Exit(compare(program or [], directory, strict=strict, as_json=as_json))
     if program or strict:
         raise UsageError(f"{program[0] if program else '--strict'} is for verify --direct, which runs a program")
     with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:

@@ -3,179 +3,118 @@
 JAX's C++ function calls `DirectCalls.miss` where it would call JAX's own Python code to trace, lower, compile and run.
 What that returns has the data with which C++ dispatches from then on, and so has what `miss` returns.
 
-Each call is asked about (`question.py`), and then either answered from a record (`answering.py`) or traced as usual,
-under observation (`tracing.py`). A failure of ours is reported, and the call is traced as if direct mode were off. An
+Each call is a question (`question`). Either a proven record answers it, or it is traced as usual, and something is
+learnt from that (`recording`). A failure of ours is reported, and the call is traced as if direct mode were off. An
 exception of the user's function is the user's: it is never caught, and the function is never run twice.
+
+A function that is traced quickly stays plain: `quick`. Nothing but this module is imported for it.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import contextlib
+import functools
+import secrets
+import threading
+import time
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
 from ejcache._tuples import NamedTuple
-from ejcache.errors import DirectModeError
-from ejcache.fingerprint.coverage import available
-from ejcache.fingerprint.refusal import RefusedError
+from ejcache.cache.counters import Verdict
+from ejcache.direct.describing.code import code_digest
+from ejcache.direct.quick import QuickFunctions
+from ejcache.direct.verdicts import record_verdict
 from ejcache.jax_integration.activate import compiler_in_use
-from ejcache.jax_integration.direct.calls.answering import choose, start_loading
-from ejcache.jax_integration.direct.calls.question import ask, is_due, why_plain_everywhere
-from ejcache.jax_integration.direct.calls.remembered import why_remembered
-from ejcache.jax_integration.direct.calls.roots import call_roots, function_name, nameless_code
-from ejcache.jax_integration.direct.calls.tracing import Learnt, learn, observed, watch_compilations
-from ejcache.jax_integration.direct.record_store import write_document
-from ejcache.jax_integration.direct.verdicts import Verdict, record_verdict
+from ejcache.jax_integration.made import watch_made
+from ejcache.jax_integration.seam.compilations import around_each_compilation
 from ejcache.jax_integration.seam.direct import fastpath as seam
 from ejcache.jax_integration.seam.direct.plain_calls import why_plain
-from ejcache.jax_integration.seam.direct.retracing import retracing_mismatches
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.settings.environment import environment_variable
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.cache.policy import CachePolicy
+    from ejcache.direct.files.opened import Opened
+    from ejcache.direct.question import Question, Subject
     from ejcache.jax_integration.compiling import Compiler
-    from ejcache.jax_integration.direct.calls.answering import Chosen
-    from ejcache.jax_integration.direct.calls.question import Question
-    from ejcache.jax_integration.direct.calls.tracing import Observed
+    from ejcache.jax_integration.made import Made
     from ejcache.settings.resolve import Settings
 
 __all__ = ["DirectCalls", "direct_jit"]
 
+_CHECK_ONE_IN: Final = 20
+"""One start in so many traces although a record would answer, and compares."""
+_QUICK_SECONDS: Final = 0.05
+"""A function that is traced and lowered in less stays plain: to ask about it takes about as long."""
 
-class DirectCalls:
-    """The calls of one function that JAX's C++ dispatch has no executable for. Safe for threads.
 
-    Args:
-        jitted: the function, as `jax.jit` made it.
-        fun: the function itself.
-        reads: what the user says that the trace reads, besides what the walk finds.
-        always: direct mode is on whatever the settings say, because the decorator asks for it.
-    """
+def _number(variable: str, default: float) -> float:
+    """What tests and `ejcache verify --direct` set in place of the constants above."""
+    try:
+        return float(environment_variable(variable) or default)
+    except ValueError:
+        return default
 
-    def __init__(self, jitted: Any, fun: Any, *, reads: Sequence[object], always: bool) -> None:
-        self.name = function_name(fun)
-        self.off = ""
-        self._jitted = jitted
-        self._always = always
-        self._trace = seam.plain_miss(jitted)
-        self._fun = fun
-        self._reads = tuple(reads)
-        self._loaded: dict[str, Any] = {}
-        self._traced: set[tuple[str, str]] = set()
-        self._refused: set[str] = set()
-        self._said: set[tuple[str, ...]] = set()
 
-    def miss(self, *args: Any, **kwargs: Any) -> Any:
-        """What JAX's own `cache_miss` returns: the results, data for the C++ dispatch, and a function to rebuild it.
+class _Tracing(threading.local):
+    """The trace that this thread is in."""
 
-        Raises:
-            DirectModeError: a record was wrong, and the mode is strict.
-        """
-        compiler = compiler_in_use()
-        settings = compiler.settings() if compiler is not None else None
-        if compiler is None or settings is None or (settings.direct == "off" and not self._always):
-            return self._trace(*args, **kwargs)
-        policy = compiler.cache_of(settings)
-        if policy is None:
-            return self._trace(*args, **kwargs)
-        use = _Use(compiler, policy, settings)
-        planned = self._plan(use, args, kwargs)
-        if planned is None:
-            return self._trace(*args, **kwargs)
-        question, chosen, loaded = planned
-        if loaded is not None:
-            try:
-                return *seam.run_loaded(*loaded, question.call.leaves), False
-            except Exception as exc:
-                if any(map(_is_deleted, question.call.leaves)):
-                    raise  # the executable has taken its donated arguments, so nobody can run the call again
-                policy.report_failure("run what a direct record names", exc, settings, program=self.name)
-                return self._trace(*args, **kwargs)
-        with observed(recording=chosen.record is None) as seen:
-            result = self._trace(*args, **kwargs)
-        self._learn(use, question, chosen, seen, result)
-        return result
+    current: _Trace | None = None
 
-    def _plan(
-        self, use: _Use, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Question, Chosen, tuple[Any, Any] | None] | None:
-        """What is known about a call, and the loaded executable where a record answers it; None to trace plainly."""
+
+class _Trace:
+    """One trace: when JAX first got an executable in it, and what it opened."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.seconds: float | None = None
+        self.opened: Opened | None = None
+        self.made: list[Made] = []
+
+
+_here: Final = _Tracing()
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """Around each executable that JAX gets: what is opened meanwhile is not the program's."""
+    trace = _here.current
+    if trace is None:
+        yield
+        return
+    trace.seconds = time.perf_counter() - trace.began
+    opened = trace.opened
+    if opened is None:
+        yield
+        return
+    opened.paused = True
+    try:
+        yield
+    finally:
+        opened.paused = False
+
+
+@contextlib.contextmanager
+def _traced(*, recording: bool) -> Iterator[_Trace]:
+    """Within the block a function is traced."""
+    trace, before = _Trace(), _here.current
+    _here.current = trace
+    with contextlib.ExitStack() as stack:
+        trace.made = stack.enter_context(watch_made())
+        if recording:
+            from ejcache.direct.files.opened import recorded
+
+            trace.opened = stack.enter_context(recorded())
         try:
-            call = seam.parse_call(self._jitted, args, kwargs)
-            reason = self.off or why_plain(call) or why_plain_everywhere(use.settings)
-            if reason:
-                self._say(use, Verdict.PLAIN, reason)
-                return None
-            question = ask(
-                call,
-                name=self.name,
-                code=nameless_code(self._fun),
-                roots=partial(call_roots, self._fun, call, reads=self._reads),
-                policy=use.policy,
-                settings=use.settings,
-            )
-            if question.document.off:
-                self.off = question.document.off
-                self._say(use, Verdict.PLAIN, self.off)
-                return None
-            if question.state in self._traced or question.key in self._refused:
-                # JAX has the executable in memory; its C++ asks again for NumPy arrays instead of JAX's, say.
-                return None
-            reason = why_remembered(question.walked)
-            if reason:
-                self._say(use, Verdict.PLAIN, reason, *question.state)
-                return None
-            return self._choose(use, question)
-        except RefusedError as exc:
-            self._say(use, Verdict.REFUSED, exc.reason)
-        except Exception as exc:
-            use.policy.report_failure("use a direct record", exc, use.settings, program=self.name)
-        return None
-
-    def _choose(self, use: _Use, question: Question) -> tuple[Question, Chosen, tuple[Any, Any] | None]:
-        must_trace = use.settings.direct == "explain" or is_due(use.settings.direct_check_one_in)
-        loading = None
-        if not must_trace:
-            loading = start_loading(question, use.compiler, use.policy, use.settings, known=self._loaded)
-        chosen = choose(question)
-        if loading is None or chosen.record is not loading.record:
-            return question, chosen, None
-        executable = loading.executable.result()
-        if executable is None:
-            return question, chosen._replace(missed="its record is of no use: its entry is not in the cache"), None
-        self._say(use, Verdict.HIT, "nothing that its trace reads has changed", *question.state)
-        return question, chosen, (executable, loading.parts)
-
-    def _learn(self, use: _Use, question: Question, chosen: Chosen, seen: Observed, result: Any) -> None:
-        strict = use.settings.direct == "strict"
-        self._traced.add(question.state)
-        try:
-            learnt = learn(question, chosen, seen, result, strict=strict)
-            if learnt.document is not None:
-                write_document(question.key, learnt.document, use.policy, use.settings)
-        except RefusedError as exc:
-            learnt = Learnt(Verdict.REFUSED, exc.reason)
-            self._refused.add(question.key)
-        except Exception as exc:
-            use.policy.report_failure("make a direct record", exc, use.settings, program=self.name)
-            return
-        self._say(use, learnt.verdict, learnt.sentence, *question.state)
-        if learnt.verdict is Verdict.WRONG:
-            self.off = learnt.sentence
-            use.policy.warn(f"direct:{self.name}", f"the record of {self.name} was wrong: {learnt.sentence}")
-            if strict:
-                raise DirectModeError(f"the record of {self.name} was wrong: {learnt.sentence}")
-
-    def _say(self, use: _Use, verdict: Verdict, sentence: str, *about: str) -> None:
-        """Count and log a verdict, once for each state that it is about: C++ may ask again for the same one."""
-        said = (verdict.value, sentence, *about)
-        if said not in self._said:
-            self._said.add(said)
-            use.policy.tally.add(**{f"direct_{verdict.value}": 1})
-            record_verdict(self.name, verdict, sentence, url=use.policy.url)
+            yield trace
+        finally:
+            _here.current = before
 
 
 class _Use(NamedTuple):
@@ -186,24 +125,212 @@ class _Use(NamedTuple):
     settings: Settings
 
 
+class DirectCalls:
+    """The calls of one function that JAX's C++ dispatch has no executable for. Safe for threads.
+
+    Args:
+        jitted: the function, as `jax.jit` made it.
+        fun: the function itself.
+        reads: what the user says that the trace reads, besides what the walk finds.
+        ignored: paths that the user leaves out.
+        always: direct mode is on whatever the settings say, because the decorator asks for it.
+    """
+
+    def __init__(self, jitted: Any, fun: Any, *, reads: Sequence[object], ignored: Sequence[str], always: bool) -> None:
+        self.name = function_name(fun)
+        self.code = code_text(fun)
+        self.off = ""
+        self._jitted = jitted
+        self._always = always
+        self._trace = seam.plain_miss(jitted)
+        self._fun = fun
+        self._reads = tuple(reads)
+        self._ignored = tuple(ignored)
+        self._subject: Subject | None = None
+        self._loaded: dict[str, Any] = {}
+        self._asked: set[tuple[str, str]] = set()
+        self._refused: set[str] = set()
+        self._said: set[tuple[str, ...]] = set()
+        self._answered: list[Question] = []
+
+    def miss(self, *args: Any, **kwargs: Any) -> Any:
+        """What JAX's own `cache_miss` returns: the results, data for the C++ dispatch, and a function to rebuild it."""
+        use = self._use()
+        if use is None:
+            return self._trace(*args, **kwargs)
+        quick = QuickFunctions.of(use.policy, use.settings, at_most=_number("EJCACHE_DIRECT_FLOOR", _QUICK_SECONDS))
+        if quick.has(self.name, self.code):
+            self._say(use, Verdict.PLAIN, "it is traced quickly")
+            with _traced(recording=False) as trace:
+                result = self._trace(*args, **kwargs)
+            quick.note(self.name, self.code, trace.seconds)
+            return result
+        planned = self._plan(use, args, kwargs)
+        if planned is None:
+            return self._trace(*args, **kwargs)
+        question, loaded, missed = planned
+        if loaded is not None:
+            try:
+                return *seam.run_loaded(*loaded, question.call.leaves), False
+            except Exception as exc:
+                if any(map(_is_deleted, question.call.leaves)):
+                    raise  # the executable has taken its donated arguments, so nobody can run the call again
+                use.policy.report_failure("run what a direct record names", exc, use.settings, program=self.name)
+                return self._trace(*args, **kwargs)
+        with _traced(recording=question.fitting is None) as trace:
+            result = self._trace(*args, **kwargs)
+        if question.fitting is None and quick.note(self.name, self.code, trace.seconds):
+            self._say(use, Verdict.PLAIN, f"it is traced in {(trace.seconds or 0.0) * 1e3:.0f} ms, and stays plain")
+        else:
+            self._learn(use, question, trace, result, missed)
+        return result
+
+    def look_again(self) -> None:
+        """Switch direct mode off if the function is no longer what it was when it was answered without a trace.
+
+        JAX would go on with the trace that it never made, and so with the values of then.
+        """
+        use = self._use() if self._answered and not self.off else None
+        for question in self._answered if use is not None else ():
+            changed = _changed(question)
+            if changed:
+                self.off = f"{changed} since it was answered without a trace"
+                if use is not None:
+                    use.policy.warn(
+                        f"direct:{self.name}",
+                        f"direct mode is off for {self.name}: {self.off}. JAX traces it now, with the values of now, "
+                        "where without direct mode it might have gone on with the trace of its first call",
+                    )
+                return
+
+    def _use(self) -> _Use | None:
+        compiler = compiler_in_use()
+        settings = compiler.settings() if compiler is not None else None
+        if compiler is None or settings is None or not (self._always or settings.direct):
+            return None
+        policy = compiler.cache_of(settings)
+        return None if policy is None else _Use(compiler, policy, settings)
+
+    def _plan(
+        self, use: _Use, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Question, tuple[Any, Any] | None, str] | None:
+        """What is known about a call, and the loaded executable where a record answers it; None to trace plainly."""
+        from ejcache.direct.question import ask, make_subject, why_plain_everywhere
+
+        try:
+            self.look_again()
+            call = seam.parse_call(self._jitted, args, kwargs)
+            reason = self.off or why_plain(call) or why_plain_everywhere(use.settings)
+            if reason:
+                self._say(use, Verdict.PLAIN, reason)
+                return None
+            if self._subject is None:
+                project = use.settings.project
+                self._subject = make_subject(self._fun, self.name, self.code, self._reads, self._ignored, project)
+            question = ask(call, self._subject, use.policy, use.settings)
+            if question.document.off:
+                self.off = question.document.off
+                self._say(use, Verdict.PLAIN, self.off)
+                return None
+            if question.asked in self._asked or question.key in self._refused:
+                # JAX has the executable in memory; its C++ asks again for NumPy arrays instead of JAX's, say.
+                return None
+            return self._answer(use, question)
+        except RefusedError as exc:
+            self._say(use, Verdict.REFUSED, exc.reason)
+        except Exception as exc:
+            use.policy.report_failure("use a direct record", exc, use.settings, program=self.name)
+        return None
+
+    def _answer(self, use: _Use, question: Question) -> tuple[Question, tuple[Any, Any] | None, str]:
+        from ejcache.direct.answering import load
+
+        record = question.fitting
+        one_in = int(_number("EJCACHE_DIRECT_CHECK_ONE_IN", _CHECK_ONE_IN))
+        # Not `random`, whose state belongs to the user.
+        if record is None or record.proven is None or (one_in > 0 and secrets.randbelow(one_in) == 0):
+            return question, None, question.missed
+        loaded = load(record, question, use.compiler, use.policy, use.settings, known=self._loaded)
+        if isinstance(loaded, str):
+            return question, None, loaded
+        self._answered.append(question._replace(call=question.call._replace(leaves=())))
+        self._say(use, Verdict.HIT, "it is the same call of the same function, between the same files", *question.asked)
+        return question, loaded, ""
+
+    def _learn(self, use: _Use, question: Question, trace: _Trace, result: Any, missed: str) -> None:
+        from ejcache.direct.record_store import write_document
+        from ejcache.direct.recording import Learnt, learn
+
+        self._asked.add(question.asked)
+        try:
+            learnt = learn(question, trace.opened, trace.made, result, missed=missed)
+            if learnt.document is not None:
+                write_document(question.key, learnt.document, use.policy, use.settings)
+        except RefusedError as exc:
+            learnt = Learnt(Verdict.REFUSED, exc.reason)
+            self._refused.add(question.key)
+        except Exception as exc:
+            use.policy.report_failure("make a direct record", exc, use.settings, program=self.name)
+            return
+        self._say(use, learnt.verdict, learnt.sentence, *question.asked)
+        if learnt.verdict is Verdict.WRONG:
+            self.off = learnt.sentence
+            use.policy.warn(f"direct:{self.name}", f"the record of {self.name} was wrong: {learnt.sentence}")
+
+    def _say(self, use: _Use, verdict: Verdict, sentence: str, *about: str) -> None:
+        """Count and log a verdict, once for each state that it is about: C++ may ask again for the same one."""
+        said = (verdict.value, sentence, *about)
+        if said not in self._said:
+            self._said.add(said)
+            use.policy.tally.add(**{f"direct_{verdict.value}": 1})
+            record_verdict(self.name, verdict, sentence, url=use.policy.url)
+
+
+def _changed(question: Question) -> str:
+    """What has changed since a question was answered, in words; empty if nothing has."""
+    from ejcache.direct.describing.walk import difference
+
+    try:
+        now = question.look()
+    except Exception as exc:
+        return f"what it reads cannot be described any more: {exc}"
+    if now.lasting == question.state.lasting:
+        return ""
+    return difference(question.state.tokens, now.tokens) or "something that it reads changed"
+
+
+def function_name(fun: Any) -> str:
+    """Module and qualified name of a function, or of the class of another callable."""
+    named = fun if isinstance(getattr(fun, "__qualname__", None), str) else type(fun)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def code_text(fun: Any) -> str:
+    """A digest of the code of a function, which tells lambda functions apart; empty for other callables."""
+    code = getattr(fun, "__code__", None)
+    return code_digest(code).hex() if isinstance(code, CodeType) else ""
+
+
 def _is_deleted(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
-def _problems() -> list[str]:
+@functools.cache
+def _problems() -> tuple[str, ...]:
     """Why there is no direct mode in this process; empty if there is."""
-    if not available():
-        return ["Python is older than 3.12"]
-    return [*seam.fastpath_mismatches(), *retracing_mismatches()]
+    return tuple(seam.fastpath_mismatches())
 
 
-def direct_jit(fun: Any, options: dict[str, Any], *, reads: Sequence[object], always: bool) -> Any:
+def direct_jit(
+    fun: Any, options: dict[str, Any], *, reads: Sequence[object], ignored: Sequence[str], always: bool
+) -> Any:
     """`jax.jit(fun, **options)`, whose calls direct mode answers where it can; plain `jax.jit` where it cannot at all.
 
     Args:
         fun: the function.
         options: of `jax.jit`.
         reads: values, functions, names of environment variables and files that the trace reads, besides what is found.
+        ignored: paths that are not compared.
         always: on whatever the settings say.
     """
     jitted = jax.jit(fun, **options)
@@ -211,6 +338,18 @@ def direct_jit(fun: Any, options: dict[str, Any], *, reads: Sequence[object], al
     if problems:
         warn_once("direct mode", "ejcache: direct mode is off: %s", "; ".join(problems))
         return jitted
-    watch_compilations()
-    calls = DirectCalls(jitted, fun, reads=reads, always=always)
-    return seam.direct_function(jitted, calls.miss)
+    around_each_compilation(_compiling)
+    calls = DirectCalls(jitted, fun, reads=reads, ignored=ignored, always=always)
+    function = seam.direct_function(jitted, calls.miss)
+    for name in ("lower", "trace", "eval_shape"):
+        vars(function)[name] = _after_a_look(vars(jitted).get(name) or getattr(jitted, name), calls)
+    return function
+
+
+def _after_a_look(method: Callable[..., Any], calls: DirectCalls) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def look_and_call(*args: Any, **kwargs: Any) -> Any:
+        calls.look_again()
+        return method(*args, **kwargs)
+
+    return look_and_call

@@ -1,40 +1,110 @@
-"""What direct mode asks about a call: which record, if any, is about the state that the function is in now."""
+"""What direct mode asks about a call: which record, if any, is about the same call of the same function.
+
+Two starts have the same program if the same call is made in the same JAX context, of a function with the same content,
+between the same files. The call, the context and the variables that every key has are in the key of the document; the
+content and the variables that the function's code names are the *state* of a record, and its files are in its manifest.
+"""
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+import json
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
 from ejcache._tuples import NamedTuple
-from ejcache.fingerprint.refusal import RefusedError
-from ejcache.fingerprint.walk import HASH_SEED, difference, walk
-from ejcache.jax_integration.direct.record_store import read_document
-from ejcache.jax_integration.direct.records import DirectDocument
-from ejcache.jax_integration.direct.shardings import Devices
-from ejcache.jax_integration.direct.signature import call_signature
-from ejcache.jax_integration.direct.values import describe_value
+from ejcache.direct.call.shardings import Devices
+from ejcache.direct.call.signature import call_signature
+from ejcache.direct.contexts import known_contexts
+from ejcache.direct.describing.values import describe_value
+from ejcache.direct.describing.walk import difference, walk
+from ejcache.direct.files.manifest import manifest_difference
+from ejcache.direct.files.owners import Owners, module_file
+from ejcache.direct.record_store import read_document
+from ejcache.direct.records import DirectDocument
 from ejcache.jax_integration.lowering.key import UnkeyableError, program_independent_parts
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.jax_integration.seam.direct.registrations import registered_functions
 from ejcache.keys.key import direct_record_key
-from ejcache.settings.environment import fixed_hash_seed, variable_digests
+from ejcache.settings.environment import all_variables, fixed_hash_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.fingerprint.walk import Walk
-    from ejcache.jax_integration.direct.records import DirectRecord
-    from ejcache.jax_integration.direct.signature import Signature
+    from ejcache.direct.call.signature import Signature
+    from ejcache.direct.describing.walk import Walk
+    from ejcache.direct.records import DirectRecord
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
     from ejcache.settings.resolve import Settings
 
-__all__ = ["Question", "ask", "is_due", "walk_function", "why_plain_everywhere"]
+__all__ = ["Question", "State", "Subject", "ask", "make_subject", "why_plain_everywhere"]
 
 _PYTHON: Final = f"{sys.implementation.cache_tag} {sys.version} {sys.flags}"
 """Bytecode, and what it means, depend on these."""
+_VARIABLES: Final = "the environment variables that its code names"
+
+
+class Subject(NamedTuple):
+    """A direct function.
+
+    Attributes:
+        fun: the function.
+        name: module and qualified name.
+        code: digest of its code.
+        reads: what the user says that the trace reads.
+        ignored: paths that the user leaves out.
+        owners: tells the project's code.
+        root: the directory of the project.
+    """
+
+    fun: Any
+    name: str
+    code: str
+    reads: tuple[object, ...]
+    ignored: tuple[str, ...]
+    owners: Owners
+    root: str
+
+
+def make_subject(
+    fun: Any, name: str, code: str, reads: Sequence[object], ignored: Sequence[str], project: Sequence[str]
+) -> Subject:
+    """A direct function, and the project that it belongs to.
+
+    Args:
+        fun: the function.
+        name: module and qualified name.
+        code: digest of its code.
+        reads: what the user says that the trace reads.
+        ignored: paths that the user leaves out.
+        project: packages and directories that the settings say are the project's.
+    """
+    module = str(getattr(fun, "__module__", None) or type(fun).__module__)
+    top = module.partition(".")[0]
+    path = module_file(top)
+    root = Path.cwd() if path is None else Path(path).absolute().parent
+    if path is not None and Path(path).stem == "__init__":
+        root = root.parent
+    return Subject(fun, name, code, tuple(reads), tuple(ignored), Owners([top, *project]), str(root))
+
+
+class State(NamedTuple):
+    """What a function is now.
+
+    Attributes:
+        digest: of its content and the environment variables that its code names.
+        lasting: the same without what a trace may add.
+        tokens: path → short digest, to name a difference.
+    """
+
+    digest: str
+    lasting: str
+    tokens: dict[str, str]
 
 
 class Question(NamedTuple):
@@ -42,28 +112,30 @@ class Question(NamedTuple):
 
     Attributes:
         call: the parsed call.
+        subject: the function.
         devices: of the backend.
-        roots: returns where the walk begins.
-        walked: what the walk found before the function is traced.
+        look: describes the function and what belongs to this call as they are at that moment.
+        state: what that gave before the function is traced.
         key: of the document.
         document: the records of this function, signature and environment.
-        fitting: the records of this state, as far as the walk and the environment variables tell, the latest first.
+        fitting: the record of this state and these files; None if there is none.
         missed: why there is none, in words; empty if there is one.
     """
 
     call: ParsedCall
+    subject: Subject
     devices: Devices
-    roots: Callable[[], Mapping[str, object]]
-    walked: Walk
+    look: Callable[[], State]
+    state: State
     key: str
     document: DirectDocument
-    fitting: tuple[DirectRecord, ...]
+    fitting: DirectRecord | None
     missed: str
 
     @property
-    def state(self) -> tuple[str, str]:
+    def asked(self) -> tuple[str, str]:
         """Equal for two calls of a function if JAX would use the trace of one for the other."""
-        return self.key, self.walked.digest
+        return self.key, self.state.digest
 
 
 def why_plain_everywhere(settings: Settings) -> str:
@@ -79,22 +151,12 @@ def why_plain_everywhere(settings: Settings) -> str:
     return ""
 
 
-def ask(
-    call: ParsedCall,
-    *,
-    name: str,
-    code: str,
-    roots: Callable[[Signature], Mapping[str, object]],
-    policy: CachePolicy,
-    settings: Settings,
-) -> Question:
-    """Which records are about this call.
+def ask(call: ParsedCall, subject: Subject, policy: CachePolicy, settings: Settings) -> Question:
+    """What is known about a call.
 
     Args:
         call: the parsed call, for which there is no reason to be plain.
-        name: module and qualified name of the function.
-        code: digest of its code, where other functions have the same name; otherwise empty.
-        roots: returns where the walk begins, as it is now.
+        subject: the function.
         policy: of the cache.
         settings: the current ones.
 
@@ -108,22 +170,18 @@ def ask(
         parts = program_independent_parts(devices.backend, settings)
     except UnkeyableError as exc:
         raise RefusedError(str(exc)) from exc
+    options = json.dumps([sorted(subject.ignored), [repr(each) for each in subject.reads if isinstance(each, str)]])
+    is_lambda = subject.name.endswith("<lambda>")
     identity = (
-        name,
-        code,
-        signature.text,
-        *parts,
-        jax.__version__,
-        _PYTHON,
-        _number_context(),
-        fixed_hash_seed(),
+        *(subject.name, subject.code if is_lambda else "", options, signature.text, *parts),
+        *(jax.__version__, _PYTHON, _number_context(), fixed_hash_seed()),
     )
-    key = direct_record_key(name, *identity)
-    begin = partial(roots, signature)
-    walked = walk_function(begin)
-    document = read_document(key, policy, settings) or DirectDocument(name)
-    fitting, missed = _fitting(document, walked)
-    return Question(call, devices, begin, walked, key, document, fitting, missed)
+    key = direct_record_key(subject.name, *identity)
+    look = partial(_look, subject, _roots(subject, call, signature))
+    state = look()
+    document = read_document(key, policy, settings) or DirectDocument(subject.name)
+    fitting, missed = _fitting(document, state, subject.root)
+    return Question(call, subject, devices, look, state, key, document, fitting, missed)
 
 
 def _number_context() -> str:
@@ -140,42 +198,78 @@ def _number_context() -> str:
     return limit if texts[0] == texts[1] else f"{limit} {texts[0]}"
 
 
-def walk_function(roots: Callable[[], Mapping[str, object]]) -> Walk:
-    """Walk a function and what belongs to its call, as they are now.
+# -- the state -----------------------------------------------------------------------------------------------------
 
-    Raises:
-        RefusedError: something that it reaches cannot be described.
-    """
-    walked = walk(roots(), describe=describe_value)
-    if HASH_SEED in walked.tokens and not fixed_hash_seed():
+
+def _roots(subject: Subject, call: ParsedCall, signature: Signature) -> Mapping[str, object]:
+    """Everything that belongs to a call but its arrays, by the names that paths begin with."""
+    roots: dict[str, object] = {subject.name.rpartition(".")[2]: subject.fun}
+    names = [*(f"argument {place}" for place in call.static_positions), *call.static_names]
+    for name, value in zip(names, call.statics, strict=True):
+        roots[f"static {name}"] = value
+    roots.update(signature.parts)
+    for kind in signature.classes:
+        roots[f"pytree class {kind.__qualname__}"] = (kind, *registered_functions(kind))
+    return roots
+
+
+def _look(subject: Subject, roots: Mapping[str, object]) -> State:
+    named = {f"reads[{place}]": _named_content(each) for place, each in enumerate(subject.reads)}
+    every = {**roots, **named, **known_contexts()}
+    found = walk(every, owners=subject.owners, describe=describe_value, ignored=subject.ignored)
+    if found.hash_order and not fixed_hash_seed():
         # Its record would hold for this process alone.
         raise RefusedError(
             "the order of a set, or hash(), decides what is traced, and that differs from one process to the next "
             "unless PYTHONHASHSEED is set"
         )
-    return walked
+    variables = _variables(found)
+    return State(
+        _digest(found.digest, variables),
+        _digest(found.lasting, variables),
+        # No digest of the values alone: whoever reads the record could try values.
+        {**found.tokens, _VARIABLES: _digest(found.digest, variables)[:8]},
+    )
 
 
-def _fitting(document: DirectDocument, walked: Walk) -> tuple[tuple[DirectRecord, ...], str]:
-    """The records of this state, or why there is none."""
+def _named_content(value: object) -> object:
+    """The content of a file, or an environment variable's value by its name: `reads` names them."""
+    if not isinstance(value, str | Path):
+        return value
+    if isinstance(value, str) and "/" not in value and "." not in value:
+        return "variable", value, hashlib.sha256(repr(all_variables().get(value)).encode()).hexdigest()
+    try:
+        return "file", hashlib.sha256(Path(value).read_bytes()).hexdigest()
+    except OSError as exc:
+        raise RefusedError(f"the file {value}, which reads= names, cannot be read: {exc}") from exc
+
+
+def _variables(found: Walk) -> str:
+    """The environment variables that the code names, as a text; where names are computed, all that may be meant."""
+    every = all_variables()
+    if not found.reads_environment:
+        return repr(sorted((name, every[name]) for name in found.constants if name in every))
+    parts = tuple(each for each in found.constants if len(each) > 2)
+    return repr(sorted((name, value) for name, value in every.items() if not parts or _is_meant(name, parts)))
+
+
+def _is_meant(name: str, parts: tuple[str, ...]) -> bool:
+    return name.startswith(parts) or name.endswith(parts)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _fitting(document: DirectDocument, state: State, root: str) -> tuple[DirectRecord | None, str]:
+    """The record of this state and these files, or why there is none."""
     missed = "nothing is recorded for this function with these arguments, on this kind of machine"
     if document.records:
-        nearest = document.records[0]
-        missed = difference(nearest.tokens, walked.tokens) or "something that it reads changed"
-    fitting = []
+        missed = difference(document.records[0].tokens, state.tokens) or "something that it reads changed"
     for record in document.records:
-        if record.walk != walked.digest:
-            continue
-        now = variable_digests(record.variables)
-        changed = next((name for name, value in record.variables.items() if now[name] != value), None)
-        if changed is None:
-            fitting.append(record)
-        else:
-            missed = f"the environment variable {changed} was read while tracing, and changed"
-    return tuple(fitting), "" if fitting else missed
-
-
-def is_due(one_in: int) -> bool:
-    """Whether this call is one of the sample that traces although a record would answer it."""
-    # Not `random`, whose state belongs to the user.
-    return one_in > 0 and secrets.randbelow(one_in) == 0
+        if record.state == state.digest:
+            changed = manifest_difference(record.manifest, root)
+            if changed is None:
+                return record, ""
+            missed = changed
+    return None, missed

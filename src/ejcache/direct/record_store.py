@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import jax
 
 from ejcache import entry
-from ejcache.errors import EntryCorruptError
 from ejcache.direct.records import (
     DIRECT_RECORD_KIND,
     MAX_PAYLOAD,
@@ -18,6 +17,7 @@ from ejcache.direct.records import (
     decode_document,
     encode_document,
 )
+from ejcache.errors import EntryCorruptError
 from ejcache.settings.environment import fixed_hash_seed
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log

@@ -1,35 +1,37 @@
 """The records of direct mode: what a call needs to reach its executable without tracing. Pure functions.
 
 A document holds the records of one function, called with one signature in one environment. It is stored as an entry of
-kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 1):
+kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 2):
 
     payload    := JSON, an object of:
-      version    1
+      version    2
       function   module and qualified name
       off        why direct mode is off for this document; empty if it is not
+      changing   what changes at each start although the program does not; empty if nothing does
       records    a list of records, the latest first
     record     := an object of:
-      walk       digest of everything that the walk of the function found, in hex
+      state      digest of everything that was compared but files, in hex
       tokens     an object: path → short digest, to name what has changed
-      guards     as `fingerprint.guards_format` encodes the guards on libraries
-      variables  an object: environment variable that the trace read → digest of its value, or null if it was not set
+      manifest   the files, see `files.manifest`
       entry      the key that the lowered program has
-      fastpath   as `direct.fastpath_format` encodes it
+      fastpath   as `call.fastpath_format` encodes it
+      bound      digest of entry and fastpath
       recorded   the witness that traced the function first
       proven     the witness that traced it again and found the same key; null while the record is unproven
     witness    := an object of: process (random, in hex), seed (digest of the process's hash seed), time (of the epoch)
 
-Unknown fields are ignored. A document of a later version, or a damaged one, is none.
+Unknown fields are ignored. A document of another version, or a damaged one, is none.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
-from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.direct.call.checked import checked_text
+from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.util.key_text import check_key
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ DIRECT_RECORD_KIND: Final = "direct_record"
 """`kind` in the header of the stored object."""
 MAX_PAYLOAD: Final = 8 << 20
 """Bytes of a payload; a larger one is neither written nor decoded."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MAX_RECORDS: Final = 4
 
 
@@ -72,19 +74,13 @@ class Witness(NamedTuple):
 class DirectRecord(NamedTuple):
     """One state of everything that the trace reads, and the executable that it leads to; see the grammar above."""
 
-    walk: str
+    state: str
     tokens: Mapping[str, str]
-    guards: Mapping[str, Any]
-    variables: Mapping[str, str | None]
+    manifest: Mapping[str, Mapping[str, str | None]]
     entry: str
     fastpath: Mapping[str, Any]
     recorded: Witness
     proven: Witness | None = None
-
-    @property
-    def state(self) -> tuple[object, ...]:
-        """What must be equal for two records to be about the same state."""
-        return self.walk, dict(self.variables), self.entry
 
 
 class DirectDocument(NamedTuple):
@@ -93,11 +89,12 @@ class DirectDocument(NamedTuple):
     function: str
     records: tuple[DirectRecord, ...] = ()
     off: str = ""
+    changing: str = ""
 
 
 def with_record(document: DirectDocument, record: DirectRecord) -> DirectDocument:
     """The document with this record first, in place of the one of the same state; the oldest is dropped."""
-    others = [each for each in document.records if each.state != record.state]
+    others = [each for each in document.records if (each.state, each.manifest) != (record.state, record.manifest)]
     return document._replace(records=(record, *others)[:_MAX_RECORDS])
 
 
@@ -112,13 +109,24 @@ def encode_document(document: DirectDocument) -> bytes | None:
         "version": _VERSION,
         "function": document.function,
         "off": document.off,
+        "changing": document.changing,
         "records": [
-            {**record._asdict(), "recorded": record.recorded._asdict(), "proven": _witness_fields(record.proven)}
+            {
+                **record._asdict(),
+                "bound": _bound(record.entry, record.fastpath),
+                "recorded": record.recorded._asdict(),
+                "proven": _witness_fields(record.proven),
+            }
             for record in document.records
         ],
     }
     payload = json.dumps(about, separators=(",", ":")).encode()
     return payload if len(payload) <= MAX_PAYLOAD else None
+
+
+def _bound(entry: str, fastpath: Mapping[str, Any]) -> str:
+    """A digest that is another one for another entry, or for another way to run it."""
+    return hashlib.sha256(json.dumps([entry, fastpath], sort_keys=True).encode()).hexdigest()
 
 
 def _witness_fields(witness: Witness | None) -> dict[str, Any] | None:
@@ -136,28 +144,34 @@ def decode_document(payload: bytes) -> DirectDocument:
     try:
         about = json.loads(payload.decode("ascii"))
         if about["version"] != _VERSION:
-            raise EntryCorruptError("a direct record of a later version")
+            raise EntryCorruptError("a direct record of another version")
         records = tuple(_record(fields) for fields in about["records"][:_MAX_RECORDS])
-        return DirectDocument(checked_text(about["function"]), records, checked_text(about["off"]))
+        texts = (checked_text(about[name]) for name in ("off", "changing"))
+        return DirectDocument(checked_text(about["function"]), records, *texts)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidKeyError) as exc:
         raise EntryCorruptError("the payload is not a direct record") from exc
 
 
 def _record(fields: dict[str, Any]) -> DirectRecord:
     proven = fields["proven"]
-    return DirectRecord(
-        walk=checked_text(fields["walk"]),
+    record = DirectRecord(
+        state=checked_text(fields["state"]),
         tokens={checked_text(path): checked_text(token) for path, token in _object(fields["tokens"]).items()},
-        guards=_object(fields["guards"]),
-        variables={
-            checked_text(name): None if value is None else checked_text(value)
-            for name, value in _object(fields["variables"]).items()
-        },
+        manifest={name: _digests(fields["manifest"][name]) for name in ("modules", "files", "distributions")},
         entry=check_key(fields["entry"]),
         fastpath=_object(fields["fastpath"]),
         recorded=_witness(fields["recorded"]),
         proven=None if proven is None else _witness(proven),
     )
+    if fields["bound"] != _bound(record.entry, record.fastpath):
+        raise EntryCorruptError("a record whose parts belong to different entries")
+    return record
+
+
+def _digests(value: Any) -> dict[str, str | None]:
+    return {
+        checked_text(name): None if digest is None else checked_text(digest) for name, digest in _object(value).items()
+    }
 
 
 def _witness(fields: dict[str, Any]) -> Witness:

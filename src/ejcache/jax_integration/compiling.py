@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
 from ejcache.jax_integration.compilation import Compilation, KeyText, StoredKey
-from ejcache.jax_integration.direct.made import note_made
 from ejcache.jax_integration.lowering.compile_time import TinyPrograms, is_worth_requests
 from ejcache.jax_integration.lowering.key import UnkeyableError, alternative_key, make_key, short_digest
+from ejcache.jax_integration.made import note_made
 from ejcache.jax_integration.origins import ExecutableOrigins
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded

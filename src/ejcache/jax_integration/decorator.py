@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 
 import jax
 
-from ejcache.jax_integration.activate import current_settings, enable_by_default
+from ejcache.jax_integration.activate import enable_by_default
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
-from ejcache.util.log import warn_once
+from ejcache.wings import hooks
 
 __all__ = ["EjitOptions", "JitOptions", "Jitted", "ejit"]
 
@@ -42,6 +42,7 @@ class EjitOptions(JitOptions, total=False):
 
     direct: bool | None
     reads: Sequence[object]
+    ignore: Sequence[str]
 
 
 if TYPE_CHECKING:
@@ -86,11 +87,13 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Args:
         fun: the function. Without it, `ejit` returns a decorator.
-        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`, and two of direct mode:
-            direct: find the executable without tracing where nothing that the trace reads has changed since a record
-                was proven (docs/direct.md). By default, what the setting `direct` says.
+        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`, and three of direct mode,
+            which is experimental (docs/direct.md):
+            direct: find the executable without tracing where the same function is called in the same way, between the
+                same files. By default, what the setting `direct` says.
             reads: what the trace reads besides what direct mode finds: values, names of environment variables, and
                 paths of files.
+            ignore: what direct mode does not compare: paths, such as "step.self.start_time".
 
     Raises:
         TypeError: the installed `jax.jit` does not have such an option, or `direct` is no boolean.
@@ -98,25 +101,19 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     fun = options.pop("func", fun)
     if fun is None:
         return functools.partial(ejit, **options)
-    direct, reads = options.pop("direct", None), options.pop("reads", ())
+    direct = options.get("direct")
     if direct not in (None, True, False):
         raise TypeError(f"ejit: direct is True, False or None, not {direct!r}")
     enable_by_default()
-    if direct or (direct is None and current_settings().direct != "off"):
-        try:
-            from ejcache.jax_integration.direct.calls.function import direct_jit
-        except (ImportError, AttributeError) as exc:
-            # JAX no longer has a module or a name that direct mode uses.
-            warn_once(
-                "direct mode", "ejcache: direct mode is off: JAX %s is not built as expected: %s", jax.__version__, exc
-            )
-        else:
-            return direct_jit(fun, options, reads=reads, always=bool(direct))
+    for hook in hooks("jit").values():
+        jitted = hook(fun, options)
+        if jitted is not None:
+            return jitted
     return jax.jit(fun, **options)
 
 
 def _signature() -> inspect.Signature:
-    own = {"direct": None, "reads": ()}
+    own = {"direct": None, "reads": (), "ignore": ()}
     added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=own[name]) for name in own]
     of_jax = inspect.signature(jax.jit)
     return of_jax.replace(parameters=[*of_jax.parameters.values(), *added])

@@ -6,10 +6,10 @@ that happened in a cache at a time is asked for. It returns a `WingLog`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ejcache.misses.explanation import Explanation
-from ejcache.wings import hooks, load
+from ejcache.wings import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     IsWithin = Callable[[str, float], bool]
 
 __all__ = ["WingLog", "WingLogs"]
-
-_PLACES: Final = {"direct": "ejcache.jax_integration.direct.history:direct_log"}
-"""Hooks of what is not a wing yet."""
 
 
 class WingLog(Protocol):
@@ -46,8 +43,7 @@ class WingLogs:
     """
 
     def __init__(self, what: str | None, is_within: IsWithin) -> None:
-        made = {name: load(place) for name, place in _PLACES.items()} | hooks("why")
-        self._logs: dict[str, WingLog] = {name: hook(what, is_within) for name, hook in made.items()}
+        self._logs: dict[str, WingLog] = {name: hook(what, is_within) for name, hook in hooks("why").items()}
 
     def programs(self) -> list[str]:
         """The names that JAX gives to the modules of the functions that are asked for."""

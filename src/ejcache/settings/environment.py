@@ -8,7 +8,6 @@ process inherits. Nothing outside this room touches `os.environ`.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ from ejcache.settings.table import SETTINGS
 from ejcache.settings.values import switch_or_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 __all__ = [
     "OTHER_VARIABLES",
@@ -26,13 +25,14 @@ __all__ = [
     "export_settings",
     "fixed_hash_seed",
     "settings_environment",
-    "variable_digests",
     "variables_to_compare",
 ]
 
 OTHER_VARIABLES: Final = frozenset(
     {
         "EJCACHE_AUTOTUNE_CANDIDATE",
+        "EJCACHE_DIRECT_CHECK_ONE_IN",
+        "EJCACHE_DIRECT_FLOOR",
         "EJCACHE_RUN_COUNTS",
         "FORCE_COLOR",
         "GOOGLE_APPLICATION_CREDENTIALS",
@@ -45,8 +45,8 @@ OTHER_VARIABLES: Final = frozenset(
     }
 )
 """Variables that are not settings of ejcache but are read by name: the file in which the processes of one `ejcache run`
-count, flags of XLA, plug-in libraries, a limit on CPUs, whether a terminal shows colours, and Google's credentials
-file, which error messages name."""
+count, what tests and `ejcache verify --direct` set for direct mode, flags of XLA, plug-in libraries, a limit on CPUs,
+whether a terminal shows colours, and Google's credentials file, which error messages name."""
 
 _READABLE: Final = OTHER_VARIABLES.union(*(setting.variables for setting in SETTINGS))
 
@@ -95,18 +95,6 @@ def export_settings(values: Mapping[str, Any]) -> None:
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}
-
-
-def variable_digests(names: Iterable[str]) -> dict[str, str | None]:
-    """A short digest of the value of each variable as it is now, or None where it is not set.
-
-    Direct mode compares them; the values themselves may be secrets, and are stored nowhere.
-    """
-    return {name: _digest(value) if (value := os.environ.get(name)) is not None else None for name in names}
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def fixed_hash_seed() -> str:

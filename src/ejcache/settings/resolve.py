@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist
+from ejcache.settings.environment import OTHER_VARIABLES
 from ejcache.settings.table import READ_BY_JAX, REMOVED, SETTINGS
 from ejcache.settings.typed import SettingValues
 from ejcache.settings.values import Origin, Setting, Value, jax_reading
@@ -34,6 +35,7 @@ __all__ = ["Settings", "command_line", "parse", "resolve", "set_command_line", "
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {s.flag: s for s in SETTINGS if s.flag}
 
 _OWN_VARIABLES: Final = [name for setting in SETTINGS for name in setting.variables if name.startswith("EJCACHE")]
+_KNOWN_VARIABLES: Final = OTHER_VARIABLES.union(_OWN_VARIABLES)
 _ALIKE: Final = 0.8
 """Likeness (difflib's ratio) from which a name is probably a misspelling of another."""
 
@@ -218,7 +220,7 @@ def setting_in_file(name: str) -> Setting:
 def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
     """Variables with nearly the name of one of ours, or that of a removed one. Others may belong to other programs."""
     found: list[SettingError] = []
-    for name in sorted(name for name in env if name.startswith("EJCACHE") and name not in _OWN_VARIABLES):
+    for name in sorted(name for name in env if name.startswith("EJCACHE") and name not in _KNOWN_VARIABLES):
         removed = REMOVED.get(name.removeprefix("EJCACHE_").lower())
         meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
         if removed:

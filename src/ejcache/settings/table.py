@@ -23,6 +23,7 @@ READ_BY_JAX: Final = ("enable_pgle", "pgle_profiling_runs", "pgle_aggregation_pe
 """Settings that JAX itself goes by. Neither a file nor a variable of ours reaches it."""
 
 REMOVED: Final = {
+    "direct_check_one_in": "it was removed: direct mode checks one start in 20",
     "tracing_context_size": "it was removed: the limit is 1 MiB",
     "tracing_gc_threshold": "it was removed: ejcache leaves Python's garbage collector alone",
 }
@@ -337,22 +338,6 @@ _CORE: Final[tuple[Setting, ...]] = (
         32,
         "a number of requests, at least 1",
         "how many requests fetch entries of a remote cache at once, for all processes of a host together",
-    ),
-    variable(
-        "direct",
-        ("EJCACHE_DIRECT", "EASYDEL_CACHE_COMPILES"),
-        read.direct_mode,
-        "off",
-        "true or false, strict or explain",
-        "find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)",
-    ),
-    variable(
-        "direct_check_one_in",
-        "EJCACHE_DIRECT_CHECK_ONE_IN",
-        read.count_or_none,
-        20,
-        "a number, or 0 for never",
-        "direct mode traces at one call in so many that it could answer, and compares",
     ),
     variable(
         "report",

@@ -98,10 +98,6 @@ class SettingOptions(TypedDict, total=False):
     """How many executables are loaded at once in the background (unset: one for every two cores)."""
     preload_requests: int
     """How many requests fetch entries of a remote cache at once, for all processes of a host together."""
-    direct: bool | Literal["off", "on", "strict", "explain"]
-    """Find executables of @ejit without tracing (strict: a wrong record raises; explain: only say so)."""
-    direct_check_one_in: int
-    """Direct mode traces at one call in so many that it could answer, and compares."""
     report: str | PathLike[str] | None
     """Print or write a report when the process exits."""
     progress: bool
@@ -126,6 +122,10 @@ class SettingOptions(TypedDict, total=False):
     """Shared memory that candidates may use; if set, part of a tuned configuration's key."""
     autotune_rda_candidates: int
     """How many candidates ragged decode attention tries; if set, part of the key."""
+    direct: bool
+    """Experimental: find executables of @ejit without tracing, by the content of the function."""
+    project: str | Sequence[str | PathLike[str]]
+    """What direct mode compares by content besides what it takes for the project."""
 
 
 class SettingValues:
@@ -170,8 +170,6 @@ class SettingValues:
     preload_memory: int
     preload_threads: int | None
     preload_requests: int
-    direct: Literal["off", "on", "strict", "explain"]
-    direct_check_one_in: int
     report: str | None
     progress: bool
     autotune_dir: str | None
@@ -184,3 +182,5 @@ class SettingValues:
     autotune_prefix: str | None
     autotune_smem_limit: int | None
     autotune_rda_candidates: int | None
+    direct: bool
+    project: tuple[str, ...]

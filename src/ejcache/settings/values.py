@@ -29,7 +29,6 @@ __all__ = [
     "boolean",
     "count",
     "count_or_none",
-    "direct_mode",
     "file_mode",
     "finite_seconds",
     "floor_seconds",
@@ -240,14 +239,6 @@ def _one_of(value: Any, *accepted: str) -> str:
 
 def autotune_policy(value: Any) -> str:
     return _one_of(value, "autotune", "heuristics", "error")
-
-
-def direct_mode(value: Any) -> str:
-    """`off`, `on`, `strict` or `explain`; a boolean means `on` or `off`."""
-    text = str(value).strip().lower()
-    if text in {"on", "strict", "explain"}:
-        return text
-    return "on" if boolean(text) else "off"
 
 
 def stamp(value: Any) -> str:

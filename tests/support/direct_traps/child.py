@@ -193,7 +193,7 @@ def _verdicts() -> list[list[str]]:
     try:
         from ejcache.direct.verdicts import last_verdicts
     except ImportError:
-        from ejcache.jax_integration.direct.verdicts import last_verdicts
+        from ejcache.direct.verdicts import last_verdicts
     return [[str(word) for word in each[:3]] for each in last_verdicts()]
 
 

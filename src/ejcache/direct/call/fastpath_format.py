@@ -30,16 +30,16 @@ from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ejcache._tuples import NamedTuple
-from ejcache.errors import EntryCorruptError
-from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.direct.call.checked import checked_list, checked_text
 from ejcache.direct.call.shardings import decode_spec, encode_spec
 from ejcache.direct.call.signature import encode_layout
 from ejcache.direct.call.trees.call_objects import CallObjects
 from ejcache.direct.call.trees.encoding import decode_tree, encode_tree
+from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.backends import raw_options
 from ejcache.jax_integration.seam.direct.fastpath import FastpathParts, split_fastpath
 from ejcache.jax_integration.seam.direct.kernels import is_known_kernel
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.keys.options import without_cache_paths
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ejcache.errors import EntryCorruptError
-from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.direct.call.checked import checked_list, checked_text
+from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.direct.fastpath import (
     gspmd_devices,
     gspmd_proto,
@@ -30,6 +29,7 @@ from ejcache.jax_integration.seam.direct.fastpath import (
     has_logical_devices,
     is_gspmd,
 )
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

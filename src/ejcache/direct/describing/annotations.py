@@ -37,7 +37,8 @@ def write_annotations(node: Node, owner: Any) -> None:
         for base in bases if type(bases) is tuple else ():
             write_annotation(node, ".__orig_bases__", base, scope)
     if _EVALUATED_LATER:
-        annotate = owner.__annotate__ if type(owner) is types.FunctionType else type_dict(owner).get("__annotate_func__")
+        is_function = type(owner) is types.FunctionType
+        annotate = getattr(owner, "__annotate__", None) if is_function else type_dict(owner).get("__annotate_func__")
         if type(annotate) is types.FunctionType:
             node.child(".__annotate__", annotate)
     if type(annotations) is dict:

@@ -39,9 +39,7 @@ def forbidden_attribute(name: str) -> bool:
 
 @functools.cache
 def _values() -> dict[int, tuple[str, object]]:
-    found = [
-        (prefix + name, vars(module).get(name)) for module, prefix, names in _VALUES for name in names
-    ]
+    found = [(prefix + name, vars(module).get(name)) for module, prefix, names in _VALUES for name in names]
     return {id(value): (name, value) for name, value in found if value is not None}
 
 

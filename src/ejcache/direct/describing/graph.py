@@ -195,7 +195,7 @@ class Graph:
             for name in names:
                 if name in members:
                     late.place = self._names.get(name, node.place)
-                    self._read(late, lambda at, name, write=write, members=members: write(at, name, members[name]), name)
+                    self._read(late, _write_named, (write, name, members[name]))
             late.finish()
         return len(self._nodes) > before
 
@@ -361,6 +361,11 @@ def _as_written(path: str) -> str:
 
 def _write_child(node: Node, named: tuple[str, object]) -> None:
     node.child(*named)
+
+
+def _write_named(node: Node, named: tuple[Callable[[Node, str, object], None], str, object]) -> None:
+    write, name, value = named
+    write(node, name, value)
 
 
 def _write_member(node: Node, name: str, value: object) -> None:

@@ -56,7 +56,9 @@ def library_name(node: Node, value: Any) -> str | None:
     return name_of(value)
 
 
-def write_names(node: Node, function: FunctionType, reads: Reads, cells: Mapping[str, object], *, project: bool) -> None:
+def write_names(
+    node: Node, function: FunctionType, reads: Reads, cells: Mapping[str, object], *, project: bool
+) -> None:
     """Write the value of each name that a function's code reads.
 
     Args:
@@ -174,9 +176,11 @@ def _write_value(node: Node, label: str, owner: Any, attribute: str, value: obje
 
 
 def _note_environment(node: Node, value: object, chain: Chain, attributes: list[str]) -> None:
-    reads = value is os.getenv or (value is os.environ and bool(attributes) and attributes[0] in _LOOKS)
-    direct = value is os.environ and not attributes and type(chain.constant) is str
-    if (value is os.environ or value is vars(os).get("environb")) and not reads and not direct:
+    names = vars(os)
+    if not any(value is names.get(name) for name in ("environ", "environb", "getenv", "getenvb")):
+        return
+    looks = value is names.get("getenv") or not attributes or attributes[0] in _LOOKS
+    if not looks or type(chain.constant) is not str:
         node.graph.reads_environment = True
 
 

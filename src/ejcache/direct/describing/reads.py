@@ -71,9 +71,13 @@ _WRITES: Final = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _FORMATS: Final = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"})
 _MAKES_SET: Final = frozenset({"BUILD_SET", "SET_ADD", "SET_UPDATE"})
 _SKIPPED: Final = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME"})
-_COMPUTES: Final = frozenset({"vars", "dir", "asdict", "astuple", "fields", "replace", "copy", "deepcopy", "getmembers"})
+_COMPUTES: Final = frozenset(
+    {"vars", "dir", "asdict", "astuple", "fields", "replace", "copy", "deepcopy", "getmembers"}
+    | {"__dict__", "__getattribute__"}
+)
 _NAMED_ATTRIBUTE: Final = frozenset({"getattr", "hasattr", "attrgetter", "methodcaller"})
 _TEXTS: Final = frozenset({"str", "repr", "format", "print"})
+_ORDERLESS: Final = frozenset({"sorted", "len", "isinstance", "issubclass", "max", "min", "sum", "any", "all"})
 _SETS: Final = frozenset({"set", "frozenset", "hash"})
 _NAME_OPERATIONS: Final = frozenset(dis.opname[each] for each in dis.hasname)
 
@@ -173,7 +177,7 @@ class _Reader:
 
     def _name(self, name: str, line: int) -> None:
         self._names.setdefault(name, line)
-        self._computed |= name in _COMPUTES or name == "__dict__" or name == "__getattribute__"
+        self._computed |= name in _COMPUTES
 
     def _after(self, index: int) -> _Step:
         return self._steps[index] if index < len(self._steps) else _Step("", None, 0)
@@ -190,11 +194,10 @@ class _Reader:
         chain = Chain(name, tuple(attributes), free, line, following.name, constant)
         key = (name, chain.attributes, free)
         known = self._chains.get(key)
-        if known is None or known.follows == "CONTAINS_OP" or (known.constant is not None and constant is None):
+        # What follows at one place must not hide what follows at another.
+        if known is None or known.follows == "CONTAINS_OP" or known.constant is not None:
             self._chains[key] = chain
-        elif constant is not None and known.constant is not None and known.constant != constant:
-            self._chains[key] = chain
-        if free or self._steps[index - 1].name == "STORE_GLOBAL":
+        if free:
             return
         last = attributes[-1] if attributes else name
         self._computed |= last in _COMPUTES or (last in _NAMED_ATTRIBUTE and not self._is_constant(index, attributes))
@@ -213,7 +216,7 @@ class _Reader:
     def _is_harmless(self, index: int) -> bool:
         """Whether the order does not matter of what this name makes: `sorted(set(x))`, `isinstance(x, set)`."""
         before = [each.argument for each in self._steps[max(0, index - 3) : index] if each.name in _GLOBALS]
-        return bool({"sorted", "len", "isinstance", "issubclass", "max", "min", "sum", "any", "all"}.intersection(before))
+        return not _ORDERLESS.isdisjoint(before)
 
     def _read_constant(self, constant: object, code: CodeType) -> None:
         if isinstance(constant, str):

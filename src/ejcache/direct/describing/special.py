@@ -39,7 +39,7 @@ INERT: Final[tuple[type, ...]] = (
     *(threading.Thread, threading.Event, threading.Condition, threading.Semaphore, threading.Barrier),
     *(queue.Queue, queue.SimpleQueue, concurrent.futures.Executor, concurrent.futures.Future),
 )
-"""Classes whose instances decide nothing that is traced. They count by their type, and so do instances of subclasses."""
+"""Classes whose instances decide nothing that is traced: they count by their type, and so do those of subclasses."""
 
 
 def write_inert(node: Node, value: Any) -> None:
@@ -164,6 +164,7 @@ def _signature(node: Node, value: Any) -> None:
 
 
 def _environment(node: Node, value: Any) -> None:
+    del value
     node.write(b"the environment")  # what is read in it is compared by name
 
 

@@ -119,10 +119,12 @@ def _array(value: Any) -> Description:
 
 _MAX_BYTES: Final = 16 << 20
 
+
 def _with_content(token: bytes, value: Any) -> Description:
     if value.nbytes > _MAX_BYTES:
         size = f"{value.nbytes >> 20} MiB"
-        return Description(refusal=f"is an array of {size}, and at most {_MAX_BYTES >> 20} MiB are read: make it an argument")
+        limit = f"at most {_MAX_BYTES >> 20} MiB are read: make it an argument"
+        return Description(refusal=f"is an array of {size}, and {limit}")
     return Description(token + _content_digest(value))
 
 
@@ -133,7 +135,8 @@ def _content_digest(value: Any) -> bytes:
     array = np.ascontiguousarray(value)
     digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data if array.size else b"").digest()
     if isinstance(value, jax.Array):
-        _arrays[id(value)] = (weakref.ref(value, lambda _, place=id(value): _arrays.pop(place, None)), digest)
+        place = id(value)
+        _arrays[place] = (weakref.ref(value, lambda _: _arrays.pop(place, None)), digest)
     return digest
 
 
@@ -147,7 +150,9 @@ def _key_array(value: Any) -> Description:
 
 
 def _numpy_array(value: Any) -> Description:
-    token = b"numpy array" + repr((value.shape, value.strides, _dtype_text(value.dtype), value.flags.writeable)).encode()
+    token = (
+        b"numpy array" + repr((value.shape, value.strides, _dtype_text(value.dtype), value.flags.writeable)).encode()
+    )
     if value.dtype.hasobject:
         if value.dtype != np.dtype(object):
             return Description(refusal="is an array with fields of Python objects")

@@ -1,8 +1,8 @@
 """The walk: a digest of what a function can read while it is traced, taken from the live objects.
 
-It is what a serialiser by value would send to a worker that has the same packages. It starts at the function and follows
-its closure, its defaults, and the value that each name in its code has now. The project's functions and classes, and
-every function that cannot be imported by its name, are read whole; others by their names.
+It is what a serialiser by value would send to a worker that has the same packages. It starts at the function and
+follows its closure, its defaults, and the value that each name in its code has now. The project's functions and
+classes, and every function that cannot be imported by its name, are read whole; others by their names.
 
 It runs none of the project's code, and what it cannot describe by content it refuses, with the path that leads there.
 """

@@ -112,7 +112,7 @@ def _distribution_at(root: str, top: str, rest: str) -> Distribution | None:
     return next((each for each in installed.values() if beginning in _record(each.directory)), None)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _is_namespace(root: str, top: str) -> bool:
     return Path(root, top).is_dir() and not Path(root, top, "__init__.py").exists()
 

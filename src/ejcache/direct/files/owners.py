@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Owners", "module_file"]
 
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
-"""ejcache runs while a function is traced, and does not belong to the program, also where it is installed as editable."""
+"""ejcache runs while a function is traced, and does not belong to the program, also if it is installed as editable."""
 
 
 @functools.cache
@@ -91,6 +91,10 @@ class Owners:
         if path.startswith("<") and not path.startswith("<frozen "):
             return type(module) is not str or self.is_project_module(module)
         return self.is_project_file(path)
+
+    def is_data_file(self, path: str) -> bool:
+        """Whether the content of a file that a trace reads counts: it is not a library's own."""
+        return not path.endswith(".pyc") and self.is_project_file(path)
 
     def modules(self) -> list[str]:
         """The names of the project's imported modules that have files."""

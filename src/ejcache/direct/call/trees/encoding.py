@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jax.tree_util import PyTreeDef
 
-from ejcache.errors import EntryCorruptError
-from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.direct.call.trees.node_data import DataReader, DataWriter
+from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.direct.fastpath import make_tree
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:
     from ejcache.direct.call.shardings import Devices

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jax.sharding import PartitionSpec, Sharding
 
-from ejcache.errors import EntryCorruptError
-from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.direct.call.shardings import Devices, decode_spec, encode_spec, is_mesh
 from ejcache.direct.call.trees.names import MISSING, name_of, named, singleton, singleton_name, type_name
+from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.direct.fastpath import prng_implementation, prng_name
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

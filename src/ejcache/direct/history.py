@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Verdict
-from ejcache.jax_integration.direct.verdicts import read_verdicts
+from ejcache.direct.verdicts import read_verdicts
 from ejcache.keys.key import listed_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ejcache.jax_integration.direct.verdicts import VerdictRecord
+    from ejcache.direct.verdicts import VerdictRecord
 
 __all__ = ["DirectHistory", "DirectLog", "direct_log"]
 

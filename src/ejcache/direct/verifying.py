@@ -36,7 +36,7 @@ def verify_direct(program: Sequence[str], directory: str | None, *, strict: bool
     if not program:
         raise UsageError("verify --direct needs a program: a script, -m MODULE, -c CODE, - or a command")
     command = command_of(program)
-    given = {"cache_dir": absolute_url(directory), "direct": "explain"}
+    given = {"cache_dir": absolute_url(directory), "direct": True}
     export({name: value for name, value in given.items() if value is not None})
     status, total = run_and_count(command)
     found = _Comparison(status, total, strict=strict)
@@ -83,10 +83,7 @@ class _Comparison:
             times = f" ({number:,} calls)" if number > 1 else ""
             output.say_columns([(call.verdict, width)], f"{call.function}: {call.sentence}{times}")
         if not self._calls:
-            output.say(
-                "nothing was compared: no call of a direct function. Does the program use @ejcache.ejit? "
-                "Direct mode needs Python 3.12 or later."
-            )
+            output.say("nothing was compared: no call of a direct function. Does the program use @ejcache.ejit?")
             return
         calls = output.plural(self.counts.total(), "call")
         wrong = output.plural(self.counts["wrong"], "record") if self.counts["wrong"] else "no record"

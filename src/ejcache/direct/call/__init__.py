@@ -1,0 +1,1 @@
+"""A call and the way to run its executable, as JSON."""

@@ -1,0 +1,130 @@
+"""The files of a record: what was imported and opened up to the end of its trace, and whether it is the same now.
+
+    manifest := an object of:
+      modules        name of a module of the project → digest of its file, or null: it could not be imported
+      files          place → digest of a file or directory that the trace opened, or null: it was not there
+      distributions  name → digest of its state, see `distributions`
+
+    place := "project:" path below the project | "cwd:" path below the working directory | "path:" absolute path;
+             with "dir:" before it for a directory that was listed
+
+The paths are those of the project, so that it may lie in another directory at each start. Which modules happen to be
+imported when a record is compared does not count: their files are looked for as an import would.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ejcache.direct.files.contents import directory_digest, file_digest
+from ejcache.direct.files.distributions import (
+    distribution_named,
+    distribution_state,
+    loaded_distributions,
+)
+from ejcache.direct.files.owners import module_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ejcache.direct.files.opened import Opened
+    from ejcache.direct.files.owners import Owners
+
+__all__ = ["make_manifest", "manifest_difference"]
+
+
+def make_manifest(owners: Owners, opened: Opened, root: str) -> dict[str, dict[str, str | None]]:
+    """The manifest of a trace that has just ended.
+
+    Args:
+        owners: tells the project's modules.
+        opened: what the trace opened.
+        root: the directory of the project.
+    """
+    imported = owners.modules()
+    absent = [name for name in opened.modules if name not in sys.modules and _find(name) is None]
+    files: dict[str, str | None] = {}
+    modules = {path for name in imported if (path := module_file(name))}
+    for path in opened.files:
+        if path not in modules and owners.is_data_file(path):
+            files[_place(path, root)] = file_digest(path)
+    for path in opened.directories:
+        if owners.is_data_file(os.path.join(path, "")):
+            files[f"dir:{_place(path, root)}"] = directory_digest(path)
+    distributions = {
+        name: distribution_state(distribution, loaded)
+        for name, (distribution, loaded) in loaded_distributions().items()
+        if not distribution.is_project
+    }
+    return {
+        "modules": {name: _module_digest(name) for name in imported} | dict.fromkeys(absent),
+        "files": files,
+        "distributions": dict(distributions),
+    }
+
+
+def manifest_difference(manifest: Mapping[str, Mapping[str, Any]], root: str) -> str | None:
+    """The first file that is not as a manifest has it, in words; None if all are.
+
+    Args:
+        manifest: of a record.
+        root: the directory of the project now.
+    """
+    for name, digest in manifest["modules"].items():
+        if _module_digest(name) != digest:
+            return f"the module {name} changed"
+    for place, digest in manifest["files"].items():
+        path = _path(place.removeprefix("dir:"), root)
+        now = directory_digest(path) if place.startswith("dir:") else file_digest(path)
+        if now != digest:
+            return f"{path} changed, which was read while tracing"
+    loaded = loaded_distributions() if manifest["distributions"] else {}
+    for name, digest in manifest["distributions"].items():
+        distribution, files = loaded.get(name) or (distribution_named(name), [])
+        if distribution is None or distribution_state(distribution, files) != digest:
+            return f"the distribution {name} changed"
+    return None
+
+
+def _place(path: str, root: str) -> str:
+    for kind, directory in (("project", root), ("cwd", os.getcwd())):
+        if path == directory or path.startswith(os.path.join(directory, "")):
+            return f"{kind}:{os.path.relpath(path, directory)}"
+    return f"path:{path}"
+
+
+def _path(place: str, root: str) -> str:
+    kind, _, path = place.partition(":")
+    return path if kind == "path" else os.path.normpath(os.path.join(root if kind == "project" else os.getcwd(), path))
+
+
+def _module_digest(name: str) -> str | None:
+    path = module_file(name) or _find(name)
+    return None if path is None else file_digest(path)
+
+
+def _find(name: str) -> str | None:
+    """The file that an import of a module would find. Nothing is imported."""
+    search: Any = None
+    path: str | None = None
+    above = ""
+    for part in name.split("."):
+        above = f"{above}.{part}" if above else part
+        loaded = sys.modules.get(above)
+        if loaded is not None:
+            path, search = getattr(loaded, "__file__", None), getattr(loaded, "__path__", None)
+            continue
+        found = next(filter(None, (_spec(finder, above, search) for finder in sys.meta_path)), None)
+        if found is None:
+            return None
+        path, search = found.origin, found.submodule_search_locations
+    return path if path is not None and os.path.isabs(path) else None
+
+
+def _spec(finder: Any, name: str, search: Any) -> Any:
+    try:
+        return finder.find_spec(name, search)
+    except Exception:
+        return None  # a finder of the program's
