@@ -263,6 +263,7 @@ class Node:
         "graph",
         "label",
         "parent",
+        "passes",
         "place",
         "quiet",
         "value",
@@ -283,6 +284,8 @@ class Node:
         """It is the class of an instance, which nothing calls."""
         self.quiet = False
         """What it leads to is not named one by one in the tokens."""
+        self.passes = False
+        """A trace may change it without changing the function: what a library keeps in a closure."""
         self._parts: list[bytes] = []
         self._passing: list[bytes] = []
         self._own: list[bytes] = []
@@ -344,7 +347,10 @@ class Node:
 
     def finish(self) -> None:
         """Hand over what was written."""
-        self.graph.update(self._parts, passing=self._passing)
+        if self.passes:
+            self.graph.update([], passing=self._parts)
+        else:
+            self.graph.update(self._parts, passing=self._passing)
         if self.parent is not None and self._own:
             self._name("", b"".join(self._own))
 

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.direct.describing.annotations import write_annotation
 from ejcache.direct.describing.forbidden import forbidden_attribute
 from ejcache.direct.describing.names import write_module
-from ejcache.direct.describing.real_types import class_text, is_project_class, kind_name, mro_of, type_dict, type_name
+from ejcache.direct.describing.real_types import class_text, kind_name, type_name
 
 if TYPE_CHECKING:
     from ejcache.direct.describing.graph import Handler, Node
 
-__all__ = ["HANDLERS", "INERT", "write_inert", "write_thread_local"]
+__all__ = ["HANDLERS", "INERT", "write_flags", "write_inert", "write_thread_local"]
 
 INERT: Final[tuple[type, ...]] = (
     *(logging.Logger, logging.Handler, logging.LoggerAdapter, logging.Formatter, logging.Filter),
@@ -47,11 +47,15 @@ def write_inert(node: Node, value: Any) -> None:
     node.write(b"inert", class_text(type(value)).encode("utf-8", "surrogatepass"))
 
 
+def write_flags(node: Node, value: Any) -> None:
+    """The flags of absl: the values of those that the code can name."""
+    flags = object.__getattribute__(value, "__dict__").get("__flags", {})
+    node.write(b"flags")
+    node.graph.add_namespace(node, {name: vars(flag).get("_value") for name, flag in flags.items()})
+
+
 def write_thread_local(node: Node, value: Any) -> None:
     """What this thread keeps in a thread local."""
-    for kind in mro_of(type(value)):
-        if "__init__" in type_dict(kind) and is_project_class(node, kind):
-            node.refuse(f"is {kind_name(value)}, whose __init__ would run")
     node.write(b"thread local", class_text(type(value)).encode())
     for name, attribute in list(threading.local.__getattribute__(value, "__dict__").items()):
         node.child(f".{name}", attribute)

@@ -20,7 +20,7 @@ from ejcache.direct.describing.classes import write_class
 from ejcache.direct.describing.graph import ARROW, Description, Graph
 from ejcache.direct.describing.instances import write_instance
 from ejcache.direct.describing.names import library_name, write_module
-from ejcache.direct.describing.real_types import is_subtype
+from ejcache.direct.describing.real_types import class_text, is_subtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -114,6 +114,7 @@ def _handler_for(kind: type) -> Handler:
     return _HANDLERS.get(id(kind), _other)
 
 
+_FLAGS: Final = "absl.flags._flagvalues:FlagValues"
 _BASES: Final[tuple[tuple[type, Handler], ...]] = (
     (types.ModuleType, write_module),
     (functools.partial, functions.write_partial),
@@ -138,6 +139,9 @@ def _other(node: Node, value: Any) -> None:
         _write_description(node, description)
         return
     if is_class:
+        return
+    if class_text(kind) == _FLAGS:
+        special.write_flags(node, value)
         return
     for base, handler in _BASES:
         if is_subtype(kind, base):
