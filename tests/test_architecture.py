@@ -46,6 +46,7 @@ INNER_LEVELS = {
     "autotune": {
         "wing": 0,
         "settings": 0,
+        "ejkernel_variables": 0,
         "log": 0,
         "records": 1,
         "measure": 2,

@@ -1,97 +1,27 @@
-"""Writes what is made from the settings table: docs/settings.md and src/ejcache/settings/typed.py.
-
-With --check, writes nothing and exits with 1 if one of the two files differs.
-"""
+"""Writes docs/settings.md from the settings. With --check, writes nothing and exits with 1 if the page differs."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from written_page import write_pages
 
-from ejcache.direct.settings import direct_switch
-from ejcache.settings import values as read
 from ejcache.settings.floors import Floors
 from ejcache.settings.table import SETTINGS
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ejcache.settings.values import Setting
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "settings.md"
-TYPES = ROOT / "src" / "ejcache" / "settings" / "typed.py"
-
-# Parser: the type that a caller may pass, and the type of the resolved value.
-_TYPES: Final[dict[Callable[[Any], Any], tuple[str, str]]] = {
-    read.text: ("str | PathLike[str] | None", "str | None"),
-    read.boolean: ("bool", "bool"),
-    read.limit: ("int | str", "int"),
-    read.floor_seconds: ("float", "float"),
-    read.finite_seconds: ("float", "float"),
-    read.integer: ("int", "int"),
-    read.count: ("int", "int"),
-    read.count_or_none: ("int", "int"),
-    read.report: ("str | PathLike[str] | None", "str | None"),
-    read.file_mode: ("int | str | None", "int | None"),
-    read.xla_caches: ("str", "str"),
-    read.salt: ("str", "str"),
-    read.texts: ("str | Sequence[str | PathLike[str]]", "tuple[str, ...]"),
-    direct_switch: ("bool", "bool"),
-    read.autotune_policy: ('Literal["autotune", "heuristics", "error"]',) * 2,
-    read.stamp: ('Literal["hash", "json", "none"]',) * 2,
-    read.switch_or_location: ("bool | str | PathLike[str]", "bool | str"),
-}
-
-# `enable` names these parameters itself.
-_EXPLICIT: Final = ("cache_dir", "max_size", "read_only")
-
-_TYPES_HEAD = '''\
-"""The settings with their types, for type checkers and editors.
-
-This module is written by `python tools/settings_reference.py` from the settings table; a test compares the two.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Sequence  # noqa: TC003 (`typing.get_type_hints` evaluates the annotations)
-from os import PathLike  # noqa: TC003 (the same)
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from typing import TypedDict
-else:
-
-    class TypedDict:
-        """In place of the real one, which compiles every annotation: that took a millisecond of `enable()`."""
-
-        def __init_subclass__(cls, *, total: bool) -> None:
-            """Nothing is checked while the program runs."""
-
-
-__all__ = ["SettingOptions", "SettingValues"]
-
-
-class SettingOptions(TypedDict, total=False):
-    """Keywords of `ejcache.enable` besides `url`, `max_size` and `read_only`."""
-
-'''
-
-_VALUES_HEAD = '''
-
-class SettingValues:
-    """Attributes of `Settings`: the values after parsing."""
-
-'''
 
 _PAGE_HEAD = """\
 # Settings
 
-This page is written by `python tools/settings_reference.py` from the settings table; a test compares the two.
+This page is written by `python tools/settings_reference.py` from `ejcache.settings.table`; a test compares the two.
 
 `ejcache config` shows every setting on this list with its current value and where the value came from.
 
@@ -123,7 +53,7 @@ command line raises `ejcache.SettingError`.
 A line of such a file is `max_size = "50GB"`: the name of a setting of this page, or of its JAX flag, and a value, in
 TOML. `ejcache config set max_size=50GB` writes it, `ejcache config get max_size` prints the value that counts, and
 `ejcache config unset max_size` removes the line; `--to host` means the host's file. A file that other users can write
-to is not read. A file cannot set `activate` and what PGLE profiles: JAX reads these before, or itself.
+to is not read. A file cannot set what PGLE profiles: JAX reads that itself.
 
 ## How values are written
 
@@ -164,21 +94,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _value_type(setting: Setting) -> str:
-    of_value = _TYPES[setting.parser][1]
-    return f"{of_value} | None" if setting.default is None and "None" not in of_value else of_value
-
-
-def types() -> str:
-    """The whole module."""
-    options = [
-        f'    {setting.name}: {_TYPES[setting.parser][0]}\n    """{setting.doc[0].upper()}{setting.doc[1:]}."""\n'
-        for setting in SETTINGS
-        if setting.name not in _EXPLICIT
-    ]
-    values = [f"    {setting.name}: {_value_type(setting)}\n" for setting in SETTINGS]
-    return _TYPES_HEAD + "".join(options) + _VALUES_HEAD + "".join(values)
-
-
 if __name__ == "__main__":
-    sys.exit(write_pages({PAGE: page(), TYPES: types()}))
+    sys.exit(write_pages({PAGE: page()}))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.activate import active, enable
-from ejcache.settings.resolve import resolve
-from ejcache.settings.values import Origin
+from ejcache.jax_integration.progress import show_progress
 
 if TYPE_CHECKING:
     from ejcache.cache.counters import Stats
@@ -41,16 +40,14 @@ _reporter = _CellReporter()
 def load_ipython_extension(shell: Any) -> None:
     """Enable the cache, unless it is enabled, and print a line after each cell that compiled or loaded programs.
 
-    Where this enables the cache and `EJCACHE_PROGRESS` is not set, compilations that last long say so on stderr.
+    Compilations that last long say so on stderr.
 
     Args:
         shell: IPython's `InteractiveShell`.
     """
     if active() is None:
-        if resolve()["progress"].origin is Origin.DEFAULT:
-            enable(progress=True)
-        else:
-            enable()
+        enable()
+    show_progress()
     for event in _EVENTS:
         shell.events.register(event, getattr(_reporter, event))
 

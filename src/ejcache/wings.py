@@ -51,7 +51,7 @@ class Wing(NamedTuple):
 
     Attributes:
         name: of its folder.
-        settings: a tuple of `ejcache.settings.values.Setting`.
+        settings: a class whose attributes are settings (`ejcache.settings.values.setting`).
         names: the module of each name that the wing adds to `ejcache`.
         commands: its commands by name.
         hooks: the place of its function for each hook that it has.

@@ -117,7 +117,7 @@ def test_a_candidate_in_a_process_of_its_own_imports_nothing_from_the_working_di
     code = script.read_text().replace('version="1"', 'version="1", tuner=ejcache.autotune.Tuner(isolate=True)')
     script.write_text(code.replace("import ejcache,", "import ejcache.autotune, ejcache,"))
     done = run_program(
-        [sys.executable, script], cwd=hostile, env={"EJCACHE_AUTOTUNE_POLICY": "autotune", "EJCACHE_AUTOTUNE_LOG": "1"}
+        [sys.executable, script], cwd=hostile, env={"EJCACHE_AUTOTUNE_POLICY": "autotune", "EJKERNEL_LOG_AUTOTUNE": "1"}
     )
     assert done.stdout == "2.0\n"
 

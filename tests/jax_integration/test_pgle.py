@@ -17,6 +17,7 @@ from pgle_helpers import RUNS, made_up_profile, program, watch
 
 import ejcache
 from ejcache.cli.listing import read_header
+from ejcache.jax_integration import pgle as pgle_integration
 from ejcache.keys.key import PGLE, evicted_before, is_profile_key, is_side_key, parse_key
 from ejcache.stores.local.store import LocalStore
 
@@ -150,7 +151,7 @@ TABLE = {
 def test_which_variant_is_used(case, expected, tmp_path, monkeypatch):
     """As JAX has it and documents it, but no executable is read in order to decide."""
     pgle, expect, there = case
-    monkeypatch.setenv("EJCACHE_PGLE_REUSE", "0")
+    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     seen = {}
     for make in (PlainJax, Ours):
         cache = make(tmp_path / make.__name__)
@@ -174,7 +175,7 @@ def test_one_warning_for_each_program(tmp_path, monkeypatch):
     """JAX repeats it at each compilation."""
     cache = Ours(tmp_path)
     cache.delete(populate(cache))
-    monkeypatch.setenv("EJCACHE_PGLE_REUSE", "0")
+    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
 
     said = [observe(cache, monkeypatch, pgle=False, expect=True)["said"] for _ in range(3)]
 
@@ -232,7 +233,7 @@ def test_a_useless_entry_without_a_profile_costs_nothing_new(tmp_path, monkeypat
     """The plain executable is loaded, and nothing is stored as optimised that is not."""
     cache = Ours(tmp_path)
     optimised = populate(cache)
-    monkeypatch.setenv("EJCACHE_PGLE_REUSE", "0")
+    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     with ejcache.open_store(tmp_path) as store:
         store.replace(optimised, store.peek(optimised)[:-1])
 
@@ -262,7 +263,7 @@ def test_a_profile_that_does_not_match_is_not_used(why, tmp_path, monkeypatch):
             (key,) = [info.key for info in store.entries() if is_profile_key(info.key)]
             store.replace(key, store.peek(key)[:-1])
     elif why == "switched off":
-        monkeypatch.setenv("EJCACHE_PGLE_REUSE", "0")
+        monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     else:
         monkeypatch.setenv("EJCACHE_NAMESPACE", "after the incident")
 
@@ -318,7 +319,7 @@ def test_what_stands_in_for_an_optimised_executable_is_not_checked(tmp_path, mon
     """What would be compiled to check it is another variant; that check was never done, and remembered for ever."""
     cache = Ours(tmp_path)
     optimised = populate(cache)
-    monkeypatch.setenv("EJCACHE_PGLE_REUSE", "0")
+    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     with ejcache.open_store(tmp_path) as store:
         store.replace(optimised, store.peek(optimised)[:-1])
     set_flags(jax_compilation_cache_check_contents=True)

@@ -173,11 +173,12 @@ def test_a_program_that_is_being_loaded_is_awaited(directory, loads):
         assert cache.stats().hits == amounts(cache)["hits"] == loads.programs == 1
 
 
-def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directory, loads):
+def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directory, loads, monkeypatch):
     """The background does not load it as well."""
     first_run(directory, [1, 2])
     loads.may_go.clear()
-    with start(directory, preload_threads=1) as cache:
+    monkeypatch.setattr("ejcache.util.threads.cores", lambda: 2)
+    with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
         run([2])
         assert cache.stats().hits == 1
@@ -200,13 +201,14 @@ def test_unused_programs_are_released_and_leave_the_profile(directory):
         assert preloader._loader.held == 0
 
 
-def test_the_memory_that_is_held_stays_below_its_setting(directory, loads):
+def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeypatch):
     """The next program is loaded when one has been handed over."""
     first_run(directory, range(1, 7))
     (profile,) = profiles(directory).values()
     (uses,) = profile.environments.values()
     limit = 2 * 26 * max(use.size for use in uses)
-    with start(directory, preload_memory=limit) as cache:
+    monkeypatch.setattr("ejcache.jax_integration.preload.preloader._MEMORY", limit)
+    with start(directory) as cache:
         preloader = settle()
         assert loads.programs == 2
         for factor in range(1, 7):
@@ -216,10 +218,11 @@ def test_the_memory_that_is_held_stays_below_its_setting(directory, loads):
         assert amounts(cache)["hits"] == 6
 
 
-def test_without_memory_nothing_is_loaded_ahead(directory, loads):
+def test_without_memory_nothing_is_loaded_ahead(directory, loads, monkeypatch):
     """Programs are hits as ever."""
     first_run(directory, [1])
-    with start(directory, preload_memory=0) as cache:
+    monkeypatch.setattr("ejcache.jax_integration.preload.preloader._MEMORY", 0)
+    with start(directory) as cache:
         settle()
         run([1])
         assert cache.stats().hits == 1
@@ -246,7 +249,8 @@ def test_what_is_being_loaded_when_nobody_has_asked_for_long_is_released(directo
     monkeypatch.setattr("ejcache.jax_integration.preload.loader.IDLE_SECONDS", 0.01)
     first_run(directory, [1])
     loads.may_go.clear()
-    with start(directory, preload_threads=2) as cache:
+    monkeypatch.setattr("ejcache.util.threads.cores", lambda: 4)
+    with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
         loader = activate._session.compiler.preloader._loader
         released = threading.Event()

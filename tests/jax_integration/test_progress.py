@@ -1,4 +1,4 @@
-"""`EJCACHE_PROGRESS`: lines about compilations that take long, and none about others."""
+"""Lines about compilations that take long, and none about others."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Stream:
 real = progress.CompileProgress
 progress.CompileProgress = lambda: real(after={after}, stream=Stream())
 cache = ejcache.enable(min_compile_seconds=0)
+progress.show_progress()
 
 from ejcache.jax_integration.seam import patch
 compile_executable = patch.compile_executable
@@ -113,9 +114,8 @@ def test_a_closed_stream(clock, steps):
         steps.step()
 
 
-def test_in_a_program(run_python, monkeypatch):
-    """With the variable, a long compile prints lines until it ends; a hit prints none; without it nothing does."""
-    monkeypatch.setenv("EJCACHE_PROGRESS", "1")
+def test_in_a_program(run_python):
+    """A long compile prints lines until it ends, and a hit prints none."""
     lines = run_python(COMPILING.format(after=0)).stdout.splitlines()
     assert re.match(r"ejcache: compiling jit_train_step, \d+ s so far", lines[0])
     assert any(line.startswith("ejcache: compiled jit_train_step in ") for line in lines)

@@ -67,13 +67,6 @@ def test_a_place_in_the_environment_overrules_a_directory_in_a_file(
     assert settings().cache_dir == "/in-environment"
 
 
-def test_full_cache_in_a_file_leaves_the_environment(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`full_cache` of a file sets no flag that the environment sets."""
-    user.write_text("full_cache = true\n")
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "4")
-    assert (settings().min_compile_seconds, settings().min_entry_size) == (4.0, -1)
-
-
 def test_the_users_file_counts_before_the_hosts(user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each setting is taken from the first of the two files that has it."""
     host = tmp_path / "host.toml"
@@ -89,7 +82,8 @@ def test_the_users_file_counts_before_the_hosts(user: Path, tmp_path: Path, monk
     [
         ("max_size = 'many'\n", "max_size in {path} cannot be 'many'"),
         ("max_siz = 3\n", "there is no setting max_siz (did you mean max_size?)"),
-        ("activate = true\n", "a setting in a configuration file cannot be 'activate'"),
+        ("enable_pgle = true\n", "a setting in a configuration file cannot be 'enable_pgle'"),
+        ("full_cache = true\n", "there is no setting full_cache (it was removed: "),
         ("max_size = \n", "the configuration file {path}: it is not TOML"),
         ("a = [" * 5_000, "the configuration file {path}: it is not TOML"),
         ("x" * 70_000, "the configuration file {path}: it is not a text file of at most 65536 bytes"),

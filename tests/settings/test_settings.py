@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ import pytest
 from ejcache.errors import SettingError, UnknownSettingError
 from ejcache.settings import directories as settings_directories
 from ejcache.settings import resolve as settings
+from ejcache.settings import table as settings_table
 from ejcache.settings.resolve import parse, resolve, setting_named
 from ejcache.settings.values import FlagValue, Origin
 from ejcache.util.log import forget_warnings
@@ -90,11 +92,7 @@ def test_easydel_truth(text):
     [
         ("DIR", "EJKERNEL_PERSISTENT_CACHE_DIR", "autotune_dir", "/a", "/b"),
         ("POLICY", "EJKERNEL_AUTOTUNE_POLICY", "autotune_policy", "error", "heuristics"),
-        ("LOG", "EJKERNEL_LOG_AUTOTUNE", "autotune_log", True, False),
-        ("PROGRESS", "EJKERNEL_AUTOTUNE_PROGRESS", "autotune_progress", True, False),
         ("RECORD", "EJKERNEL_OPS_RECORD", "autotune_record", "/calls", True),
-        ("STAMP", "EJKERNEL_OPS_STAMP", "autotune_stamp", "json", "hash"),
-        ("PREFIX", "EJKERNEL_OPS_PREFIX", "autotune_prefix", "a#", "b#"),
     ],
 )
 def test_both_names_of_the_autotune_settings(ours, theirs, setting, one, other):
@@ -232,7 +230,7 @@ def test_every_setting_has_a_variable_of_its_name():
     of_jax = {"enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile"}
     for setting in settings.SETTINGS:
         own = f"EJCACHE_{setting.name.upper()}"
-        assert (own in setting.variables) == (setting.name not in of_jax | {"activate"})
+        assert (own in setting.variables) == (setting.name not in of_jax)
     now = resolve(environ={"EJCACHE_DIR": "/ours", "JAX_COMPILATION_CACHE_DIR": "/jax", "EJCACHE_MAX_SIZE": "10GB"})
     assert (now["cache_dir"].source, now.cache_dir, now.max_size, now.problems) == ("EJCACHE_DIR", "/ours", 10**10, ())
 
@@ -269,6 +267,28 @@ def test_a_removed_setting_says_why_it_was_removed():
         "there is no variable EJCACHE_TRACING_GC_THRESHOLD (it was removed"
     ]
     assert settings.read_only
+    assert [str(each) for each in resolve(environ={"EJCACHE_PRELOAD_MEMORY": "4"}).problems] == [
+        "there is no variable EJCACHE_PRELOAD_MEMORY (it was removed: the limit is 1 GiB)"
+    ]
+
+
+def test_what_enables_the_cache():
+    """`EJCACHE` is 1, 0 or a place, which is then the cache unless a call or the command line names one."""
+    assert [resolve(environ={"EJCACHE": text}).activate for text in ("", "1", "off", "/c")] == [None, True, False, "/c"]
+    place = {"EJCACHE": "gs://b/c", "JAX_COMPILATION_CACHE_DIR": "/jax"}
+    assert resolve(environ=place)["cache_dir"][::2] == ("gs://b/c", "EJCACHE")
+    called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
+    assert resolve(environ=place, flags=called).cache_dir == "/call"
+    wrong = resolve(environ={"EJCACHE": "none"})
+    assert (wrong.activate, [problem.setting for problem in wrong.problems]) == (None, ["EJCACHE"])
+
+
+def test_type_checkers_know_every_setting():
+    """The keywords that `enable` has for a type checker are the settings."""
+    source = ast.parse(Path(settings_table.__file__).read_text())
+    (options,) = (node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "SettingOptions")
+    names = {node.target.id for node in options.body if isinstance(node, ast.AnnAssign)}
+    assert names | {"cache_dir", "max_size", "read_only"} == {setting.name for setting in settings.SETTINGS}
 
 
 def test_a_jax_flag_is_known_by_its_own_name_too():

@@ -8,10 +8,9 @@ import threading
 import pytest
 
 from ejcache.errors import SettingError
-from ejcache.settings import source as source_module
-from ejcache.settings.environment import child_environment, environment_variable
-from ejcache.settings.resolve import set_command_line
-from ejcache.settings.source import SettingsSource, resolve_if_changed
+from ejcache.settings import resolve as source_module
+from ejcache.settings.environment import child_environment
+from ejcache.settings.resolve import SettingsSource, resolve_if_changed, set_command_line
 from ejcache.settings.values import FlagValue, Origin
 
 
@@ -146,14 +145,6 @@ def test_settings_of_a_process_without_jax(monkeypatch):
     monkeypatch.setenv("EJCACHE_NAMESPACE", "p")
     assert resolve_if_changed().namespace == "p"
     assert resolve_if_changed() is resolve_if_changed()
-
-
-def test_variable_that_nobody_declared():
-    """A variable can be read by name only if it is a setting's or listed."""
-    assert environment_variable("EJCACHE_NAMESPACE") is None
-    assert environment_variable("XLA_FLAGS") is None
-    with pytest.raises(KeyError):
-        environment_variable("PATH")
 
 
 def test_environment_of_a_child(monkeypatch):

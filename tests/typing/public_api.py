@@ -72,7 +72,7 @@ def looking() -> None:
     assert_type(settings.max_size, int)
     assert_type(settings.cache_dir, str | None)
     assert_type(settings["max_size"].source, str)
-    assert_type(settings.autotune_seeds, tuple[str, ...])
+    assert_type(settings.wait_seconds, float)
 
 
 def storing(store: ejcache.Store) -> None:

@@ -364,11 +364,8 @@ class Autotuned(Generic[P, R]):
             raise ConfigurationError(f"the configurations of {self.name} have no {', '.join(unknown)}")
 
     def _run(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
-        """`invoke`, with a label in profiles if `EJCACHE_AUTOTUNE_STAMP` asks for one."""
-        if (
-            environment_variable("EJCACHE_AUTOTUNE_STAMP") is None
-            and environment_variable("EJKERNEL_OPS_STAMP") is None
-        ):
+        """`invoke`, with a label in profiles if `EJKERNEL_OPS_STAMP` asks for one."""
+        if environment_variable("EJKERNEL_OPS_STAMP") is None:
             return self.invoke(configuration, args, kwargs)
         with labelled(self.bound(args, kwargs).key, configuration):
             return self.invoke(configuration, args, kwargs)

@@ -2,92 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Literal
 
 import ejcache.settings.values as read
-from ejcache.settings.values import YES_NO, Setting, variable
+from ejcache.settings.values import setting
 
-__all__ = ["SETTINGS"]
+__all__ = ["AutotuneSettings"]
 
-SETTINGS: Final[tuple[Setting, ...]] = (
-    variable(
-        "autotune_dir",
-        ("EJCACHE_AUTOTUNE_DIR", "EJKERNEL_PERSISTENT_CACHE_DIR"),
-        read.text,
+
+def _policy(value: Any) -> str:
+    text = str(value).strip().lower()
+    if text not in {"autotune", "heuristics", "error"}:
+        raise ValueError(text)
+    return text
+
+
+class AutotuneSettings:
+    """What each setting is; values are those of `resolve()`."""
+
+    autotune_dir: str | None = setting(
         None,
-        "a directory or a URL",
-        "where tuned configurations are stored (unset: in the cache)",
-    ),
-    variable(
-        "autotune_seeds",
-        "EJCACHE_AUTOTUNE_SEEDS",
-        read.texts,
+        accepted="a directory or a URL",
+        others=("EJKERNEL_PERSISTENT_CACHE_DIR",),
+        doc="where tuned configurations are stored (unset: in the cache)",
+    )
+    autotune_seeds: tuple[str, ...] = setting(
         (),
-        "directories or URLs, separated by commas",
-        "read-only sources of tuned configurations, asked after the user's own",
-    ),
-    variable(
-        "autotune_policy",
-        ("EJCACHE_AUTOTUNE_POLICY", "EJKERNEL_AUTOTUNE_POLICY"),
-        read.autotune_policy,
+        parse=read.texts,
+        accepted="directories or URLs, separated by commas",
+        doc="read-only sources of tuned configurations, asked after the user's own",
+    )
+    autotune_policy: Literal["autotune", "heuristics", "error"] | None = setting(
         None,
-        "autotune, heuristics or error",
-        "what to do for an operation that has not been tuned (unset: what its author chose)",
-    ),
-    variable(
-        "autotune_log",
-        ("EJCACHE_AUTOTUNE_LOG", "EJKERNEL_LOG_AUTOTUNE"),
-        read.boolean,
+        parse=_policy,
+        accepted="autotune, heuristics or error",
+        others=("EJKERNEL_AUTOTUNE_POLICY",),
+        doc="what to do for an operation that has not been tuned (unset: what its author chose)",
+    )
+    autotune_record: bool | str = setting(
         False,
-        YES_NO,
-        "log the time of every candidate",
-    ),
-    variable(
-        "autotune_progress",
-        ("EJCACHE_AUTOTUNE_PROGRESS", "EJKERNEL_AUTOTUNE_PROGRESS"),
-        read.boolean,
-        False,
-        YES_NO,
-        "show a progress bar while tuning; unset: on a terminal, after two seconds",
-    ),
-    variable(
-        "autotune_record",
-        ("EJCACHE_AUTOTUNE_RECORD", "EJKERNEL_OPS_RECORD"),
-        read.switch_or_location,
-        False,
-        "true or false, or a directory or URL",
-        "record the arguments of operations, so that they can be tuned later, with the tuned configurations or there",
-    ),
-    variable(
-        "autotune_stamp",
-        ("EJCACHE_AUTOTUNE_STAMP", "EJKERNEL_OPS_STAMP"),
-        read.stamp,
-        "none",
-        "hash, json or none",
-        "label operations in profiles with their key: hashed, or as JSON",
-    ),
-    variable(
-        "autotune_prefix",
-        ("EJCACHE_AUTOTUNE_PREFIX", "EJKERNEL_OPS_PREFIX"),
-        read.text,
-        "ejkernel_ops#",
-        "any text",
-        "text with which labels in profiles begin",
-    ),
-    variable(
-        "autotune_smem_limit",
-        "EJKERNEL_TRITON_SMEM_LIMIT",
-        read.integer,
-        None,
-        "a number of bytes",
-        "shared memory that candidates may use; if set, part of a tuned configuration's key",
-    ),
-    variable(
-        "autotune_rda_candidates",
-        "EJKERNEL_RDA_MAX_CANDIDATES",
-        read.integer,
-        None,
-        "a number",
-        "how many candidates ragged decode attention tries; if set, part of the key",
-    ),
-)
+        parse=read.switch_or_location,
+        accepted="true or false, or a directory or URL",
+        others=("EJKERNEL_OPS_RECORD",),
+        doc="record the arguments of operations, to tune them later, with the tuned configurations or there",
+    )

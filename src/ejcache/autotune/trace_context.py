@@ -7,8 +7,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ejcache.autotune.ejkernel_variables import label_of_calls, label_prefix
 from ejcache.autotune.records.json_values import canonical_json, json_or_repr
-from ejcache.settings.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,12 +65,12 @@ def traced_apart(token: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def labelled(key: RecordKey, configuration: Any) -> Iterator[None]:
-    """Label the operations in this block `<prefix><operation>@v<version>:<digest>`, and the call if settings say so."""
+    """Label the operations in this block `<prefix><operation>@v<version>:<digest>`, and the call if asked for."""
     import jax
 
-    settings = resolve()
-    label = f"{settings.autotune_prefix or ''}{key.operation}@v{key.version}:{key.digest}"
-    if settings.autotune_stamp == "json":
+    form = label_of_calls()
+    label = f"{label_prefix()}{key.operation}@v{key.version}:{key.digest}"
+    if form == "json":
         label += canonical_json({"call": dict(key.call), "configuration": json_or_repr(configuration)})
-    with jax.named_scope(label) if settings.autotune_stamp != "none" else contextlib.nullcontext():
+    with jax.named_scope(label) if form is not None else contextlib.nullcontext():
         yield

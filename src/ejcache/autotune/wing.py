@@ -10,7 +10,7 @@ __all__ = ["WING"]
 
 WING: Final = Wing(
     name="autotune",
-    settings="ejcache.autotune.settings:SETTINGS",
+    settings="ejcache.autotune.settings:AutotuneSettings",
     names={
         "AutotuneStore": "ejcache.autotune.records.store",
         "autotuned": "ejcache.autotune.decorator",

@@ -8,7 +8,7 @@ from ejcache import entry
 from ejcache.cache.counters import Miss
 from ejcache.errors import UsageError
 from ejcache.keys.key import is_side_key
-from ejcache.settings.source import resolve_if_changed
+from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.key_text import check_key
 
 if TYPE_CHECKING:

@@ -90,7 +90,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
         yield from check_shared_directory(Path(location.path))
     bucket = open_bucket(location, settings=settings)
     try:
-        credentials = _google(settings) if location.kind is LocationKind.GCS else None
+        credentials = _google() if location.kind is LocationKind.GCS else None
         yield from check_bucket(bucket, credentials=credentials, read_only=settings.read_only)
     finally:
         bucket.close()
@@ -98,20 +98,17 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
     yield from check_tier(None if tier is None else tier.directory, max_size=settings.local_max_size)
 
 
-def _google(settings: Settings) -> Credentials:
+def _google() -> Credentials:
     from ejcache.maintenance.doctor.credentials import Credentials
     from ejcache.settings.environment import environment_variable
     from ejcache.stores.location import display_url
 
-    endpoint = settings.gcs_endpoint or ""
+    endpoint = environment_variable("STORAGE_EMULATOR_HOST") or ""
     shown = display_url(endpoint if "://" in endpoint else f"http://{endpoint}")
     at = f", at {shown} (STORAGE_EMULATOR_HOST)" if endpoint else ""
-    file, source = settings.gcs_credentials, settings["gcs_credentials"].source
-    if not file and not settings.gcs_endpoint:
-        source = "GOOGLE_APPLICATION_CREDENTIALS"
-        file = environment_variable(source)
-    if file:
-        return Credentials(f"{file} ({source}){at}", str(file), source)
+    for source in ("EASYDEL_GCS_CLIENT", *([] if endpoint else ["GOOGLE_APPLICATION_CREDENTIALS"])):
+        if file := environment_variable(source):
+            return Credentials(f"{file} ({source}){at}", file, source)
     return Credentials(("none" if at else "the default credentials that Google's libraries find") + at)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import ejcache.settings.values as read
-from ejcache.settings.values import YES_NO, Setting, variable
+from ejcache.settings.values import setting
 from ejcache.util.log import warn_once
 
-__all__ = ["SETTINGS", "direct_switch"]
+__all__ = ["DirectSettings"]
 
 
-def direct_switch(value: Any) -> bool:
+def _direct_switch(value: Any) -> bool:
     text = str(value).strip().lower()
     if text in {"strict", "explain"}:
         warn_once(
@@ -23,21 +23,18 @@ def direct_switch(value: Any) -> bool:
     return read.boolean(text)
 
 
-SETTINGS: Final[tuple[Setting, ...]] = (
-    variable(
-        "direct",
-        "EJCACHE_DIRECT",
-        direct_switch,
+class DirectSettings:
+    """What each setting is; values are those of `resolve()`."""
+
+    direct: bool = setting(
         False,
-        YES_NO,
-        "experimental: find executables of @ejit without tracing, by the content of the function",
-    ),
-    variable(
-        "project",
-        "EJCACHE_PROJECT",
-        read.texts,
+        parse=_direct_switch,
+        accepted=read.YES_NO,
+        doc="experimental: find executables of @ejit without tracing, by the content of the function",
+    )
+    project: tuple[str, ...] = setting(
         (),
-        "packages or directories, separated by commas",
-        "what direct mode compares by content besides what it takes for the project",
-    ),
-)
+        parse=read.texts,
+        accepted="packages or directories, separated by commas",
+        doc="what direct mode compares by content besides what it takes for the project",
+    )

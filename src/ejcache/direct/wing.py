@@ -10,7 +10,7 @@ __all__ = ["WING"]
 
 WING: Final = Wing(
     name="direct",
-    settings="ejcache.direct.settings:SETTINGS",
+    settings="ejcache.direct.settings:DirectSettings",
     hooks={
         "jit": "ejcache.direct.hooks:jit",
         "why": "ejcache.direct.history:direct_log",

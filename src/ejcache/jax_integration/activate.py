@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,8 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration.lowering.components import read_libraries_ahead
 from ejcache.jax_integration.seam.contexts import ContextPatch
-from ejcache.settings.keywords import with_setting_keywords
-from ejcache.settings.resolve import Settings, parse, resolve, setting_named
-from ejcache.settings.source import SettingsSource, resolve_if_changed
+from ejcache.settings.resolve import Settings, SettingsSource, parse, resolve, resolve_if_changed, setting_named
+from ejcache.settings.table import SETTINGS
 from ejcache.settings.values import FlagValue, Origin
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import log, warn_once
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.compiling import Compiler
     from ejcache.jax_integration.seam.flags import FlagReader
-    from ejcache.settings.typed import SettingOptions
+    from ejcache.settings.table import SettingOptions
 
 __all__ = [
     "active",
@@ -190,7 +190,6 @@ _disabled_by_program = False
 _refused: list[str] = []
 
 
-@with_setting_keywords
 def enable(
     url: str | None = None,
     *,
@@ -249,6 +248,21 @@ def enable(
         session = _session
     session.prepare()
     return cache
+
+
+def _signature() -> inspect.Signature:
+    """That of `enable`, with a keyword for each setting: `help` and editors that inspect a live object show it."""
+    named = [each for each in inspect.signature(enable).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    given = {"cache_dir", *(each.name for each in named)}
+    settings = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each, annotation=each.annotation)
+        for each in SETTINGS
+        if each.name not in given
+    ]
+    return inspect.Signature([*named, *settings], return_annotation="CompilationCache")
+
+
+vars(enable)["__signature__"] = _signature()
 
 
 def _parsed(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -491,7 +491,7 @@ class Compiler:
 
         self._refuse_if_forbidden(compilation, program)
         started = time.monotonic()
-        with progress_of(program.name, compilation.settings):
+        with progress_of(program.name):
             if compilation.for_others:
                 executable = compile_for_others(compilation, program)
             else:

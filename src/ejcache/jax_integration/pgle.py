@@ -153,8 +153,6 @@ class PgleVariants:
 def _stored_profile(compilation: Compilation) -> Profile | None:
     """The stored profile of this program, if it is to be used now."""
     settings, cache, key = compilation.settings, compilation.cache, compilation.key
-    if not settings.pgle_reuse:
-        return None
     profiling = settings.enable_pgle and settings.pgle_profiling_runs > 0
     if not profiling and cache.contains(key.of_variant(PROFILING).text, settings):
         # Nothing would be profiled, and nothing has to be compiled.

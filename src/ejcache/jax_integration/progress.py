@@ -1,9 +1,8 @@
-"""Lines on stderr about compilations that take long, with `EJCACHE_PROGRESS=1`."""
+"""Lines on stderr about compilations that take long, in a notebook with `%load_ext ejcache`."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import time
 from typing import TYPE_CHECKING, Final, TextIO
@@ -14,9 +13,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["CompileProgress", "progress_of"]
+__all__ = ["CompileProgress", "progress_of", "show_progress"]
 
 _FIRST_SECONDS: Final = 5.0
 _GROWTH: Final = 2.0
@@ -79,11 +76,15 @@ class CompileProgress:
             stream.flush()
 
 
-def progress_of(name: str, settings: Settings) -> contextlib.AbstractContextManager[None]:
-    """What prints lines about the compilation of the program `name` if the settings ask for them."""
-    return _progress().of(name) if settings.progress else contextlib.nullcontext()
+_shown: CompileProgress | None = None
 
 
-@functools.cache
-def _progress() -> CompileProgress:
-    return CompileProgress()
+def show_progress() -> None:
+    """From now on, `progress_of` prints lines in this process."""
+    global _shown
+    _shown = _shown or CompileProgress()
+
+
+def progress_of(name: str) -> contextlib.AbstractContextManager[None]:
+    """What prints lines about the compilation of the program `name` if `show_progress` has been called."""
+    return contextlib.nullcontext() if _shown is None else _shown.of(name)

@@ -30,6 +30,9 @@ __all__ = [
 
 OTHER_VARIABLES: Final = frozenset(
     {
+        "ALLOW_FULL_CACHE",
+        "EASYDEL_GCS_CLIENT",
+        "EJCACHE",
         "EJCACHE_AUTOTUNE_CANDIDATE",
         "EJCACHE_DIRECT_CHECK_ONE_IN",
         "EJCACHE_DIRECT_FLOOR",
@@ -39,26 +42,20 @@ OTHER_VARIABLES: Final = frozenset(
         "NO_COLOR",
         "NPROC",
         "PJRT_NAMES_AND_LIBRARY_PATHS",
+        "STORAGE_EMULATOR_HOST",
         "TERM",
         "TPU_LIBRARY_PATH",
         "XLA_FLAGS",
     }
 )
-"""Variables that are not settings of ejcache but are read by name: the file in which the processes of one `ejcache run`
-count, what tests and `ejcache verify --direct` set for direct mode, flags of XLA, plug-in libraries, a limit on CPUs,
-whether a terminal shows colours, and Google's credentials file, which error messages name."""
-
-_READABLE: Final = OTHER_VARIABLES.union(*(setting.variables for setting in SETTINGS))
+"""Variables that are not settings of ejcache but are read by name: what enables the cache, EasyDeL's name for storing
+everything, the file in which the processes of one `ejcache run` count, what tests and `ejcache verify --direct` set for
+direct mode, flags of XLA, plug-in libraries, a limit on CPUs, whether a terminal shows colours, files with Google
+credentials, and Google's variable for an emulator."""
 
 
 def environment_variable(name: str) -> str | None:
-    """The text of one variable as it is now, or None if it is not set.
-
-    Raises:
-        KeyError: `name` is neither a setting's variable nor in `OTHER_VARIABLES`.
-    """
-    if name not in _READABLE:
-        raise KeyError(name)
+    """The text of one variable as it is now, or None if it is not set."""
     return os.environ.get(name)
 
 

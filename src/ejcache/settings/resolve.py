@@ -17,31 +17,40 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist
-from ejcache.settings.environment import OTHER_VARIABLES
-from ejcache.settings.table import READ_BY_JAX, REMOVED, SETTINGS
-from ejcache.settings.typed import SettingValues
-from ejcache.settings.values import Origin, Setting, Value, jax_reading
+from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
+from ejcache.settings.table import REMOVED, SETTINGS, Settings
+from ejcache.settings.values import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.values import text as plain_text
 from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ejcache.settings.values import FlagSource
 
-__all__ = ["Settings", "command_line", "parse", "resolve", "set_command_line", "setting_in_file", "setting_named"]
+__all__ = [
+    "Settings",
+    "SettingsSource",
+    "command_line",
+    "parse",
+    "resolve",
+    "resolve_if_changed",
+    "set_command_line",
+    "setting_in_file",
+    "setting_named",
+]
 
 
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {s.flag: s for s in SETTINGS if s.flag}
 
-_OWN_VARIABLES: Final = [name for setting in SETTINGS for name in setting.variables if name.startswith("EJCACHE")]
-_KNOWN_VARIABLES: Final = OTHER_VARIABLES.union(_OWN_VARIABLES)
+_OWN_VARIABLES: Final = [name for setting in SETTINGS for name in setting.variables if name.startswith("EJCACHE_")]
 _ALIKE: Final = 0.8
 """Likeness (difflib's ratio) from which a name is probably a misspelling of another."""
 
-_NOT_IN_FILES: Final = ("activate", *READ_BY_JAX)
-"""A process reads no file before it knows that it is to use the cache (`activate`), and JAX reads the others itself."""
+_FULL_CACHE: Final = {"min_entry_size": -1, "min_compile_seconds": 0.0, "xla_caches": "all"}
+"""What `ALLOW_FULL_CACHE=1` stands for."""
 
+_ACTIVATING: Final = "1, 0, or the cache: a directory, written with a slash, or a URL"
 _SIZE_IN_BYTES: Final = "a number of bytes without a unit"
 
 _command_line: Mapping[str, Any] = {}
@@ -71,7 +80,7 @@ def parse(setting: Setting, value: Any, *, source: str = "") -> Any:
         SettingError: the setting cannot have this value; the message names `source`, or else the setting.
     """
     try:
-        return setting.parser(value)
+        return setting.parse(value)
     except (TypeError, ValueError, OverflowError, AttributeError) as exc:  # a file may hold a table or a list
         raise SettingError(source or setting.flag or setting.name, value, setting.accepted) from exc
 
@@ -93,49 +102,6 @@ def set_command_line(values: Mapping[str, Any]) -> None:
 def command_line() -> Mapping[str, Any]:
     """Parsed values by setting name, as the latest `set_command_line` left them."""
     return _command_line
-
-
-class Settings(SettingValues):
-    """Resolved values by name (`settings.max_size`), and where each came from (`settings["max_size"].source`)."""
-
-    def __init__(self, values: Mapping[str, Value], problems: tuple[SettingError, ...] = ()) -> None:
-        self._values = dict(values)
-        self.problems = problems
-        """Values that could not be used. The value of the next lower layer was used instead."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._values[name].value
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-    def items(self) -> list[tuple[Setting, Value]]:
-        """Every setting with its value, in the order of `SETTINGS`."""
-        return [(setting, self._values[setting.name]) for setting in SETTINGS]
-
-    @property
-    def chosen_max_size(self) -> int | None:
-        """The limit of the cache in bytes, -1 for none; None if nobody has set it, and the cache's own limit counts."""
-        return None if self._values["max_size"].origin is Origin.DEFAULT else self.max_size
-
-    @property
-    def store_limit(self) -> int | None:
-        """`chosen_max_size` for a command: 0 switches caching off, and what is stored is looked at without a limit."""
-        return self.chosen_max_size or (None if self.chosen_max_size is None else -1)
-
-    @property
-    def disabled_reason(self) -> str:
-        """Why nothing is cached; empty if caching is on. A setting that disables caching overrules all others."""
-        if not self.enabled:
-            return f"{self['enabled'].source} is false"
-        if self.max_size == 0:
-            return f"{self['max_size'].source} is 0"
-        if self.cache_dir is None:
-            return f"{self['cache_dir'].source} set no directory"
-        return ""
 
 
 def resolve(
@@ -164,22 +130,28 @@ def resolve(
         or Value(setting.default, Origin.DEFAULT, "default")
         for setting in SETTINGS
     }
-    if isinstance(values["activate"].value, str) and values["cache_dir"].origin not in (
-        Origin.CALL,
-        Origin.COMMAND_LINE,
-    ):
-        values["cache_dir"] = values["activate"]
+    activate = _read_variable("EJCACHE", switch_or_location, _ACTIVATING, env, problems)
+    if isinstance(activate, str) and values["cache_dir"].origin not in (Origin.CALL, Origin.COMMAND_LINE):
+        values["cache_dir"] = Value(activate, Origin.ENVIRONMENT, "EJCACHE")
     if values["cache_dir"].origin is Origin.DEFAULT:
         values["cache_dir"] = Value(str(default_directory(env)), Origin.DEFAULT, "default")
-    if values["full_cache"].value:
-        # ALLOW_FULL_CACHE sets three flags. A value that the program itself set for one of them goes first.
-        source = values["full_cache"].source
-        for name, value in (("min_entry_size", -1), ("min_compile_seconds", 0.0), ("xla_caches", "all")):
-            in_file = values["full_cache"].origin is Origin.FILE
-            below = (Origin.FILE, Origin.DEFAULT) if in_file else tuple(set(Origin) - {Origin.CALL})
-            if values[name].origin in below:
-                values[name] = Value(value, values["full_cache"].origin, source)
-    return Settings(values, (*problems, *_misspelt(env)))
+    if _read_variable("ALLOW_FULL_CACHE", boolean, YES_NO, env, problems):
+        for name, value in _FULL_CACHE.items():
+            if values[name].origin is not Origin.CALL:  # a value that the program itself sets goes first
+                values[name] = Value(value, Origin.ENVIRONMENT, "ALLOW_FULL_CACHE")
+    return Settings(values, (*problems, *_misspelt(env)), activate=activate)
+
+
+def _read_variable(
+    name: str, read: Callable[[str], Any], accepted: str, env: Mapping[str, str], problems: list[SettingError]
+) -> Any:
+    """The value of a variable that is no setting; None if it has none, or one that it cannot have."""
+    text = env.get(name)
+    try:
+        return read(text) if text else None
+    except ValueError:
+        problems.append(SettingError(name, text, accepted))
+        return None
 
 
 def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[str, Value]:
@@ -212,15 +184,17 @@ def setting_in_file(name: str) -> Setting:
         SettingError: a file cannot set it.
     """
     setting = setting_named(name)
-    if setting.name in _NOT_IN_FILES:
-        raise SettingError("a setting in a configuration file", name, f"any but {', '.join(_NOT_IN_FILES)}")
+    if setting.read_by_jax:
+        others = ", ".join(each.name for each in SETTINGS if each.read_by_jax)
+        raise SettingError("a setting in a configuration file", name, f"any but {others}")
     return setting
 
 
 def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
     """Variables with nearly the name of one of ours, or that of a removed one. Others may belong to other programs."""
     found: list[SettingError] = []
-    for name in sorted(name for name in env if name.startswith("EJCACHE") and name not in _KNOWN_VARIABLES):
+    known = OTHER_VARIABLES.union(_OWN_VARIABLES)
+    for name in sorted(name for name in env if name.startswith("EJCACHE_") and name not in known):
         removed = REMOVED.get(name.removeprefix("EJCACHE_").lower())
         meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
         if removed:
@@ -266,7 +240,7 @@ def _resolve_one(
 
 def _means_something_empty(setting: Setting, variable: str) -> bool:
     """JAX reads an empty text as an empty list where it expects a list, and refuses it for a number or a boolean."""
-    return variable == setting.flag.upper() and setting.parser is not plain_text
+    return variable == setting.flag.upper() and setting.parse is not plain_text
 
 
 def _parse_variable(setting: Setting, variable: str, text: str) -> Any:
@@ -287,3 +261,59 @@ def _parse_variable(setting: Setting, variable: str, text: str) -> Any:
 
 def _option(name: str) -> str:
     return "dir" if name == "cache_dir" else name.replace("_", "-")
+
+
+class SettingsSource:
+    """Settings of this process, and the values that `ejcache.enable` was called with.
+
+    Safe to use from several threads. A value of JAX's that a context manager sets for one thread counts in that
+    thread only.
+
+    Args:
+        flags: reads JAX's flags; None where JAX is not loaded.
+    """
+
+    def __init__(self, flags: FlagSource | None = None) -> None:
+        self._flags = flags
+        self._calls: Mapping[str, Any] = {}
+        # Replaced as a whole, so that a reader in another thread sees inputs and settings that belong together.
+        self._held: tuple[tuple[Any, ...], Settings] | None = None
+
+    @property
+    def calls(self) -> Mapping[str, Any]:
+        """Parsed values given to `ejcache.enable` for settings that are not JAX flags. Assign a new mapping."""
+        return self._calls
+
+    @calls.setter
+    def calls(self, values: Mapping[str, Any]) -> None:
+        self._calls = dict(values)
+
+    def resolve_if_changed(self) -> Settings:
+        """The settings as they are now.
+
+        The same object is returned as long as no JAX flag, call, command line option or environment variable has
+        changed, so that a caller can compare with `is` whether its own copy is still true.
+        """
+        inputs = self._inputs()
+        held = self._held
+        if held is not None and held[0] == inputs:
+            return held[1]
+        kept = (dict(inputs[0]), *inputs[1:])
+        settings = resolve(flags=self._flags, calls=inputs[2])
+        if self._inputs() == kept:
+            # Otherwise an input changed while the settings were resolved, and they may be those of neither state.
+            self._held = (kept, settings)
+        return settings
+
+    def _inputs(self) -> tuple[Any, ...]:
+        """Everything that settings depend on. The first part is live: copy it before keeping it."""
+        variables = variables_to_compare()
+        return variables, command_line(), self._calls, self._flags.fingerprint() if self._flags is not None else None
+
+
+_process = SettingsSource()
+
+
+def resolve_if_changed() -> Settings:
+    """The settings of this process without JAX's flags and calls, resolved again only when they have changed."""
+    return _process.resolve_if_changed()

@@ -1,7 +1,7 @@
-"""The table of all settings.
+"""All settings, each once: an attribute of `Settings`, with its type, default, flag of JAX, variables and meaning.
 
-Three things are made from it, and tests keep them equal to it: the typed keywords of `ejcache.enable`
-(`ejcache.settings.typed`), the page `docs/settings.md`, and the output of `ejcache config`.
+`ejcache config`, `docs/settings.md` and the keywords of `ejcache.enable` are made from it; a test compares
+`SettingOptions`, which tells type checkers what a caller may pass. A wing declares its settings in a class of its own.
 """
 
 from __future__ import annotations
@@ -9,356 +9,306 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import ejcache.settings.values as read
-from ejcache.settings.values import XLA_CACHES, YES_NO, Setting, variable
+from ejcache.settings.values import XLA_CACHES, Origin, Setting, Value, setting
 from ejcache.util.units import ACCEPTED_SIZE
 from ejcache.wings import load, wings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping, Sequence
+    from os import PathLike
+    from typing import Literal, TypedDict
+
+    from ejcache.errors import SettingError
+
+    class SettingOptions(TypedDict, total=False):
+        """Keywords of `ejcache.enable` besides `url`, `max_size` and `read_only`, those of wings included."""
+
+        enabled: bool
+        min_compile_seconds: float
+        min_entry_size: int
+        include_metadata_in_key: bool
+        source_file_regex: str | PathLike[str] | None
+        remove_custom_partitioning_ptr: bool
+        expect_pgle: bool
+        enable_pgle: bool
+        pgle_profiling_runs: int
+        pgle_aggregation_percentile: int
+        xla_caches: str
+        raise_errors: bool
+        explain_misses: bool
+        check_contents: bool
+        share_binary: bool
+        share_binary_timeout_ms: int
+        tune_cross: bool
+        recompile_force: bool
+        local_dir: str | PathLike[str] | None
+        local_max_size: int | str
+        shared_mode: int | str | None
+        namespace: str
+        wait_seconds: float
+        keep_module_text: bool
+        trust_dir: bool
+        untested_schemes: bool
+        check_one_in: int
+        preload: bool
+        report: str | PathLike[str] | None
+        autotune_dir: str | PathLike[str] | None
+        autotune_seeds: str | Sequence[str | PathLike[str]]
+        autotune_policy: Literal["autotune", "heuristics", "error"]
+        autotune_record: bool | str | PathLike[str]
+        direct: bool
+        project: str | Sequence[str | PathLike[str]]
 
 
-__all__ = ["READ_BY_JAX", "REMOVED", "SETTINGS"]
+__all__ = ["REMOVED", "SETTINGS", "Settings"]
 
-READ_BY_JAX: Final = ("enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile")
-"""Settings that JAX itself goes by. Neither a file nor a variable of ours reaches it."""
+_ADAPTER: Final = "it was removed: ejkernel's variable {} is read"
 
 REMOVED: Final = {
+    "activate": "it was removed: only the variable EJCACHE enables the cache in every process",
+    "autotune_log": _ADAPTER.format("EJKERNEL_LOG_AUTOTUNE"),
+    "autotune_prefix": _ADAPTER.format("EJKERNEL_OPS_PREFIX"),
+    "autotune_progress": _ADAPTER.format("EJKERNEL_AUTOTUNE_PROGRESS"),
+    "autotune_rda_candidates": _ADAPTER.format("EJKERNEL_RDA_MAX_CANDIDATES"),
+    "autotune_smem_limit": _ADAPTER.format("EJKERNEL_TRITON_SMEM_LIMIT"),
+    "autotune_stamp": _ADAPTER.format("EJKERNEL_OPS_STAMP"),
     "direct_check_one_in": "it was removed: direct mode checks one start in 20",
+    "full_cache": "it was removed: min_entry_size=-1, min_compile_seconds=0 and xla_caches='all' say the same, and so"
+    " does the variable ALLOW_FULL_CACHE=1",
+    "gcs_credentials": "it was removed: EASYDEL_GCS_CLIENT or GOOGLE_APPLICATION_CREDENTIALS names the file",
+    "gcs_endpoint": "it was removed: Google's variable STORAGE_EMULATOR_HOST names the server",
+    "pgle_reuse": "it was removed: a stored profile is always used; recompile_force=True makes a new one",
+    "preload_memory": "it was removed: the limit is 1 GiB",
+    "preload_requests": "it was removed: a host makes at most 32 requests at once",
+    "preload_threads": "it was removed: one executable is loaded at once for every two cores",
+    "progress": "it was removed: JAX_LOG_COMPILES=1 logs what JAX compiles, and `%load_ext ejcache` how long it takes",
     "tracing_context_size": "it was removed: the limit is 1 MiB",
     "tracing_gc_threshold": "it was removed: ejcache leaves Python's garbage collector alone",
 }
 """Settings of earlier versions, and why each was removed. Their variables are `EJCACHE_` and the name in capitals."""
 
 
-def _flag(
-    name: str,
-    flag: str,
-    parser: Callable[[Any], Any],
-    default: Any,
-    accepted: str,
-    doc: str,
-    *,
-    jax_default: Any = None,
-) -> Setting:
-    own = () if name in READ_BY_JAX else (f"EJCACHE_{name.upper()}",)
-    return Setting(name, parser, default, accepted, flag, (*own, flag.upper()), doc, jax_default)
+class Settings:
+    """Resolved values by name (`settings.max_size`), and where each came from (`settings["max_size"].source`).
 
+    Args:
+        values: the value of each setting, those of wings included.
+        problems: values that could not be used.
+        activate: what `EJCACHE` says: whether every process that uses JAX enables the cache, or with which one; None if
+            it says nothing.
+    """
 
-_CORE: Final[tuple[Setting, ...]] = (
-    Setting(
-        "cache_dir",
-        read.text,
+    cache_dir: str | None = setting(
         None,
-        "a directory or a URL",
-        "jax_compilation_cache_dir",
-        ("EJCACHE_DIR", "EJCACHE_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "COMPILE_FUNC_DIR"),
-        "directory or URL of the cache",
-    ),
-    _flag("enabled", "jax_enable_compilation_cache", read.boolean, True, YES_NO, "if false, nothing is cached"),
-    _flag(
-        "max_size",
-        "jax_compilation_cache_max_size",
-        read.limit,
+        accepted="a directory or a URL",
+        flag="jax_compilation_cache_dir",
+        others=("EJCACHE_DIR", "COMPILE_FUNC_DIR"),
+        doc="directory or URL of the cache",
+    )
+    enabled: bool = setting(True, flag="jax_enable_compilation_cache", doc="if false, nothing is cached")
+    max_size: int = setting(
         -1,
-        f"{ACCEPTED_SIZE}, 0 for no caching, or -1 for no limit",
-        "largest total size of the entries; beyond it, the least recently used are evicted (unset: a local cache that"
-        " this version made has a tenth of its disk, at most 20 GB)",
-    ),
-    _flag(
-        "min_compile_seconds",
-        "jax_persistent_cache_min_compile_time_secs",
-        read.floor_seconds,
+        parse=read.limit,
+        accepted=f"{ACCEPTED_SIZE}, 0 for no caching, or -1 for no limit",
+        flag="jax_compilation_cache_max_size",
+        doc="largest total size of the entries; beyond it, the least recently used are evicted (unset: a local cache"
+        " that this version made has a tenth of its disk, at most 20 GB)",
+    )
+    min_compile_seconds: float | None = setting(
         None,
-        "a number of seconds, or 0 (also -1) for no floor",
-        "an executable that took less time to compile is not stored (unset: 0.01 on this host, 0.1 for other hosts)",
+        parse=read.floor_seconds,
+        accepted="a number of seconds, or 0 (also -1) for no floor",
+        flag="jax_persistent_cache_min_compile_time_secs",
         jax_default=1.0,
-    ),
-    _flag(
-        "min_entry_size",
-        "jax_persistent_cache_min_entry_size_bytes",
-        read.integer,
+        doc="an executable that took less time to compile is not stored (unset: 0.01 on this host, 0.1 for other"
+        " hosts)",
+    )
+    min_entry_size: int = setting(
         0,
-        "a number of bytes, 0, or -1 for no restriction",
-        "a smaller entry is not stored",
-    ),
-    _flag(
-        "include_metadata_in_key",
-        "jax_compilation_cache_include_metadata_in_key",
-        read.boolean,
+        accepted="a number of bytes, 0, or -1 for no restriction",
+        flag="jax_persistent_cache_min_entry_size_bytes",
+        doc="a smaller entry is not stored",
+    )
+    include_metadata_in_key: bool = setting(
         False,
-        YES_NO,
-        "count source file names and line numbers as part of the program",
-    ),
-    _flag(
-        "source_file_regex",
-        "jax_hlo_source_file_canonicalization_regex",
-        read.text,
+        flag="jax_compilation_cache_include_metadata_in_key",
+        doc="count source file names and line numbers as part of the program",
+    )
+    source_file_regex: str | None = setting(
         None,
-        "a regular expression",
-        "what it matches is removed from source file names before they go into the key",
-    ),
-    _flag(
-        "remove_custom_partitioning_ptr",
-        "jax_remove_custom_partitioning_ptr_from_cache_key",
-        read.boolean,
+        accepted="a regular expression",
+        flag="jax_hlo_source_file_canonicalization_regex",
+        doc="what it matches is removed from source file names before they go into the key",
+    )
+    remove_custom_partitioning_ptr: bool = setting(
         False,
-        YES_NO,
-        "leave the addresses of custom_partitioning callbacks out of the key",
-    ),
-    _flag(
-        "expect_pgle",
-        "jax_compilation_cache_expect_pgle",
-        read.boolean,
+        flag="jax_remove_custom_partitioning_ptr_from_cache_key",
+        doc="leave the addresses of custom_partitioning callbacks out of the key",
+    )
+    expect_pgle: bool = setting(
         False,
-        YES_NO,
-        "prefer entries compiled with a profile (PGLE), even if PGLE is off",
-    ),
-    _flag(
-        "enable_pgle",
-        "jax_enable_pgle",
-        read.boolean,
+        flag="jax_compilation_cache_expect_pgle",
+        doc="prefer entries compiled with a profile (PGLE), even if PGLE is off",
+    )
+    enable_pgle: bool = setting(
         False,
-        YES_NO,
-        "profile each program, then compile it again with the profile",
-    ),
-    _flag(
-        "pgle_profiling_runs",
-        "jax_pgle_profiling_runs",
-        read.integer,
+        flag="jax_enable_pgle",
+        read_by_jax=True,
+        doc="profile each program, then compile it again with the profile",
+    )
+    pgle_profiling_runs: int = setting(
         3,
-        "a number of runs",
-        "how many runs of a program PGLE profiles",
-    ),
-    _flag(
-        "pgle_aggregation_percentile",
-        "jax_pgle_aggregation_percentile",
-        read.integer,
+        accepted="a number of runs",
+        flag="jax_pgle_profiling_runs",
+        read_by_jax=True,
+        doc="how many runs of a program PGLE profiles",
+    )
+    pgle_aggregation_percentile: int = setting(
         90,
-        "0 to 100",
-        "which percentile of the devices' profiles PGLE uses",
-    ),
-    variable(
-        "pgle_reuse",
-        "EJCACHE_PGLE_REUSE",
-        read.boolean,
-        True,
-        YES_NO,
-        "compile with the stored profile of a program rather than profile it again",
-    ),
-    variable(
-        "tune_cross",
-        "EJCACHE_TUNE_CROSS",
-        read.boolean,
-        False,
-        YES_NO,
-        "compile again, behind the program, what was compiled without the GPU on which XLA tunes it",
-    ),
-    _flag(
-        "xla_caches",
-        "jax_persistent_cache_enable_xla_caches",
-        read.xla_caches,
+        accepted="0 to 100",
+        flag="jax_pgle_aggregation_percentile",
+        read_by_jax=True,
+        doc="which percentile of the devices' profiles PGLE uses",
+    )
+    tune_cross: bool = setting(
+        False, doc="compile again, behind the program, what was compiled without the GPU on which XLA tunes it"
+    )
+    xla_caches: str = setting(
         "xla_gpu_per_fusion_autotune_cache_dir",
-        f"all, none, or a list of {', '.join(XLA_CACHES)}",
-        "which of XLA's own caches to keep with the entries",
-    ),
-    _flag(
-        "raise_errors",
-        "jax_raise_persistent_cache_errors",
-        read.boolean,
+        parse=read.xla_caches,
+        accepted=f"all, none, or a list of {', '.join(XLA_CACHES)}",
+        flag="jax_persistent_cache_enable_xla_caches",
+        doc="which of XLA's own caches to keep with the entries",
+    )
+    raise_errors: bool = setting(
         False,
-        YES_NO,
-        "raise errors of the cache in the program instead of logging them",
-    ),
-    _flag("explain_misses", "jax_explain_cache_misses", read.boolean, False, YES_NO, "log the reason for every miss"),
-    _flag(
-        "check_contents",
-        "jax_compilation_cache_check_contents",
-        read.boolean,
+        flag="jax_raise_persistent_cache_errors",
+        doc="raise errors of the cache in the program instead of logging them",
+    )
+    explain_misses: bool = setting(False, flag="jax_explain_cache_misses", doc="log the reason for every miss")
+    check_contents: bool = setting(
         False,
-        YES_NO,
-        "compile the first hit of every key again and compare the two executables",
-    ),
-    _flag(
-        "share_binary",
-        "jax_share_binary_between_hosts",
-        read.boolean,
+        flag="jax_compilation_cache_check_contents",
+        doc="compile the first hit of every key again and compare the two executables",
+    )
+    share_binary: bool = setting(
         False,
-        YES_NO,
-        "one process compiles a program that spans processes, and sends it to the others",
-    ),
-    _flag(
-        "share_binary_timeout_ms",
-        "jax_share_binary_between_hosts_timeout_ms",
-        read.integer,
+        flag="jax_share_binary_between_hosts",
+        doc="one process compiles a program that spans processes, and sends it to the others",
+    )
+    share_binary_timeout_ms: int = setting(
         20 * 60 * 1000,
-        "a number of milliseconds",
-        "with share_binary, how long the other processes wait before they compile themselves",
-    ),
-    variable(
-        "activate",
-        "EJCACHE",
-        read.switch_or_location,
+        accepted="a number of milliseconds",
+        flag="jax_share_binary_between_hosts_timeout_ms",
+        doc="with share_binary, how long the other processes wait before they compile themselves",
+    )
+    recompile_force: bool = setting(
+        False, others=("EASYDEL_RECOMPILE_FORCE",), doc="ignore stored entries, compile, and replace them"
+    )
+    local_dir: str | None = setting(
         None,
-        "1, 0, or the cache: a directory, written with a slash, or a URL",
-        "if set, every process that uses JAX enables the cache; 0: no process does, nor does @ejit",
-    ),
-    variable(
-        "recompile_force",
-        "EASYDEL_RECOMPILE_FORCE",
-        read.boolean,
-        False,
-        YES_NO,
-        "ignore stored entries, compile, and replace them",
-    ),
-    variable(
-        "full_cache",
-        "ALLOW_FULL_CACHE",
-        read.boolean,
-        False,
-        YES_NO,
-        "store everything: no minimum size or compile time, and all of XLA's caches",
-    ),
-    variable(
-        "local_dir",
-        "EJCACHE_LOCAL_DIR",
-        read.text,
-        None,
-        "a directory on a local disk",
-        "where this host keeps copies of a remote cache's entries (unset: in the user's cache directory)",
-    ),
-    variable(
-        "local_max_size",
-        "EJCACHE_LOCAL_MAX_SIZE",
-        read.limit,
+        accepted="a directory on a local disk",
+        doc="where this host keeps copies of a remote cache's entries (unset: in the user's cache directory)",
+    )
+    local_max_size: int = setting(
         10 << 30,
-        f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
-        "largest total size of such copies, for each remote cache",
-    ),
-    variable(
-        "gcs_credentials",
-        "EASYDEL_GCS_CLIENT",
-        read.text,
+        parse=read.limit,
+        accepted=f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
+        doc="largest total size of such copies, for each remote cache",
+    )
+    shared_mode: int | None = setting(
         None,
-        "the path of a file",
-        "file with Google credentials for gs:// URLs",
-    ),
-    variable(
-        "gcs_endpoint",
-        "STORAGE_EMULATOR_HOST",
-        read.text,
-        None,
-        "the URL of an emulator",
-        "server to use instead of Google's for gs:// URLs",
-    ),
-    variable(
-        "shared_mode",
-        "EJCACHE_SHARED_MODE",
-        read.file_mode,
-        None,
-        "permissions of files as chmod takes them, such as 0640 or 0660",
-        "permissions of files in a shared directory; by default, those that the umask allows",
-    ),
-    variable("read_only", "EJCACHE_READ_ONLY", read.boolean, False, YES_NO, "read entries, but write none"),
-    variable(
-        "namespace",
-        "EJCACHE_NAMESPACE",
-        read.salt,
-        "",
-        "any text",
-        "part of every key; change it to ignore all entries stored so far",
-    ),
-    variable(
-        "wait_seconds",
-        "EJCACHE_WAIT_SECONDS",
-        read.finite_seconds,
+        parse=read.file_mode,
+        accepted="permissions of files as chmod takes them, such as 0640 or 0660",
+        doc="permissions of files in a shared directory; by default, those that the umask allows",
+    )
+    read_only: bool = setting(False, doc="read entries, but write none")
+    namespace: str = setting("", doc="part of every key; change it to ignore all entries stored so far")
+    wait_seconds: float = setting(
         600.0,
-        "a finite number of seconds, or 0 for no waiting",
-        "how long this process waits, in all, for entries that others compile and do not deliver; then it compiles",
-    ),
-    variable(
-        "keep_module_text",
-        "EJCACHE_MODULE_TEXT",
-        read.boolean,
+        parse=read.finite_seconds,
+        accepted="a finite number of seconds, or 0 for no waiting",
+        doc="how long this process waits, in all, for entries that others compile and do not deliver; then it compiles",
+    )
+    keep_module_text: bool = setting(
         True,
-        YES_NO,
-        "store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`",
-    ),
-    variable(
-        "trust_dir",
-        "EJCACHE_TRUST_DIR",
-        read.boolean,
+        others=("EJCACHE_MODULE_TEXT",),
+        doc="store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`",
+    )
+    trust_dir: bool = setting(
         False,
-        YES_NO,
-        "use a local cache directory even if other users own it or can write to it; they can then run code as you",
-    ),
-    variable(
-        "untested_schemes",
-        "EJCACHE_UNTESTED_SCHEMES",
-        read.boolean,
-        False,
-        YES_NO,
-        "use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://",
-    ),
-    variable(
-        "check_one_in",
-        "EJCACHE_CHECK_ONE_IN",
-        read.count_or_none,
+        doc="use a local cache directory even if other users own it or can write to it; they can then run code as you",
+    )
+    untested_schemes: bool = setting(
+        False, doc="use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://"
+    )
+    check_one_in: int = setting(
         0,
-        "a number of hits, or 0 for none",
-        "compile one hit in N again and compare; an entry proven wrong is quarantined",
-    ),
-    variable(
-        "preload",
-        "EJCACHE_PRELOAD",
-        read.boolean,
-        True,
-        YES_NO,
-        "load what the last runs of this program used in the background, before the program asks for it",
-    ),
-    variable(
-        "preload_memory",
-        "EJCACHE_PRELOAD_MEMORY",
-        read.limit,
-        1 << 30,
-        f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
-        "the most memory that executables take up which are loaded and not yet asked for",
-    ),
-    variable(
-        "preload_threads",
-        "EJCACHE_PRELOAD_THREADS",
-        read.count,
+        parse=read.count_or_none,
+        accepted="a number of hits, or 0 for none",
+        doc="compile one hit in N again and compare; an entry proven wrong is quarantined",
+    )
+    preload: bool = setting(
+        True, doc="load what the last runs of this program used in the background, before the program asks for it"
+    )
+    report: str | None = setting(
         None,
-        "a number of threads, at least 1",
-        "how many executables are loaded at once in the background (unset: one for every two cores)",
-    ),
-    variable(
-        "preload_requests",
-        "EJCACHE_PRELOAD_REQUESTS",
-        read.count,
-        32,
-        "a number of requests, at least 1",
-        "how many requests fetch entries of a remote cache at once, for all processes of a host together",
-    ),
-    variable(
-        "report",
-        "EJCACHE_REPORT",
-        read.report,
-        None,
-        "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
-        "print or write a report when the process exits",
-    ),
-    variable(
-        "progress",
-        "EJCACHE_PROGRESS",
-        read.boolean,
-        False,
-        YES_NO,
-        "say on stderr how long a compilation has taken so far, if it lasts longer than five seconds",
-    ),
-)
+        parse=read.report,
+        accepted="off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
+        doc="print or write a report when the process exits",
+    )
 
-SETTINGS: Final[tuple[Setting, ...]] = (
-    *_CORE,
-    *(setting for wing in wings() if wing.settings for setting in load(wing.settings)),
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        problems: tuple[SettingError, ...] = (),
+        *,
+        activate: bool | str | None = None,
+    ) -> None:
+        self._values = dict(values)
+        self.problems = problems
+        self.activate = activate
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of a wing's setting."""
+        try:
+            return self._values[name].value
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def items(self) -> list[tuple[Setting, Value]]:
+        """Every setting with its value, in the order of `SETTINGS`."""
+        return [(each, self._values[each.name]) for each in SETTINGS]
+
+    @property
+    def chosen_max_size(self) -> int | None:
+        """The limit of the cache in bytes, -1 for none; None if nobody has set it, and the cache's own limit counts."""
+        return None if self["max_size"].origin is Origin.DEFAULT else self.max_size
+
+    @property
+    def store_limit(self) -> int | None:
+        """`chosen_max_size` for a command: 0 switches caching off, and what is stored is looked at without a limit."""
+        return self.chosen_max_size or (None if self.chosen_max_size is None else -1)
+
+    @property
+    def disabled_reason(self) -> str:
+        """Why nothing is cached; empty if caching is on. A setting that disables caching overrules all others."""
+        if not self.enabled:
+            return f"{self['enabled'].source} is false"
+        if self.max_size == 0:
+            return f"{self['max_size'].source} is 0"
+        if self.cache_dir is None:
+            return f"{self['cache_dir'].source} set no directory"
+        return ""
+
+
+SETTINGS: Final[tuple[Setting, ...]] = tuple(
+    each
+    for declared in (Settings, *(load(wing.settings) for wing in wings() if wing.settings))
+    for each in vars(declared).values()
+    if isinstance(each, Setting)
 )
 """The settings of the core and of the wings."""

@@ -1,4 +1,4 @@
-"""The type of a setting, and the parsers of its values: ours, and those with which JAX reads its own variables."""
+"""A setting, and the parsers of its values: ours, and those with which JAX reads its own variables."""
 
 from __future__ import annotations
 
@@ -8,42 +8,20 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ejcache._tuples import NamedTuple
-from ejcache.util.units import parse_size
+from ejcache.util.units import ACCEPTED_SIZE, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
 __all__ = [
-    "REPORT_JSON",
-    "REPORT_LINE",
-    "REPORT_OFF",
-    "XLA_CACHES",
-    "YES_NO",
     "FlagSource",
     "FlagValue",
     "Origin",
     "Setting",
     "Value",
-    "autotune_policy",
-    "boolean",
-    "count",
-    "count_or_none",
-    "file_mode",
-    "finite_seconds",
-    "floor_seconds",
-    "integer",
     "jax_reading",
-    "limit",
-    "report",
-    "salt",
-    "seconds",
-    "stamp",
-    "switch_or_location",
-    "text",
-    "texts",
-    "variable",
-    "xla_caches",
+    "setting",
 ]
 
 
@@ -74,39 +52,6 @@ class FlagSource(Protocol):
         """A value that changes, by `==`, whenever `read` would answer differently for some flag. Takes microseconds."""
 
 
-class Setting(NamedTuple):
-    """One setting.
-
-    Attributes:
-        name: its name in `Settings`, `ejcache.enable` and `ejcache config`.
-        parser: turns text or a Python value into the setting's own type, or raises ValueError.
-        default: its value if it is set nowhere.
-        accepted: the values that the parser accepts, in words, for the error message.
-        flag: the JAX flag with the same meaning; empty if there is none.
-        variables: environment variables that set it; the first one that is set counts.
-        doc: one line for `ejcache config` and docs/settings.md.
-        jax_default: the flag's value in JAX if nobody has set it, where that is not `default`.
-    """
-
-    name: str
-    parser: Callable[[Any], Any]
-    default: Any
-    accepted: str
-    flag: str = ""
-    variables: tuple[str, ...] = ()
-    doc: str = ""
-    jax_default: Any = None
-
-
-def variable(
-    name: str, variables: str | tuple[str, ...], parser: Callable[[Any], Any], default: Any, accepted: str, doc: str
-) -> Setting:
-    """A setting without a flag of JAX, by a variable of its name, and by other variables."""
-    others = (variables,) if isinstance(variables, str) else variables
-    own = () if name == "activate" else (f"EJCACHE_{name.upper()}",)
-    return Setting(name, parser, default, accepted, "", tuple(dict.fromkeys((*own, *others))), doc)
-
-
 class Value(NamedTuple):
     """A setting's value, and the name of what set it."""
 
@@ -114,6 +59,66 @@ class Value(NamedTuple):
     origin: Origin
     source: str
 
+
+class Setting:
+    """One setting: an attribute of the class that declares it, and of an object of that class, its value.
+
+    Attributes:
+        name: its name in `Settings`, `ejcache.enable` and `ejcache config`.
+        annotation: the type of its value, as text.
+        default: its value if it is set nowhere.
+        doc: one line for `ejcache config` and docs/settings.md.
+        parse: turns text or a Python value into the setting's own type, or raises ValueError; by default, what goes
+            with the type of `default`.
+        accepted: the values that `parse` accepts, in words, for the error message; by default, what goes with `parse`.
+        flag: the JAX flag with the same meaning; empty if there is none.
+        others: variables that set it besides `EJCACHE_` and its name, and the flag's.
+        jax_default: the flag's value in JAX if nobody has set it, where that is not `default`.
+        read_by_jax: JAX itself goes by the flag, so no file and no variable of ours sets it.
+    """
+
+    def __init__(
+        self,
+        default: Any,
+        *,
+        doc: str,
+        parse: Callable[[Any], Any] | None = None,
+        accepted: str = "",
+        flag: str = "",
+        others: tuple[str, ...] = (),
+        jax_default: Any = None,
+        read_by_jax: bool = False,
+    ) -> None:
+        self.name = self.annotation = ""
+        self.default = default
+        self.parse = parse or _OF_TYPE[type(default)]
+        self.accepted = accepted or _ACCEPTED[self.parse]
+        self.flag = flag
+        self.others = others
+        self.doc = doc
+        self.jax_default = default if jax_default is None else jax_default
+        self.read_by_jax = read_by_jax
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.annotation = owner.__annotations__[name]
+
+    def __repr__(self) -> str:
+        return repr(self.default)
+
+    def __get__(self, settings: Any, owner: type | None = None) -> Any:
+        return self if settings is None else settings[self.name].value
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it; the first one that is set counts."""
+        own = () if self.read_by_jax else (f"EJCACHE_{self.name.upper()}",)
+        names = (*own, *([self.flag.upper()] if self.flag else []), *self.others)
+        return tuple(sorted(names, key=lambda name: not name.startswith("EJCACHE_")))
+
+
+setting: Final[Callable[..., Any]] = Setting
+"""The same: a type checker is to take the attribute for the value of the setting."""
 
 _TRUE: Final = frozenset({"true", "yes", "ok", "1", "easy", "y", "t", "on"})
 _FALSE: Final = frozenset({"false", "no", "0", "n", "f", "off", ""})
@@ -211,7 +216,7 @@ def xla_caches(value: Any) -> str:
     raise ValueError(text)
 
 
-def salt(value: Any) -> str:
+def word(value: Any) -> str:
     return text(value) or ""
 
 
@@ -230,19 +235,20 @@ def file_mode(value: Any) -> int | None:
     return mode
 
 
-def _one_of(value: Any, *accepted: str) -> str:
-    text = str(value).strip().lower()
-    if text not in accepted:
-        raise ValueError(text)
-    return text
-
-
-def autotune_policy(value: Any) -> str:
-    return _one_of(value, "autotune", "heuristics", "error")
-
-
-def stamp(value: Any) -> str:
-    return _one_of(value, "hash", "json", "none")
+_OF_TYPE: Final[Mapping[type, Callable[[Any], Any]]] = {
+    bool: boolean,
+    int: integer,
+    str: word,
+    type(None): text,
+}
+_ACCEPTED: Final[Mapping[Callable[[Any], Any], str]] = {
+    boolean: YES_NO,
+    integer: "a whole number",
+    word: "any text",
+    text: "any text",
+    limit: f"{ACCEPTED_SIZE}, or -1 for no limit",
+    texts: "texts, separated by commas",
+}
 
 
 def _jax_boolean(text: str) -> bool:
@@ -271,5 +277,5 @@ def jax_reading(setting: Setting, text: str) -> Any:
     Raises:
         ValueError: with this text, the import of JAX fails.
     """
-    read = _JAX_TYPES.get(setting.parser)
+    read = _JAX_TYPES.get(setting.parse)
     return text if read is None else read(text)

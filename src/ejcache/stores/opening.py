@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache._tuples import NamedTuple
 from ejcache.errors import NotAStoreError, StoreUnavailableError, UsageError
+from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import resolve
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.filesystems import detect_shared_storage
@@ -123,8 +124,8 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
             location.bucket,
             location.prefix,
             policy=policy,
-            credentials=now.gcs_credentials,
-            endpoint_url=now.gcs_endpoint,
+            credentials=environment_variable("EASYDEL_GCS_CLIENT"),
+            endpoint_url=environment_variable("STORAGE_EMULATOR_HOST"),
         )
     if location.kind is LocationKind.S3:
         from ejcache.bucket.s3 import S3Bucket

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.ejkernel import compiling
 from ejcache.autotune.ejkernel.cache import PersistentCache, adopt
 from ejcache.autotune.ejkernel.chain import InvocationCall, choose, choose_for_executor, held_in_modules, set_tuner
+from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.errors import UsageError
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ def _replace(module: ModuleType, value: Any, *names: str) -> None:
 def _prefix(executor: Any) -> Any:
     """The prefix of labels. ejkernel documents `EJKERNEL_OPS_PREFIX`, but does not use it here."""
     if environment_variable("EJKERNEL_OPS_PREFIX"):
-        return str(resolve().autotune_prefix).rstrip("#")
+        return label_prefix().rstrip("#")
     return vars(executor).get("stamp_prefix", "ejkernel_ops")
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ejcache._version import __version__
+from ejcache.autotune.ejkernel_variables import kernel_limits
 from ejcache.autotune.measure.inputs import is_array
 from ejcache.keys.canonical_variables import compile_variables
 from ejcache.settings.environment import all_variables, environment_variable
-from ejcache.settings.resolve import resolve
 from ejcache.util.threads import cores
 
 if TYPE_CHECKING:
@@ -65,20 +65,14 @@ def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 
 
 def _environment_of(device: Any) -> dict[str, str]:
-    """The environment part of a key: the platform, its toolchain, compiler flags, and settings that limit candidates.
+    """The environment part of a key: the platform, its toolchain, compiler flags, and limits of candidates.
 
     A CPU's has its model and the number of cores that the process may use: XLA makes one thread for each.
 
     Versions are cut after the minor number, because a patch release rarely changes which configuration is best. A
     record of another version is still used where measuring is forbidden.
     """
-    settings = resolve()
-    found = dict(_environment(device))
-    if settings.autotune_smem_limit is not None:
-        found["triton_smem_limit"] = str(settings.autotune_smem_limit)
-    if settings.autotune_rda_candidates is not None:
-        found["rda_max_candidates"] = str(settings.autotune_rda_candidates)
-    return found
+    return {**dict(_environment(device)), **kernel_limits()}
 
 
 @cache

@@ -8,9 +8,8 @@ import sys
 import time
 from typing import Any, Final
 
+from ejcache.autotune.ejkernel_variables import logs_candidates, shows_progress
 from ejcache.autotune.log import logger
-from ejcache.settings.resolve import resolve
-from ejcache.settings.values import Origin
 
 __all__ = ["Progress", "progress_for", "show_progress"]
 
@@ -25,7 +24,7 @@ _shown: bool | None = None
 
 
 def show_progress(shown: bool | None = True) -> None:  # noqa: FBT001, FBT002  # reads as a switch
-    """Show bars in this process or not; None follows `EJCACHE_AUTOTUNE_PROGRESS`."""
+    """Show bars in this process or not; None follows `EJKERNEL_AUTOTUNE_PROGRESS`."""
     global _shown
     _shown = shown
 
@@ -96,12 +95,10 @@ def _on_terminal() -> bool:
 
 def progress_for(title: str) -> Progress:
     """The progress display that the environment asks for now."""
-    settings = resolve()
-    setting = settings["autotune_progress"]
-    asked = None if setting.origin is Origin.DEFAULT else settings.autotune_progress
-    shown = asked if _shown is None else _shown
-    if settings.autotune_log and logger.getEffectiveLevel() > logging.INFO:
+    logged = logs_candidates()
+    shown = shows_progress() if _shown is None else _shown
+    if logged and logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
         if not logger.hasHandlers():
             logger.addHandler(logging.StreamHandler())
-    return Progress(title, shown=shown, logged=settings.autotune_log)
+    return Progress(title, shown=shown, logged=logged)

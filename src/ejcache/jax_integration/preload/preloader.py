@@ -45,6 +45,10 @@ __all__ = ["Preloader"]
 _PLAN_PATIENCE: Final = 2.0
 """Seconds that an exit waits for the profile to be read, so that it can be written; and, from the beginning of a run,
 the requests to a bucket for what this host does not have, so that they need not be made."""
+_MEMORY: Final = 1 << 30
+"""The most bytes that executables take up which are loaded and not yet asked for."""
+_REQUESTS: Final = 32
+"""How many requests fetch entries of a remote cache at once, for all processes of a host together."""
 _SETTLED_SECONDS: Final = 60.0
 """A run that has used no other program for so long writes its profile: it may be killed instead of exiting."""
 
@@ -304,7 +308,7 @@ class Preloader:
                 # What another host compiled quickly is stored there only.
                 return loader.is_wanted(key) and not shared.is_quick(key, below)
 
-            for key, found in shared.fetch_ahead(keys, requests=settings.preload_requests, wanted=wanted):
+            for key, found in shared.fetch_ahead(keys, requests=_REQUESTS, wanted=wanted):
                 loader.now_ready(key, found=found)
 
     def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:
@@ -316,8 +320,8 @@ class Preloader:
             read=reader.read,
             load=lambda client, serialized, use: seam.load_ahead(client, serialized, use.options, use.devices),
             count=self._count,
-            threads=settings.preload_threads or max(1, cores() // 2),
-            memory=settings.preload_memory,
+            threads=max(1, cores() // 2),
+            memory=_MEMORY,
         )
 
     def _write_when_settled(self) -> None:
