@@ -6,40 +6,30 @@ Importing this module imports neither JAX nor any storage backend: each name is 
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._version import __version__
+from ejcache._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ejcache import autotune, testing
     from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
-    from ejcache.autotune import ejkernel
     from ejcache.autotune.decorator import autotuned
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
     from ejcache.errors import (
         CompileForbiddenError,
-        DirectModeError,
         EjcacheError,
-        EntryCorruptError,
         EntryError,
-        EntryForeignError,
-        EntryVersionError,
         InvalidKeyError,
-        JaxImportError,
         NotAStoreError,
         SettingError,
         StoreBusyError,
         StoreError,
-        StoreForbiddenError,
-        StoreNotAskedError,
         StoreReadOnlyError,
         StoreTooSmallError,
         StoreUnavailableError,
-        UnknownSettingError,
-        UntrustedDirectoryError,
         UsageError,
     )
     from ejcache.jax_integration.activate import active, disable, disabled, enable
@@ -58,15 +48,10 @@ __all__ = [
     "AutotuneStore",
     "CompilationCache",
     "CompileForbiddenError",
-    "DirectModeError",
     "EjcacheError",
-    "EntryCorruptError",
     "EntryError",
-    "EntryForeignError",
     "EntryInfo",
-    "EntryVersionError",
     "InvalidKeyError",
-    "JaxImportError",
     "NotAStoreError",
     "SettingError",
     "Settings",
@@ -74,24 +59,17 @@ __all__ = [
     "Store",
     "StoreBusyError",
     "StoreError",
-    "StoreForbiddenError",
-    "StoreNotAskedError",
     "StoreReadOnlyError",
     "StoreTooSmallError",
     "StoreUnavailableError",
-    "UnknownSettingError",
-    "UntrustedDirectoryError",
     "UsageError",
-    "__version__",
     "active",
-    "autotune",
     "autotuned",
     "clear",
     "current_settings",
     "disable",
     "disabled",
     "ejit",
-    "ejkernel",
     "enable",
     "entries",
     "forbid_compile",
@@ -100,7 +78,6 @@ __all__ = [
     "prune",
     "stats",
     "target",
-    "testing",
     "verify",
     "warm",
     "why",
@@ -121,23 +98,39 @@ _MODULES: Final = {
     "stores.base": ("EntryInfo", "Store"),
     "stores.opening": ("open_store",),
 }
-_PACKAGES: Final = {"autotune": "autotune", "ejkernel": "autotune.ejkernel", "testing": "testing"}
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
+_RETIRED: Final = {
+    "DirectModeError": "nothing raises it any more",
+    "EntryCorruptError": "catch ejcache.EntryError",
+    "EntryForeignError": "catch ejcache.EntryError",
+    "EntryVersionError": "catch ejcache.EntryError",
+    "JaxImportError": "catch ejcache.SettingError",
+    "StoreForbiddenError": "catch ejcache.StoreUnavailableError",
+    "StoreNotAskedError": "catch ejcache.StoreUnavailableError",
+    "UnknownSettingError": "catch ejcache.SettingError",
+    "UntrustedDirectoryError": "catch ejcache.StoreUnavailableError",
+    "ejkernel": "import ejcache.autotune.ejkernel",
+}
+"""Names of earlier versions, and what to write instead. The next version has them no more."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RETIRED:
+        warnings.warn(f"ejcache.{name} is deprecated: {_RETIRED[name]}", DeprecationWarning, stacklevel=2)
+        if name == "ejkernel":
+            return import_module("ejcache.autotune.ejkernel")
+        return getattr(import_module("ejcache.errors"), name)
+    if name in {"autotune", "testing"}:
+        return import_module(f"ejcache.{name}")
     if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module 'ejcache' has no attribute {name!r}")
-    if name in _PACKAGES:
-        value: Any = import_module(f"ejcache.{_PACKAGES[name]}")
-    else:
-        try:
-            value = getattr(import_module(_home(name)), name)
-        except ValueError as exc:
-            # JAX refuses to be imported with a variable, and does not say which values it accepts.
-            refused = import_module("ejcache.errors").JaxImportError
-            problems = import_module("ejcache.settings.resolve").resolve().problems
-            raise next((problem for problem in problems if isinstance(problem, refused)), exc) from None
+    try:
+        value = getattr(import_module(_home(name)), name)
+    except ValueError as exc:
+        # JAX refuses to be imported with a variable, and does not say which values it accepts.
+        refused = import_module("ejcache.errors").JaxImportError
+        problems = import_module("ejcache.settings.resolve").resolve().problems
+        raise next((problem for problem in problems if isinstance(problem, refused)), exc) from None
     globals()[name] = value
     return value
 
@@ -151,4 +144,4 @@ def _home(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "__version__"]

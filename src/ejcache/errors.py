@@ -3,26 +3,27 @@
     EjcacheError
     ├── UsageError(ValueError)          the caller passed a bad setting, key, size, age or URL
     │   ├── SettingError                names the setting, its value and the accepted values
-    │   │   ├── UnknownSettingError     there is no setting or variable of this name
-    │   │   └── JaxImportError          an environment variable with which JAX cannot be imported
+    │   │   ├── UnknownSettingError*    there is no setting or variable of this name
+    │   │   ├── ConfigFileError*        a configuration file cannot be read or written
+    │   │   └── JaxImportError*         an environment variable with which JAX cannot be imported
     │   └── InvalidKeyError
     ├── CompileForbiddenError           a program would have been compiled where `forbid_compile` forbids it
-    ├── DirectModeError                 a record of direct mode was wrong, and direct=strict makes that an error
     ├── EntryError                      the bytes are not the intact entry that was asked for: a miss
-    │   ├── EntryCorruptError           truncated, changed, or never an entry
-    │   ├── EntryForeignError           an intact entry of another key
-    │   └── EntryVersionError           an entry in a format that this version does not read
+    │   ├── EntryCorruptError*          truncated, changed, or never an entry
+    │   ├── EntryForeignError*          an intact entry of another key
+    │   └── EntryVersionError*          an entry in a format that this version does not read
     └── StoreError(OSError)             the storage failed; a program goes on without it
         ├── StoreReadOnlyError          a write to a read-only store
         ├── StoreTooSmallError          one entry is larger than the limit of the whole store
         ├── StoreBusyError              a lock or a database was busy until the deadline
         ├── StoreUnavailableError       the storage cannot be reached, opened or repaired
-        │   ├── StoreForbiddenError     one object may not be read, which says nothing about the others
-        │   ├── UntrustedDirectoryError another user owns a local directory, or can write to it
-        │   └── StoreNotAskedError      a request was not sent, because the storage has just failed or is not ready yet
+        │   ├── StoreForbiddenError*    one object may not be read, which says nothing about the others
+        │   ├── UntrustedDirectoryError* another user owns a local directory, or can write to it
+        │   └── StoreNotAskedError*     a request was not sent: the storage has just failed or is not ready yet
         └── NotAStoreError              there is something else at the URL, or nothing
 
-Absence is not an error: `get` returns `None`.
+Those with a star are for the package itself; a program catches what stands above them. Absence is not an error: `get`
+returns `None`.
 """
 
 from __future__ import annotations
@@ -31,25 +32,16 @@ from typing import Final
 
 __all__ = [
     "CompileForbiddenError",
-    "DirectModeError",
     "EjcacheError",
-    "EntryCorruptError",
     "EntryError",
-    "EntryForeignError",
-    "EntryVersionError",
     "InvalidKeyError",
-    "JaxImportError",
     "NotAStoreError",
     "SettingError",
     "StoreBusyError",
     "StoreError",
-    "StoreForbiddenError",
-    "StoreNotAskedError",
     "StoreReadOnlyError",
     "StoreTooSmallError",
     "StoreUnavailableError",
-    "UnknownSettingError",
-    "UntrustedDirectoryError",
     "UsageError",
 ]
 
@@ -114,7 +106,7 @@ class InvalidKeyError(UsageError):
 
 
 class DirectModeError(EjcacheError, RuntimeError):
-    """A record of direct mode named another program than the trace gave, and `direct=strict` makes that an error."""
+    """Nothing raises it any more: a record of direct mode that is wrong is logged and removed."""
 
 
 class CompileForbiddenError(EjcacheError, RuntimeError):

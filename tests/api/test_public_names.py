@@ -29,10 +29,25 @@ def test_unknown_name():
         _ = ejcache.enabled
 
 
-@pytest.mark.parametrize("text", ["autotune.AutotuneStore", "autotune.ejkernel", "testing.StoreTests"])
+@pytest.mark.parametrize("text", ["autotune.AutotuneStore", "autotune.ejkernel.install", "testing.StoreTests"])
 def test_submodules_are_reachable(run_python, text):
     """`import ejcache` is enough to use the two submodules that the documentation names."""
     run_python(f"import ejcache\nassert ejcache.{text} is not None")
+
+
+@pytest.mark.parametrize("name", ["JaxImportError", "UntrustedDirectoryError", "ejkernel"])
+def test_names_of_earlier_versions(name):
+    """They work for one more version, with a warning that says what to write instead."""
+    with pytest.warns(DeprecationWarning, match=rf"ejcache\.{name} is deprecated: (catch|import) ejcache\."):
+        assert getattr(ejcache, name) is not None
+    assert name not in ejcache.__all__
+
+
+def test_how_many_names_there_are():
+    """A reader can hold them: each further name needs another one to go."""
+    assert len(ejcache.__all__) <= 38
+    assert len(ejcache.errors.__all__) <= 12
+    assert len(SETTINGS) <= 38
 
 
 def test_testing_is_imported_only_when_used(run_python):
@@ -77,7 +92,7 @@ def test_ejit_has_the_options_of_jit():
     assert set(JitOptions.__annotations__) == parameters
     own = [name for name in EjitOptions.__annotations__ if name not in JitOptions.__annotations__]
     shown = inspect.signature(ejcache.ejit)
-    assert own == ["direct", "reads"]
+    assert own == ["direct", "reads", "ignore"]
     assert shown.replace(parameters=[p for p in shown.parameters.values() if p.name not in own]) == inspect.signature(
         jax.jit
     )
@@ -100,5 +115,5 @@ def test_a_variable_that_jax_refuses(run_python):
     """A name that imports JAX says which values the variable can have; JAX's own error does not."""
     done = run_python("import ejcache\nejcache.enable()", env={"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}, check=False)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("ejcache.JaxImportError: JAX_COMPILATION_CACHE_MAX_SIZE cannot be '10GB'")
+    assert last.startswith("ejcache.errors.JaxImportError: JAX_COMPILATION_CACHE_MAX_SIZE cannot be '10GB'")
     assert "(write 10000000000)" in last

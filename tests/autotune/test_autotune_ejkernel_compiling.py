@@ -118,9 +118,9 @@ def test_unmodified_ejkernel_compiles_through_our_cache(run_python, tmp_path, wh
         import sys, jax, jax.numpy as jnp, ejcache
         cache = ejcache.enable(sys.argv[1], min_compile_seconds=0.0, min_entry_size=0)
         if sys.argv[2] == "before":
-            ejcache.ejkernel.install()
+            ejcache.autotune.ejkernel.install()
         import ejkernel.callib
-        ejcache.ejkernel.install()
+        ejcache.autotune.ejkernel.install()
         if sys.argv[2] == "before":
             import ejkernel.modules.operations as o
             x = jnp.ones((1, 16, 1, 8))
@@ -135,7 +135,7 @@ def test_unmodified_ejkernel_compiles_through_our_cache(run_python, tmp_path, wh
         assert cache.stats().stores > stores
         # What ejkernel decorated before `install()` has set JAX's directory, and the cache stays all the same.
         print(ejcache.active() is cache, sys.argv[2] == "after" or jax.config.jax_compilation_cache_dir == sys.argv[1])
-        ejcache.ejkernel.uninstall()
+        ejcache.autotune.ejkernel.uninstall()
         print(sys.modules["ejkernel.callib"].ejit.__module__)
         """,
         str(tmp_path / "cache"),
@@ -152,7 +152,7 @@ def test_no_compile_context_lets_hits_pass(tmp_path):
     f = jax.jit(lambda x: jnp.cos(x) * 5)
     f(jnp.ones(3))
     jax.clear_caches()
-    context = ejcache.ejkernel.NoCompileContext("the hot path compiled")
+    context = ejcache.autotune.ejkernel.NoCompileContext("the hot path compiled")
     four = jnp.zeros(4)
     three = jnp.asarray([1.0, 1.0, 1.0])
     with context:
@@ -175,9 +175,9 @@ def test_easydels_no_compile_context_is_replaced(run_python, tmp_path):
         import sys
         sys.path.insert(0, ".")
         import ejcache
-        ejcache.ejkernel.install()
+        ejcache.autotune.ejkernel.install()
         from easydel.utils import NoCompileContext
-        print(NoCompileContext is ejcache.ejkernel.NoCompileContext)
+        print(NoCompileContext is ejcache.autotune.ejkernel.NoCompileContext)
         """
     )
     assert done.stdout == "True\n"

@@ -8,6 +8,8 @@ from typing import Any, assert_type
 import jax
 
 import ejcache
+import ejcache.autotune
+import ejcache.testing
 
 
 def enabling() -> None:

@@ -1,7 +1,7 @@
 """A drop-in for ejkernel's configuration store, and `install`, which puts it under an unmodified ejkernel.
 
     import ejcache
-    ejcache.ejkernel.install()          # before `import ejkernel` or `import easydel`, if you can
+    ejcache.autotune.ejkernel.install()          # before `import ejkernel` or `import easydel`, if you can
 
 After that, each executor of ejkernel chooses through our chain. All processes share the results, also through a bucket.
 Measurements time execution, never tracing. Overrides and guesses are not stored as tuned. What ejkernel and EasyDeL
