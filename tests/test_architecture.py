@@ -127,7 +127,7 @@ SEAMS = {
         *(f"autotune/measure/{name}.py" for name in ("bench", "compile", "device", "inputs", "multihost_guard")),
         *(f"autotune/measure/{name}.py" for name in ("results", "tuner")),
         "autotune/measure/worker_thread.py",
-        "cli/demo/demo_program.py",
+        "cli/demo_program.py",
     ],
     "jaxlib": ["jax_integration/*.py"],
     "numpy": [
@@ -135,7 +135,7 @@ SEAMS = {
         "direct/*.py",
         "autotune/measure/inputs.py",
         "autotune/measure/results.py",
-        "cli/demo/demo_program.py",
+        "cli/demo_program.py",
     ],
     "pytest": ["testing/*.py"],
     "rich": ["cli/*.py", "autotune/cli/*.py", "autotune/measure/progress.py"],

@@ -11,7 +11,7 @@ from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
-from ejcache.cli.app.commands import build
+from ejcache.cli.commands import build
 from ejcache.direct.verdicts import Verdict, record_verdict
 from ejcache.jax_integration.targets import DeviceTarget, document_path, encode
 from ejcache.stores.documents import open_documents

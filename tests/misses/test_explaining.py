@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import ejcache
 from ejcache import entry
-from ejcache.cli.app.commands import build
+from ejcache.cli.commands import build
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key
 from ejcache.misses.explanation import explain

@@ -10,7 +10,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.listing import Totals
 from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
-from ejcache.cli.run.command import REGISTRATION
+from ejcache.cli.run import REGISTRATION
 from ejcache.cli.target import open_target
 from ejcache.errors import UsageError
 from ejcache.wings import hooks

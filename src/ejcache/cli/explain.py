@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.app.completion import keys_beginning
+from ejcache.cli.completion import keys_beginning
 from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match
 from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
 from ejcache.cli.target import NotFoundError, open_target

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from typer._completion_classes import completion_init
 
-from ejcache.cli.app.commands import build
+from ejcache.cli.commands import build
 from ejcache.cli.output import hide_progress, print_json, printable, say, warn
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.log import log

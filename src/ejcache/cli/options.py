@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ejcache.cli.app.completion import keys_beginning
+from ejcache.cli.completion import keys_beginning
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError
 from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.run.command import absolute_url, export
-from ejcache.cli.run.launch import command_of, end_as, run_and_count
+from ejcache.cli.launch import command_of, end_as, run_and_count
+from ejcache.cli.run import absolute_url, export
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
-from ejcache.cli.app.completion import complete
+from ejcache.cli.completion import complete
 from ejcache.cli.listing import Identifiers, choose
 from ejcache.cli.target import check_directory, check_given
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cli.warm.worker import FAILED
+from ejcache.cli.warm_worker import FAILED
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.threads import cores
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WarmingPool"]
 
-_PROGRAM: Final = "ejcache.cli.warm.worker"
+_PROGRAM: Final = "ejcache.cli.warm_worker"
 
 
 class _Worker(WorkerProcess):

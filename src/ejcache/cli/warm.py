@@ -11,7 +11,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, count
-from ejcache.cli.run.command import RunCommand, absolute_url
+from ejcache.cli.run import RunCommand, absolute_url
 from ejcache.errors import UsageError
 from ejcache.util.units import format_size
 
@@ -121,8 +121,8 @@ def warm(
 
 
 def _run_script(program: list[str], wanted: dict[str, Any], *, as_json: bool) -> int:
-    from ejcache.cli.run.command import export
-    from ejcache.cli.run.launch import command_of, run_and_report
+    from ejcache.cli.launch import command_of, run_and_report
+    from ejcache.cli.run import export
 
     command = command_of(program)
     export(wanted)
@@ -163,7 +163,7 @@ def _warm_function(
     devices: str | None,
     as_json: bool,
 ) -> None:
-    from ejcache.cli.warm.pool import WarmingPool
+    from ejcache.cli.warm_pool import WarmingPool
     from ejcache.settings.environment import child_environment, settings_environment
     from ejcache.settings.resolve import command_line, resolve, set_command_line
     from ejcache.stores.location import display_url

@@ -18,12 +18,12 @@ __all__ = ["COMMANDS", "build"]
 
 _CORE: Final = {
     "run": Command(
-        "ejcache.cli.run.command:run",
+        "ejcache.cli.run:run",
         "Run a program with the cache.",
         ("run train.py --steps 100", "run --dir gs://bucket/prefix -m my_project.train"),
     ),
     "warm": Command(
-        "ejcache.cli.warm.command:warm",
+        "ejcache.cli.warm:warm",
         "Compile programs before a run needs them.",
         (
             "warm train.py:step --shapes 'f32[8,128] i32[8]'",
@@ -90,10 +90,10 @@ _CORE: Final = {
         ("doctor", "doctor --dir gs://my-bucket/compiled"),
     ),
     "demo": Command(
-        "ejcache.cli.demo.command:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
+        "ejcache.cli.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
     ),
     "completion": Command(
-        "ejcache.cli.app.completion:completion", "Print a script for completion in the shell.", ("completion bash",)
+        "ejcache.cli.completion:completion", "Print a script for completion in the shell.", ("completion bash",)
     ),
 }
 

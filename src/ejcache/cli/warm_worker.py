@@ -1,4 +1,4 @@
-"""A process of `ejcache warm`: `python -m ejcache.cli.warm.worker TARGET`.
+"""A process of `ejcache warm`: `python -m ejcache.cli.warm_worker TARGET`.
 
 It imports the target, and compiles what it is asked for; see `util.worker_processes`.
 
