@@ -22,27 +22,27 @@ class AutotuneSettings:
 
     autotune_dir: str | None = setting(
         None,
+        "where tuned configurations are stored (unset: in the cache)",
         accepted="a directory or a URL",
         others=("EJKERNEL_PERSISTENT_CACHE_DIR",),
-        doc="where tuned configurations are stored (unset: in the cache)",
     )
     autotune_seeds: tuple[str, ...] = setting(
         (),
+        "read-only sources of tuned configurations, asked after the user's own",
         parse=read.texts,
         accepted="directories or URLs, separated by commas",
-        doc="read-only sources of tuned configurations, asked after the user's own",
     )
     autotune_policy: Literal["autotune", "heuristics", "error"] | None = setting(
         None,
+        "what to do for an operation that has not been tuned (unset: what its author chose)",
         parse=_policy,
         accepted="autotune, heuristics or error",
         others=("EJKERNEL_AUTOTUNE_POLICY",),
-        doc="what to do for an operation that has not been tuned (unset: what its author chose)",
     )
     autotune_record: bool | str = setting(
         False,
+        "record the arguments of operations, to tune them later, with the tuned configurations or there",
         parse=read.switch_or_location,
         accepted="true or false, or a directory or URL",
         others=("EJKERNEL_OPS_RECORD",),
-        doc="record the arguments of operations, to tune them later, with the tuned configurations or there",
     )

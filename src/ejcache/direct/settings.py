@@ -28,13 +28,13 @@ class DirectSettings:
 
     direct: bool = setting(
         False,
+        "experimental: find executables of @ejit without tracing, by the content of the function",
         parse=_direct_switch,
         accepted=read.YES_NO,
-        doc="experimental: find executables of @ejit without tracing, by the content of the function",
     )
     project: tuple[str, ...] = setting(
         (),
+        "what direct mode compares by content besides what it takes for the project",
         parse=read.texts,
         accepted="packages or directories, separated by commas",
-        doc="what direct mode compares by content besides what it takes for the project",
     )

@@ -255,7 +255,7 @@ def _signature() -> inspect.Signature:
     named = [each for each in inspect.signature(enable).parameters.values() if each.kind is not each.VAR_KEYWORD]
     given = {"cache_dir", *(each.name for each in named)}
     settings = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each, annotation=each.annotation)
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation)
         for each in SETTINGS
         if each.name not in given
     ]

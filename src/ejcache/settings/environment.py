@@ -29,29 +29,10 @@ __all__ = [
 ]
 
 OTHER_VARIABLES: Final = frozenset(
-    {
-        "ALLOW_FULL_CACHE",
-        "EASYDEL_GCS_CLIENT",
-        "EJCACHE",
-        "EJCACHE_AUTOTUNE_CANDIDATE",
-        "EJCACHE_DIRECT_CHECK_ONE_IN",
-        "EJCACHE_DIRECT_FLOOR",
-        "EJCACHE_RUN_COUNTS",
-        "FORCE_COLOR",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "NO_COLOR",
-        "NPROC",
-        "PJRT_NAMES_AND_LIBRARY_PATHS",
-        "STORAGE_EMULATOR_HOST",
-        "TERM",
-        "TPU_LIBRARY_PATH",
-        "XLA_FLAGS",
-    }
+    f"EJCACHE{rest}" for rest in ("", "_AUTOTUNE_CANDIDATE", "_DIRECT_CHECK_ONE_IN", "_DIRECT_FLOOR", "_RUN_COUNTS")
 )
-"""Variables that are not settings of ejcache but are read by name: what enables the cache, EasyDeL's name for storing
-everything, the file in which the processes of one `ejcache run` count, what tests and `ejcache verify --direct` set for
-direct mode, flags of XLA, plug-in libraries, a limit on CPUs, whether a terminal shows colours, files with Google
-credentials, and Google's variable for an emulator."""
+"""Variables of ours that are no settings: what enables the cache, what marks a process that measures a candidate, what
+tests and `ejcache verify --direct` set for direct mode, and the file in which processes of an `ejcache run` count."""
 
 
 def environment_variable(name: str) -> str | None:

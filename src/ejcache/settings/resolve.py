@@ -24,7 +24,7 @@ from ejcache.settings.values import text as plain_text
 from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ejcache.settings.values import FlagSource
 
@@ -195,12 +195,10 @@ def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
     found: list[SettingError] = []
     known = OTHER_VARIABLES.union(_OWN_VARIABLES)
     for name in sorted(name for name in env if name.startswith("EJCACHE_") and name not in known):
-        removed = REMOVED.get(name.removeprefix("EJCACHE_").lower())
         meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
-        if removed:
-            found.append(UnknownSettingError("variable", name, removed))
-        elif meant:
-            found.append(UnknownSettingError("variable", name, f"did you mean {meant[0]}?"))
+        hint = REMOVED.get(name.removeprefix("EJCACHE_").lower()) or (f"did you mean {meant[0]}?" if meant else "")
+        if hint:
+            found.append(UnknownSettingError("variable", name, hint))
     return found
 
 
@@ -212,30 +210,34 @@ def _resolve_one(
     problems: list[SettingError],
 ) -> Value | None:
     """The value of the highest layer above the configuration files that has one."""
-    flag = flags.read(setting.flag) if flags is not None and setting.flag else None
-    if flag is not None and flag.origin is Origin.CALL:
+    for origin, source, value in _layers(setting, flags, calls, env):
         try:
-            return Value(parse(setting, flag.value), Origin.CALL, f"jax.config.{setting.flag}")
-        except SettingError as problem:
-            problems.append(problem)
-    if setting.name in calls:
-        return Value(calls[setting.name], Origin.CALL, f"ejcache.enable({setting.name}=…)")
-    if setting.name in _command_line:
-        return Value(_command_line[setting.name], Origin.COMMAND_LINE, f"--{_option(setting.name)}")
-    if flag is not None and flag.origin is Origin.COMMAND_LINE:
-        try:
-            return Value(parse(setting, flag.value), Origin.COMMAND_LINE, f"--{setting.flag}")
-        except SettingError as problem:
-            problems.append(problem)
-    for variable in setting.variables:
-        text = env.get(variable)
-        if text is None or (not text and not _means_something_empty(setting, variable)):
-            continue
-        try:
-            return Value(_parse_variable(setting, variable, text), Origin.ENVIRONMENT, variable)
+            parsed = _parse_variable(setting, source, value) if origin is Origin.ENVIRONMENT else parse(setting, value)
+            return Value(parsed, origin, source)
         except SettingError as problem:
             problems.append(problem)
     return None
+
+
+def _layers(
+    setting: Setting, flags: FlagSource | None, calls: Mapping[str, Any], env: Mapping[str, str]
+) -> Iterator[tuple[Origin, str, Any]]:
+    """What sets the setting, from the highest layer on: the origin, its name, and the value as it is there."""
+    name, flag = setting.name, setting.flag
+    held = flags.read(flag) if flags is not None and flag else None
+    if held is not None and held.origin is Origin.CALL:
+        yield Origin.CALL, f"jax.config.{flag}", held.value
+    if name in calls:
+        yield Origin.CALL, f"ejcache.enable({name}=…)", calls[name]
+    if name in _command_line:
+        option = "dir" if name == "cache_dir" else name.replace("_", "-")
+        yield Origin.COMMAND_LINE, f"--{option}", _command_line[name]
+    if held is not None and held.origin is Origin.COMMAND_LINE:
+        yield Origin.COMMAND_LINE, f"--{flag}", held.value
+    for variable in setting.variables:
+        text = env.get(variable)
+        if text or (text == "" and _means_something_empty(setting, variable)):
+            yield Origin.ENVIRONMENT, variable, text
 
 
 def _means_something_empty(setting: Setting, variable: str) -> bool:
@@ -253,14 +255,7 @@ def _parse_variable(setting: Setting, variable: str, text: str) -> Any:
             with contextlib.suppress(SettingError):
                 accepted = accepted.replace(_SIZE_IN_BYTES, f"{_SIZE_IN_BYTES} (write {parse(setting, text)})")
             raise JaxImportError(variable, text, accepted) from exc
-    try:
-        return parse(setting, text, source=variable)
-    except SettingError as exc:
-        raise SettingError(variable, text, accepted) from exc
-
-
-def _option(name: str) -> str:
-    return "dir" if name == "cache_dir" else name.replace("_", "-")
+    return parse(setting._replace(accepted=accepted), text, source=variable)
 
 
 class SettingsSource:

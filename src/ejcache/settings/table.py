@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import ejcache.settings.values as read
-from ejcache.settings.values import XLA_CACHES, Origin, Setting, Value, setting
+from ejcache.settings.values import Origin, Setting, Value, declared, setting
 from ejcache.util.units import ACCEPTED_SIZE
 from ejcache.wings import load, wings
 
@@ -100,163 +100,147 @@ class Settings:
 
     cache_dir: str | None = setting(
         None,
-        accepted="a directory or a URL",
+        "directory or URL of the cache",
         flag="jax_compilation_cache_dir",
+        accepted="a directory or a URL",
         others=("EJCACHE_DIR", "COMPILE_FUNC_DIR"),
-        doc="directory or URL of the cache",
     )
-    enabled: bool = setting(True, flag="jax_enable_compilation_cache", doc="if false, nothing is cached")
+    enabled: bool = setting(True, "if false, nothing is cached", flag="jax_enable_compilation_cache")
     max_size: int = setting(
         -1,
+        "largest total size of the entries; beyond it, the least recently used are evicted (unset: a local cache"
+        " that this version made has a tenth of its disk, at most 20 GB)",
+        flag="jax_compilation_cache_max_size",
         parse=read.limit,
         accepted=f"{ACCEPTED_SIZE}, 0 for no caching, or -1 for no limit",
-        flag="jax_compilation_cache_max_size",
-        doc="largest total size of the entries; beyond it, the least recently used are evicted (unset: a local cache"
-        " that this version made has a tenth of its disk, at most 20 GB)",
     )
     min_compile_seconds: float | None = setting(
         None,
-        parse=read.floor_seconds,
-        accepted="a number of seconds, or 0 (also -1) for no floor",
+        "an executable that took less time to compile is not stored (unset: 0.01 on this host, 0.1 for other hosts)",
         flag="jax_persistent_cache_min_compile_time_secs",
+        parse=read.floor_seconds,
         jax_default=1.0,
-        doc="an executable that took less time to compile is not stored (unset: 0.01 on this host, 0.1 for other"
-        " hosts)",
     )
     min_entry_size: int = setting(
         0,
-        accepted="a number of bytes, 0, or -1 for no restriction",
+        "a smaller entry is not stored",
         flag="jax_persistent_cache_min_entry_size_bytes",
-        doc="a smaller entry is not stored",
+        accepted="a number of bytes, 0, or -1 for no restriction",
     )
     include_metadata_in_key: bool = setting(
         False,
+        "count source file names and line numbers as part of the program",
         flag="jax_compilation_cache_include_metadata_in_key",
-        doc="count source file names and line numbers as part of the program",
     )
     source_file_regex: str | None = setting(
         None,
-        accepted="a regular expression",
+        "what it matches is removed from source file names before they go into the key",
         flag="jax_hlo_source_file_canonicalization_regex",
-        doc="what it matches is removed from source file names before they go into the key",
+        accepted="a regular expression",
     )
     remove_custom_partitioning_ptr: bool = setting(
         False,
+        "leave the addresses of custom_partitioning callbacks out of the key",
         flag="jax_remove_custom_partitioning_ptr_from_cache_key",
-        doc="leave the addresses of custom_partitioning callbacks out of the key",
     )
     expect_pgle: bool = setting(
         False,
+        "prefer entries compiled with a profile (PGLE), even if PGLE is off",
         flag="jax_compilation_cache_expect_pgle",
-        doc="prefer entries compiled with a profile (PGLE), even if PGLE is off",
     )
     enable_pgle: bool = setting(
-        False,
-        flag="jax_enable_pgle",
-        read_by_jax=True,
-        doc="profile each program, then compile it again with the profile",
+        False, "profile each program, then compile it again with the profile", flag="jax_enable_pgle", read_by_jax=True
     )
     pgle_profiling_runs: int = setting(
         3,
-        accepted="a number of runs",
+        "how many runs of a program PGLE profiles",
         flag="jax_pgle_profiling_runs",
+        accepted="a number of runs",
         read_by_jax=True,
-        doc="how many runs of a program PGLE profiles",
     )
     pgle_aggregation_percentile: int = setting(
         90,
-        accepted="0 to 100",
+        "which percentile of the devices' profiles PGLE uses",
         flag="jax_pgle_aggregation_percentile",
+        accepted="0 to 100",
         read_by_jax=True,
-        doc="which percentile of the devices' profiles PGLE uses",
     )
     tune_cross: bool = setting(
-        False, doc="compile again, behind the program, what was compiled without the GPU on which XLA tunes it"
+        False, "compile again, behind the program, what was compiled without the GPU on which XLA tunes it"
     )
     xla_caches: str = setting(
         "xla_gpu_per_fusion_autotune_cache_dir",
-        parse=read.xla_caches,
-        accepted=f"all, none, or a list of {', '.join(XLA_CACHES)}",
+        "which of XLA's own caches to keep with the entries",
         flag="jax_persistent_cache_enable_xla_caches",
-        doc="which of XLA's own caches to keep with the entries",
+        parse=read.xla_caches,
     )
     raise_errors: bool = setting(
         False,
+        "raise errors of the cache in the program instead of logging them",
         flag="jax_raise_persistent_cache_errors",
-        doc="raise errors of the cache in the program instead of logging them",
     )
-    explain_misses: bool = setting(False, flag="jax_explain_cache_misses", doc="log the reason for every miss")
+    explain_misses: bool = setting(False, "log the reason for every miss", flag="jax_explain_cache_misses")
     check_contents: bool = setting(
         False,
+        "compile the first hit of every key again and compare the two executables",
         flag="jax_compilation_cache_check_contents",
-        doc="compile the first hit of every key again and compare the two executables",
     )
     share_binary: bool = setting(
         False,
+        "one process compiles a program that spans processes, and sends it to the others",
         flag="jax_share_binary_between_hosts",
-        doc="one process compiles a program that spans processes, and sends it to the others",
     )
     share_binary_timeout_ms: int = setting(
         20 * 60 * 1000,
-        accepted="a number of milliseconds",
+        "with share_binary, how long the other processes wait before they compile themselves",
         flag="jax_share_binary_between_hosts_timeout_ms",
-        doc="with share_binary, how long the other processes wait before they compile themselves",
+        accepted="a number of milliseconds",
     )
     recompile_force: bool = setting(
-        False, others=("EASYDEL_RECOMPILE_FORCE",), doc="ignore stored entries, compile, and replace them"
+        False, "ignore stored entries, compile, and replace them", others=("EASYDEL_RECOMPILE_FORCE",)
     )
     local_dir: str | None = setting(
         None,
+        "where this host keeps copies of a remote cache's entries (unset: in the user's cache directory)",
         accepted="a directory on a local disk",
-        doc="where this host keeps copies of a remote cache's entries (unset: in the user's cache directory)",
     )
     local_max_size: int = setting(
         10 << 30,
+        "largest total size of such copies, for each remote cache",
         parse=read.limit,
         accepted=f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
-        doc="largest total size of such copies, for each remote cache",
     )
     shared_mode: int | None = setting(
         None,
+        "permissions of files in a shared directory; by default, those that the umask allows",
         parse=read.file_mode,
-        accepted="permissions of files as chmod takes them, such as 0640 or 0660",
-        doc="permissions of files in a shared directory; by default, those that the umask allows",
     )
-    read_only: bool = setting(False, doc="read entries, but write none")
-    namespace: str = setting("", doc="part of every key; change it to ignore all entries stored so far")
+    read_only: bool = setting(False, "read entries, but write none")
+    namespace: str = setting("", "part of every key; change it to ignore all entries stored so far")
     wait_seconds: float = setting(
         600.0,
-        parse=read.finite_seconds,
-        accepted="a finite number of seconds, or 0 for no waiting",
-        doc="how long this process waits, in all, for entries that others compile and do not deliver; then it compiles",
+        "how long this process waits, in all, for entries that others compile and do not deliver; then it compiles",
+        parse=read.seconds,
     )
     keep_module_text: bool = setting(
         True,
+        "store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`",
         others=("EJCACHE_MODULE_TEXT",),
-        doc="store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`",
     )
     trust_dir: bool = setting(
         False,
-        doc="use a local cache directory even if other users own it or can write to it; they can then run code as you",
+        "use a local cache directory even if other users own it or can write to it; they can then run code as you",
     )
     untested_schemes: bool = setting(
-        False, doc="use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://"
+        False, "use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://"
     )
     check_one_in: int = setting(
-        0,
-        parse=read.count_or_none,
-        accepted="a number of hits, or 0 for none",
-        doc="compile one hit in N again and compare; an entry proven wrong is quarantined",
+        0, "compile one hit in N again and compare; an entry proven wrong is quarantined", parse=read.count
     )
     preload: bool = setting(
-        True, doc="load what the last runs of this program used in the background, before the program asks for it"
+        True, "load what the last runs of this program used in the background, before the program asks for it"
     )
-    report: str | None = setting(
-        None,
-        parse=read.report,
-        accepted="off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
-        doc="print or write a report when the process exits",
-    )
+    report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
 
     def __init__(
         self,
@@ -268,13 +252,12 @@ class Settings:
         self._values = dict(values)
         self.problems = problems
         self.activate = activate
+        vars(self).update({name: value.value for name, value in values.items()})
 
-    def __getattr__(self, name: str) -> Any:
-        """The value of a wing's setting."""
-        try:
-            return self._values[name].value
-        except KeyError:
-            raise AttributeError(name) from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The value of a wing's setting."""
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -305,10 +288,9 @@ class Settings:
         return ""
 
 
-SETTINGS: Final[tuple[Setting, ...]] = tuple(
+SETTINGS: Final = tuple(
     each
-    for declared in (Settings, *(load(wing.settings) for wing in wings() if wing.settings))
-    for each in vars(declared).values()
-    if isinstance(each, Setting)
+    for place in (Settings, *(load(wing.settings) for wing in wings() if wing.settings))
+    for each in declared(place)
 )
 """The settings of the core and of the wings."""

@@ -20,6 +20,7 @@ __all__ = [
     "Origin",
     "Setting",
     "Value",
+    "declared",
     "jax_reading",
     "setting",
 ]
@@ -60,12 +61,10 @@ class Value(NamedTuple):
     source: str
 
 
-class Setting:
-    """One setting: an attribute of the class that declares it, and of an object of that class, its value.
+class Setting(NamedTuple):
+    """One setting.
 
     Attributes:
-        name: its name in `Settings`, `ejcache.enable` and `ejcache config`.
-        annotation: the type of its value, as text.
         default: its value if it is set nowhere.
         doc: one line for `ejcache config` and docs/settings.md.
         parse: turns text or a Python value into the setting's own type, or raises ValueError; by default, what goes
@@ -75,50 +74,43 @@ class Setting:
         others: variables that set it besides `EJCACHE_` and its name, and the flag's.
         jax_default: the flag's value in JAX if nobody has set it, where that is not `default`.
         read_by_jax: JAX itself goes by the flag, so no file and no variable of ours sets it.
+        name: its name in `Settings`, `ejcache.enable` and `ejcache config`: that of the attribute which declares it.
+        annotation: the type of its value, as text.
     """
 
-    def __init__(
-        self,
-        default: Any,
-        *,
-        doc: str,
-        parse: Callable[[Any], Any] | None = None,
-        accepted: str = "",
-        flag: str = "",
-        others: tuple[str, ...] = (),
-        jax_default: Any = None,
-        read_by_jax: bool = False,
-    ) -> None:
-        self.name = self.annotation = ""
-        self.default = default
-        self.parse = parse or _OF_TYPE[type(default)]
-        self.accepted = accepted or _ACCEPTED[self.parse]
-        self.flag = flag
-        self.others = others
-        self.doc = doc
-        self.jax_default = default if jax_default is None else jax_default
-        self.read_by_jax = read_by_jax
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-        self.annotation = owner.__annotations__[name]
-
-    def __repr__(self) -> str:
-        return repr(self.default)
-
-    def __get__(self, settings: Any, owner: type | None = None) -> Any:
-        return self if settings is None else settings[self.name].value
+    default: Any
+    doc: str
+    parse: Callable[[Any], Any] = str
+    accepted: str = ""
+    flag: str = ""
+    others: tuple[str, ...] = ()
+    jax_default: Any = None
+    read_by_jax: bool = False
+    name: str = ""
+    annotation: str = ""
 
     @property
     def variables(self) -> tuple[str, ...]:
         """The environment variables that set it; the first one that is set counts."""
-        own = () if self.read_by_jax else (f"EJCACHE_{self.name.upper()}",)
-        names = (*own, *([self.flag.upper()] if self.flag else []), *self.others)
-        return tuple(sorted(names, key=lambda name: not name.startswith("EJCACHE_")))
+        own = [] if self.read_by_jax else [f"EJCACHE_{self.name.upper()}"]
+        named = [*own, *([self.flag.upper()] if self.flag else []), *self.others]
+        return tuple(sorted(named, key=lambda name: not name.startswith("EJCACHE_")))
 
 
 setting: Final[Callable[..., Any]] = Setting
-"""The same: a type checker is to take the attribute for the value of the setting."""
+"""Declares a setting, as the value of an attribute of a class. A type checker takes the attribute for its value."""
+
+
+def declared(by: type) -> list[Setting]:
+    """The settings that a class declares, in their order."""
+    found = []
+    for name, each in vars(by).items():
+        if isinstance(each, Setting):
+            parse = _OF_TYPE[type(each.default)] if each.parse is str else each.parse
+            accepted = each.accepted or _ACCEPTED[parse]
+            found.append(each._replace(name=name, parse=parse, accepted=accepted, annotation=by.__annotations__[name]))
+    return found
+
 
 _TRUE: Final = frozenset({"true", "yes", "ok", "1", "easy", "y", "t", "on"})
 _FALSE: Final = frozenset({"false", "no", "0", "n", "f", "off", ""})
@@ -161,25 +153,19 @@ def limit(value: Any) -> int:
 
 
 def seconds(value: Any) -> float:
-    seconds = float(value)
-    if seconds != seconds:  # noqa: PLR0124 (NaN)
+    """Finite seconds, 0 or more."""
+    number = float(value)
+    if not 0 <= number < math.inf:
         raise ValueError(value)
-    return seconds
-
-
-def finite_seconds(value: Any) -> float:
-    finite = seconds(value)
-    if math.isinf(finite) or finite < 0:
-        raise ValueError(value)
-    return finite
+    return number
 
 
 def floor_seconds(value: Any) -> float:
     """Seconds, 0 or more. JAX's users write -1 for no floor, as they must for the floor in bytes."""
-    floor = seconds(value)
-    if floor < 0 and floor != -1:
+    number = float(value)
+    if not (number >= 0 or number == -1):
         raise ValueError(value)
-    return max(floor, 0.0)
+    return max(number, 0.0)
 
 
 def integer(value: Any) -> int:
@@ -189,14 +175,11 @@ def integer(value: Any) -> int:
 
 
 def count(value: Any) -> int:
+    """A whole number, 0 or more."""
     number = integer(value)
-    if number < 1:
+    if number < 0:
         raise ValueError(value)
     return number
-
-
-def count_or_none(value: Any) -> int:
-    return count(value) if integer(value) else 0
 
 
 def report(value: Any) -> str | None:
@@ -248,6 +231,12 @@ _ACCEPTED: Final[Mapping[Callable[[Any], Any], str]] = {
     text: "any text",
     limit: f"{ACCEPTED_SIZE}, or -1 for no limit",
     texts: "texts, separated by commas",
+    seconds: "a finite number of seconds, or 0 for no waiting",
+    floor_seconds: "a number of seconds, or 0 (also -1) for no floor",
+    count: "a number of hits, or 0 for none",
+    file_mode: "permissions of files as chmod takes them, such as 0640 or 0660",
+    report: "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
+    xla_caches: f"all, none, or a list of {', '.join(XLA_CACHES)}",
 }
 
 
@@ -266,7 +255,6 @@ _JAX_TYPES: Final[Mapping[Callable[[Any], Any], Callable[[str], Any]]] = {
     boolean: _jax_boolean,
     limit: int,
     integer: int,
-    seconds: float,
     floor_seconds: float,
 }
 
