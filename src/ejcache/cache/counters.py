@@ -1,4 +1,4 @@
-"""Counters: what was asked of the cache, what became of it, and why.
+"""Counters: what was looked up in the cache, what became of it, and why.
 
 `left_out` and `left_out_seconds` are the compilations below a floor, `kept_here` and `kept_here_seconds` those that a
 shared cache keeps on one host only; the seconds are those of compiling. `preload_loaded`, `preload_hits` and
@@ -54,7 +54,7 @@ class Miss(StrEnum):
     DISABLED = "disabled"
     """The cache is switched off."""
     QUICK = "quick"
-    """It compiled so quickly on this host before that shared storage was not asked."""
+    """It compiled so quickly on this host before that shared storage was not read."""
     NO_DEVICES = "no_devices"
     """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
     CROSS = "cross"

@@ -114,11 +114,13 @@ class CachePolicy:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def read(self, key: str, settings: Settings, *, kind: str | None = "executable", here_only: bool = False) -> Lookup:
+    def read(
+        self, key: str, settings: Settings, *, kind: str | None = "executable", local_only: bool = False
+    ) -> Lookup:
         """The verified entry of this kind under `key`, or why there is none. The caller counts the result.
 
         A damaged entry is counted and quarantined here, so that the next `write` replaces it. Shared storage is not
-        asked for a program that is known to be quick, nor with `here_only`.
+        read for a program that is known to be quick, nor with `local_only`.
         """
         if settings.disabled_reason:
             return Lookup(None, Miss.DISABLED)
@@ -128,29 +130,29 @@ class CachePolicy:
         if store is None:
             return Lookup(None, Miss.ERROR)
         damaged: list[bytes] = []
-        looked = self._read(store, key, kind, settings, damaged, here_only=here_only)
+        looked = self._read(store, key, kind, settings, damaged, local_only=local_only)
         if damaged and self._may_write(store, settings):
             # The damaged entry is quarantined. Another tier may have an intact one, or another host has written one.
-            again = self._read(store, key, kind, settings, damaged, here_only=here_only)
+            again = self._read(store, key, kind, settings, damaged, local_only=local_only)
             if again.entry is not None:
                 return again
         return looked
 
     def _read(
-        self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes], *, here_only: bool
+        self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes], *, local_only: bool
     ) -> Lookup:
         try:
             tiers = two_tiers(store)
-            here_only = tiers is not None and (here_only or tiers.is_quick(key, Floors.of(settings).ask))
+            local_only = tiers is not None and (local_only or tiers.is_quick(key, Floors.of(settings).ask))
             if tiers is not None:
-                data, verified = tiers.get_verified(key, here_only=here_only)
+                data, verified = tiers.get_verified(key, here_only=local_only)
             else:
                 data, verified = store.get(key), None
         except StoreError as exc:
             self.report_failure("read an entry", exc, settings, program=parse_any_key(key).name)
             return Lookup(None, Miss.ERROR)
         if data is None:
-            return Lookup(None, Miss.QUICK if here_only else Miss.ABSENT)
+            return Lookup(None, Miss.QUICK if local_only else Miss.ABSENT)
         try:
             header = verified if isinstance(verified, entry.Header) else None
             found = entry.decode(data, key=key, kind=kind, verified=header)
@@ -302,7 +304,7 @@ class CachePolicy:
         digest = hashlib.sha256(raw).hexdigest()
         key = module_text_key(digest)
         try:
-            # `contains` is not asked first: with a local tier that would be a request while the program waits.
+            # `contains` is not called first: with a local tier that would be a request while the program waits.
             data = entry.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
             if 0 < store.max_size < 100 * len(data):
                 return ""

@@ -29,7 +29,7 @@ __all__ = ["why"]
 
 
 _LINES: Final = 20
-"""Lines of one explanation, unless --full asks for all."""
+"""Lines of one explanation, unless --full is given."""
 
 
 def why(
@@ -136,7 +136,7 @@ class _Caches:
 def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
 ) -> Sequence[tuple[MissRecord | WingNote, Explanation]]:
-    """The misses that are asked for, explained; without one, the entries or functions of that name."""
+    """The misses that these options name, explained; without one, the entries or functions of that name."""
     from ejcache.misses.explanation import explain
     from ejcache.misses.log import read_misses
     from ejcache.misses.wings import WingLogs
@@ -208,7 +208,7 @@ def _fields(record: MissRecord | WingNote, explanation: Explanation) -> dict[str
 
 
 def _lines(record: MissRecord | WingNote, explanation: Explanation, *, full: bool) -> list[str]:
-    """What is printed of one miss, at most 20 lines unless `full` asks for all."""
+    """What is printed of one miss, at most 20 lines unless `full`."""
     sentence = output.wrapped_lines(f"{explanation.sentence}.")
     rows = _rows(record, explanation, full=full)
     lines = [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
@@ -224,7 +224,7 @@ def _rows(record: MissRecord | WingNote, explanation: Explanation, *, full: bool
     from ejcache.misses.log import MissRecord
 
     now = time.time()
-    notes = [(wing, note) for wing, told in explanation.wings.items() for note in told]
+    notes = [(wing, note) for wing, each in explanation.wings.items() for note in each]
     if not isinstance(record, MissRecord):
         # The sentence has the words of the wing.
         given = [("given", f"{output.ago(note.time, now=now)}; {note.counted} in all") for _, note in notes]

@@ -327,7 +327,7 @@ class Compiler:
 
     def _read_entry(self, compilation: Compilation, text: str) -> Lookup:
         try:
-            return compilation.cache.read(text, compilation.settings, here_only=compilation.is_asked_here_only)
+            return compilation.cache.read(text, compilation.settings, local_only=compilation.is_asked_here_only)
         except Exception as exc:
             compilation.report_failure("read an entry", exc)
             return Lookup(None, Miss.ERROR)

@@ -130,8 +130,8 @@ def cpu_features() -> str:
     if platform.system() == "Darwin":
         names = ("machdep.cpu.brand_string", "machdep.cpu.features", "machdep.cpu.leaf7_features", "hw.optional")
         with suppress(OSError, subprocess.SubprocessError):
-            asked = subprocess.run(["sysctl", *names], capture_output=True, text=True, timeout=10, check=False)
-            if lines := sorted(asked.stdout.splitlines()):
+            listed = subprocess.run(["sysctl", *names], capture_output=True, text=True, timeout=10, check=False)
+            if lines := sorted(listed.stdout.splitlines()):
                 return f"{machine} {'; '.join(lines)}"
     with suppress(OSError):
         if described := canonical_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")):
@@ -159,17 +159,8 @@ _NO_INSTRUCTIONS_BEGIN: Final = (
 _NO_INSTRUCTIONS_END: Final = ("_tsc", "vmload")
 # The fields that identify the model of the CPU, and those that list instruction sets, on x86 and ARM.
 _MODEL_FIELDS: Final = frozenset(
-    {
-        "vendor_id",
-        "cpu family",
-        "model",
-        "CPU implementer",
-        "CPU architecture",
-        "CPU variant",
-        "CPU part",
-        "isa",
-        "uarch",
-    }
+    {*("vendor_id", "cpu family", "model", "isa", "uarch")}
+    | {f"CPU {field}" for field in ("implementer", "architecture", "variant", "part")}
 )
 _FLAG_FIELDS: Final = frozenset({"flags", "Features"})
 

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 PLAIN: Final = "plain"
-"""Compiled as asked, without a profile."""
+"""Compiled without a profile."""
 PROFILING: Final = "profiling"
 """Compiled to be profiled: as plain, but without command buffers, which hide kernels from JAX's profiler."""
 PGLE: Final = "pgle"

@@ -63,7 +63,7 @@ class MissRecord:
 
     Attributes:
         time: seconds since the epoch.
-        url: the cache that was asked.
+        url: the cache that was read.
         reason: why the lookup failed, a `Miss`; empty if there was no lookup.
         outcome: `STORED`, or the `Skip` that says why it was not stored.
         compile_seconds: seconds that compiling took.

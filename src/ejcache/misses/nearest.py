@@ -35,7 +35,7 @@ _NEWEST: Final = 2000
 
 
 class Known:
-    """The entries of a store, listed once, and their headers, each read when it is first asked for.
+    """The entries of a store, listed once, and their headers, each read once, when it is needed.
 
     Args:
         store: listed and read, never written.

@@ -1,7 +1,7 @@
 """What the wings know of functions besides their misses: the hook `why` of each wing, which `ejcache why` calls.
 
-A hook is called with the name that a person asks for, or None for all functions, and with what tells whether something
-that happened in a cache at a time is asked for. It returns a `WingLog`.
+A hook is called with a function's name, or None for all functions, and with a filter for the URL of a cache and a time.
+It returns a `WingLog` of what passes both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WingLog(Protocol):
     """What a wing remembers on this host."""
 
     def named(self) -> Sequence[WingNote]:
-        """The functions that are asked for, those first that were called last."""
+        """The functions, those first that were called last."""
 
     def programs(self) -> Sequence[str]:
         """The names that JAX gives to the modules of these functions."""
@@ -39,14 +39,14 @@ class WingLogs:
 
     Args:
         what: a function's name; None for all.
-        is_within: tells whether what happened in a cache at a time is asked for.
+        is_within: whether to count what happened in a cache (its URL) at a time (seconds since the epoch).
     """
 
     def __init__(self, what: str | None, is_within: IsWithin) -> None:
         self._logs: dict[str, WingLog] = {name: hook(what, is_within) for name, hook in hooks("why").items()}
 
     def programs(self) -> list[str]:
-        """The names that JAX gives to the modules of the functions that are asked for."""
+        """The names that JAX gives to the modules of the functions."""
         return [program for log in self._logs.values() for program in log.programs()]
 
     def of_program(self, name: str, url: str) -> Mapping[str, tuple[WingNote, ...]]:
@@ -54,7 +54,7 @@ class WingLogs:
         return {wing: log.of_program(name, url) for wing, log in self._logs.items()}
 
     def explained(self) -> Iterator[tuple[WingNote, Explanation]]:
-        """The functions that are asked for, which were not missed."""
+        """An explanation of each function, for functions that were not missed."""
         for wing, log in self._logs.items():
             nothing: dict[str, tuple[WingNote, ...]] = dict.fromkeys(self._logs, ())
             for note in log.named():

@@ -58,7 +58,7 @@ def check_bytes(store: Store) -> None:
 
 
 def check_everything(store: Store) -> None:
-    """Everything above that can be said without knowing what the bytes mean; for a store that nobody is changing."""
+    """All of the checks above; for a store that nobody is changing."""
     check_bound(store)
     check_listing(store)
     check_bytes(store)

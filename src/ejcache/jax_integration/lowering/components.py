@@ -28,11 +28,11 @@ import jaxlib.version
 
 from ejcache._tuples import NamedTuple
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.keys.canonical_flags import canonical_flags, canonical_overrides
-from ejcache.keys.canonical_variables import compile_variables
 from ejcache.keys.environment import content_digest, cpu_features, library_digest, native_files
+from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.options import canonical_gpu_topology, canonical_options, canonical_topology
+from ejcache.keys.variables import compile_variables
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable, variables_to_compare
 from ejcache.util.log import log

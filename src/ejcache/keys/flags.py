@@ -1,17 +1,18 @@
 """The normal form of compiler flags: two lists of flags that mean the same to the compiler become equal.
 
 Everything else is kept: an unknown flag, a word that is not a flag, and a known flag in a spelling whose meaning is not
-certain stay verbatim and in their order. `canonical_table` lists the known flags.
+certain stay verbatim and in their order. `flag_table` lists the known flags.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Final
 
-from ejcache.keys.canonical_table import KINDS, Kind
+from ejcache.keys.flag_table import KINDS, Kind
 
 __all__ = ["ContentDigest", "OverrideValue", "canonical_flags", "canonical_overrides", "split_flags", "split_words"]
 
@@ -20,7 +21,8 @@ ContentDigest = Callable[[str], str | None]
 
 OverrideValue = str | bool | int | float
 
-_SPACE: Final = " \t\r\n"
+# A flag whose value is in quotes, which end with the text at the latest; or else what is between white space.
+_WORD: Final = r"""(-[A-Za-z0-9_-]*=)(?:'([^']*)'?|"((?:\\[\s\S]|[^"\\]|\\\Z)*)"?)|[^ \t\r\n]+"""
 _TRUE: Final = frozenset({"true", "True", "TRUE", "1"})
 _FALSE: Final = frozenset({"false", "False", "FALSE", "0"})
 # Abseil's own flags, which add flags or permit unknown ones: with one of them, the order of all flags matters.
@@ -37,32 +39,12 @@ def split_flags(text: str) -> tuple[str, ...]:
 
     Source: `ParseArgvFromString` in xla/parse_flags_from_env.cc.
     """
-    tokens: list[str] = []
-    at, end = 0, len(text)
-    while True:
-        while at < end and text[at] in _SPACE:
-            at += 1
-        if at == end:
-            return tuple(tokens)
-        start = at
-        if text[at] == "-":
-            while at < end and text[at].isascii() and (text[at].isalnum() or text[at] in "-_"):
-                at += 1
-            if text[at : at + 1] == "=" and text[at + 1 : at + 2] in ("'", '"'):
-                quote, name = text[at + 1], text[start : at + 1]
-                at += 2
-                value: list[str] = []
-                while at < end and text[at] != quote:
-                    if quote == '"' and text[at] == "\\" and at + 1 < end:
-                        at += 1
-                    value.append(text[at])
-                    at += 1
-                at = min(at + 1, end)
-                tokens.append(name + "".join(value))
-                continue
-        while at < end and text[at] not in _SPACE:
-            at += 1
-        tokens.append(text[start:at])
+    tokens = []
+    for match in re.finditer(_WORD, text):
+        name, single, double = match.groups()
+        value = single if single is not None else re.sub(r"\\(.)", r"\1", double or "", flags=re.DOTALL)
+        tokens.append(f"{name}{value}" if name else match[0])
+    return tuple(tokens)
 
 
 @lru_cache(maxsize=64)

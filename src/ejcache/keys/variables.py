@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Final
 
-from ejcache.keys.canonical_flags import ContentDigest, canonical_flags, split_flags, split_words
+from ejcache.keys.flags import ContentDigest, canonical_flags, split_flags, split_words
 
 __all__ = ["FlagsFile", "compile_variables", "neuron_variables"]
 
@@ -15,71 +16,39 @@ FlagsFile = Mapping[str, str]
 _GPU_PLATFORMS: Final = frozenset({"gpu", "cuda", "rocm"})
 
 # Read by cuBLAS, cuDNN and Triton while XLA compiles and autotunes; each changes the code or the algorithm chosen.
-_GPU_VARIABLES: Final = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUBLASLT_WORKSPACE_SIZE",
-    "CUDA_FORCE_PTX_JIT",
-    "DISABLE_LLVM_OPT",
-    "DISABLE_PTXAS_OPT",
-    "NVIDIA_TF32_OVERRIDE",
-    "TF_CUDNN_DETERMINISTIC",
-    "TF_DETERMINISTIC_OPS",
-)
-# Triton's directories and what it prints.
-_TRITON_IGNORED: Final = (
-    "TRITON_ALWAYS_COMPILE",
-    "TRITON_CACHE_",
-    "TRITON_DUMP_",
-    "TRITON_ENABLE_LLVM_DEBUG",
-    "TRITON_ENABLE_PYTHON_STACKTRACE",
-    "TRITON_HOME",
-    "TRITON_KERNEL_DUMP",
-    "TRITON_LLVM_DEBUG_ONLY",
-    "TRITON_PARTITION_SCHEDULING_",
-    "TRITON_PRINT_AUTOTUNING",
-    "TRITON_REPRODUCER_PATH",
-)
+_GPU_VARIABLES: Final = """
+    CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE CUDA_FORCE_PTX_JIT DISABLE_LLVM_OPT DISABLE_PTXAS_OPT
+    NVIDIA_TF32_OVERRIDE TF_CUDNN_DETERMINISTIC TF_DETERMINISTIC_OPS
+"""
+# Triton's directories and what it prints; the beginnings of names.
+_TRITON_IGNORED: Final = """
+    TRITON_ALWAYS_COMPILE TRITON_CACHE_ TRITON_DUMP_ TRITON_ENABLE_LLVM_DEBUG TRITON_ENABLE_PYTHON_STACKTRACE
+    TRITON_HOME TRITON_KERNEL_DUMP TRITON_LLVM_DEBUG_ONLY TRITON_PARTITION_SCHEDULING_ TRITON_PRINT_AUTOTUNING
+    TRITON_REPRODUCER_PATH
+"""
 # What matters at run time only, what differs between the processes of a job, and where files are written.
-_NEURON_IGNORED: Final = (
-    "NEURON_COMPILE_CACHE_URL",
-    "NEURON_DUMP_",
-    "NEURON_FORCE_PJRT_PLUGIN_REGISTRATION",
-    "NEURON_FRAMEWORK_DEBUG",
-    "NEURON_LOG_",
-    "NEURON_NUM_RECENT_MODELS_TO_KEEP",
-    "NEURON_PARALLEL_COMPILE_",
-    "NEURON_PJRT_PROCESS",
-    "NEURON_PROFILE",
-    "NEURON_RT_",
-)
-# neuronx-cc options whose last occurrence decides (argparse); all of them take a value.
-_NEURON_SCALAR: Final = frozenset(
-    {
-        "--auto-cast",
-        "--auto-cast-type",
-        "--distribution-strategy",
-        "--logical-nc-config",
-        "--model-type",
-        "--optlevel",
-        "--target",
-    }
-)
+_NEURON_IGNORED: Final = """
+    NEURON_COMPILE_CACHE_URL NEURON_DUMP_ NEURON_FORCE_PJRT_PLUGIN_REGISTRATION NEURON_FRAMEWORK_DEBUG NEURON_LOG_
+    NEURON_NUM_RECENT_MODELS_TO_KEEP NEURON_PARALLEL_COMPILE_ NEURON_PJRT_PROCESS NEURON_PROFILE NEURON_RT_
+"""
+
+
+class _NeuronKind(Enum):
+    """How the occurrences of one option of neuronx-cc become its effect."""
+
+    SCALAR = """
+        --auto-cast --auto-cast-type --distribution-strategy --logical-nc-config --model-type --optlevel --target
+    """  # takes a value, and the last one decides (argparse)
+    SWITCH = """
+        --enable-experimental-O1 --enable-fast-context-switch --enable-fast-loading-neuron-binaries
+        --enable-mixed-precision-accumulation --enable-saturate-infinity
+    """
+    DROPPED = "--cache_dir --cache-dir --dump --logfile --logfile-verbose --verbose"  # takes a value: caches and logs
+    DROPPED_SWITCH = "--retry_failed_compilation"
+
+
+_NEURON: Final = {name: kind for kind in _NeuronKind for name in kind.value.split()}
 _NEURON_SHORT: Final = {"-O": "--optlevel", "-lnc": "--logical-nc-config", "--lnc": "--logical-nc-config"}
-_NEURON_SWITCHES: Final = frozenset(
-    {
-        "--enable-experimental-O1",
-        "--enable-fast-context-switch",
-        "--enable-fast-loading-neuron-binaries",
-        "--enable-mixed-precision-accumulation",
-        "--enable-saturate-infinity",
-    }
-)
-# The compiler's cache directory, its log and how much it logs.
-_NEURON_DROPPED: Final = frozenset(
-    {"--cache_dir", "--cache-dir", "--dump", "--logfile", "--logfile-verbose", "--verbose"}
-)
-_NEURON_DROPPED_SWITCHES: Final = frozenset({"--retry_failed_compilation"})
-_NEURON_LONG: Final = _NEURON_SCALAR | _NEURON_SWITCHES | _NEURON_DROPPED | _NEURON_DROPPED_SWITCHES
 
 
 def compile_variables(
@@ -111,14 +80,8 @@ def compile_variables(
         if tokens:
             variables["LIBTPU_INIT_ARGS"] = _lines(tokens)
     if name in _GPU_PLATFORMS:
-        variables.update({known: environ[known] for known in _GPU_VARIABLES if environ.get(known)})
-        variables.update(
-            {
-                known: value
-                for known, value in environ.items()
-                if known.startswith("TRITON_") and value and not known.startswith(_TRITON_IGNORED)
-            }
-        )
+        variables |= {known: environ[known] for known in _GPU_VARIABLES.split() if environ.get(known)}
+        variables |= _beginning_with("TRITON_", environ, ignored=_TRITON_IGNORED)
     variables.update(neuron_variables(platform, environ))
     return dict(sorted(variables.items()))
 
@@ -131,14 +94,21 @@ def neuron_variables(platform: str, environ: Mapping[str, str]) -> dict[str, str
     """
     if platform.lower() != "neuron":
         return {}
-    variables = {
-        name: value
-        for name, value in environ.items()
-        if name.startswith("NEURON_") and value and name != "NEURON_CC_FLAGS" and not name.startswith(_NEURON_IGNORED)
-    }
+    variables = _beginning_with("NEURON_", environ, ignored=_NEURON_IGNORED)
+    variables.pop("NEURON_CC_FLAGS", None)
     if tokens := _canonical_neuron_flags(environ.get("NEURON_CC_FLAGS", "")):
         variables["NEURON_CC_FLAGS"] = _lines(tokens)
     return dict(sorted(variables.items()))
+
+
+def _beginning_with(prefix: str, environ: Mapping[str, str], *, ignored: str) -> dict[str, str]:
+    """The variables whose names begin so, and with none of the ignored beginnings."""
+    beginnings = tuple(ignored.split())
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(prefix) and value and not name.startswith(beginnings)
+    }
 
 
 def _lines(tokens: tuple[str, ...]) -> str:
@@ -160,17 +130,18 @@ def _canonical_neuron_flags(text: str) -> tuple[str, ...]:
         if name[:2] == "-O" and not separator and name[2:].isdigit():
             name, separator, value = "--optlevel", "=", name[2:]
         name = _NEURON_SHORT.get(name, name)
-        takes_value = name in _NEURON_SCALAR or name in _NEURON_DROPPED
+        kind = _NEURON.get(name)
+        takes_value = kind in (_NeuronKind.SCALAR, _NeuronKind.DROPPED)
         if takes_value and not separator and at < len(words) and not words[at].startswith("-"):
             separator, value = "=", words[at]
             at += 1
-        if (name in _NEURON_DROPPED and separator) or name in _NEURON_DROPPED_SWITCHES:
+        if (kind is _NeuronKind.DROPPED and separator) or kind is _NeuronKind.DROPPED_SWITCH:
             continue
         if takes_value and separator:
             known[name] = f"{name}={value}"
-        elif name in _NEURON_SWITCHES and not separator:
+        elif kind is _NeuronKind.SWITCH and not separator:
             known[name] = name
-        elif any(full.startswith(name) and full != name for full in _NEURON_LONG):
+        elif any(full.startswith(name) and full != name for full in _NEURON):
             # argparse accepts the beginning of an option's name, so the order of all of them may matter.
             return tuple(words)
         else:
