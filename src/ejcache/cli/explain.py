@@ -201,10 +201,10 @@ def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
 
 def _fields(record: MissRecord | WingNote, explanation: Explanation) -> dict[str, Any]:
     """A function that was not missed has the fields of a miss, too, without a reason and an outcome."""
-    known = {name: getattr(record, name, "") for name in ("key", "url", "time", "caller", "reason", "outcome")}
-    name, seconds = getattr(record, "name", ""), getattr(record, "compile_seconds", 0.0)
-    name = name or getattr(record, "function", "")
-    return {"name": name, **known, "compile_seconds": seconds} | explanation.to_dict()
+    texts = ("key", "url", "time", "caller", "reason", "outcome")
+    name = getattr(record, "name", "") or getattr(record, "function", "")
+    fields = {"name": name, **{text: getattr(record, text, "") for text in texts}}
+    return {**fields, "compile_seconds": getattr(record, "compile_seconds", 0.0), **explanation.to_dict()}
 
 
 def _lines(record: MissRecord | WingNote, explanation: Explanation, *, full: bool) -> list[str]:
