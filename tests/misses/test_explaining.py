@@ -71,14 +71,6 @@ def test_nothing_of_that_name_is_stored(cache, directory):
     )
 
 
-def test_other_arguments(cache, directory):
-    """The shapes that changed are named, from what to what."""
-    compile_one()
-    compile_one(size=8)
-
-    assert sentence(directory) == "jit_train was compiled because argument x changed: f32[4] -> f32[8]"
-
-
 def test_another_program_text(cache, directory):
     """A unified diff of the two modules shows the line that changed."""
     compile_one()
@@ -109,28 +101,6 @@ def test_no_text_is_kept_when_switched_off(directory):
         assert not [i for i in store.entries() if is_side_key(i.key)]
     assert "changed from (f32[4]) -> f32[4] to (f32[8]) -> f32[8]" in explanation.sentence
     assert explanation.diff == ""
-
-
-def test_another_namespace(cache, directory, monkeypatch):
-    """The salt that changed is named."""
-    compile_one()
-    monkeypatch.setenv("EJCACHE_NAMESPACE", "second")
-    compile_one()
-
-    assert "EJCACHE_NAMESPACE changed: (none) -> second" in sentence(directory)
-
-
-def test_a_flag_that_changed(run_python, directory):
-    """An XLA flag in the environment: the flag is named, not only 'options'."""
-    code = f"""
-        import ejcache, jax
-        ejcache.enable({directory!r}, min_compile_seconds=0)
-        jax.jit(lambda x: x * 3)(1.0)
-    """
-    run_python(code)
-    run_python(code, env={"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"})
-
-    assert "the environment variable XLA_FLAGS changed: + --xla_cpu_enable_fast_math=true" in sentence(directory)
 
 
 @pytest.mark.parametrize(
@@ -512,6 +482,27 @@ def test_versions_are_named_from_what_to_what():
     swapped = identity("s", jaxlib="0.10.1", native_libraries="b")
     (only,) = environment_differences(old, swapped)
     assert "though jaxlib's version is the same" in only.sentence
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"namespace": ""}, {"namespace": "second"}, "EJCACHE_NAMESPACE changed: (none) -> second"),
+        (
+            {"variables": "XLA_FLAGS=--xla_a=1"},
+            {"variables": "XLA_FLAGS=--xla_a=2\n--xla_b"},
+            "the environment variable XLA_FLAGS changed: --xla_a=1 -> 2, + --xla_b",
+        ),
+        (
+            {"variables": ""},
+            {"variables": "NVIDIA_TF32_OVERRIDE=0"},
+            "the environment variable NVIDIA_TF32_OVERRIDE changed: (not set) -> 0",
+        ),
+    ],
+)
+def test_flags_and_variables_are_named(before, after, words):
+    """A value is named from what to what, a flag by itself and not with the others of its variable."""
+    assert [each.sentence for each in environment_differences(identity(**before), identity("n", **after))] == [words]
 
 
 def test_kinds_and_numbers_of_devices_are_named():
