@@ -29,7 +29,7 @@ _WORDS: Final = {
 }
 _ABSENT: Final = frozenset({"hlo_passes", "partitioned_calls"})
 """Components that a key has only if there is something to say."""
-_VARIABLE: Final = re.compile(r"^([A-Z_][A-Z0-9_]*)=(.*)$", re.DOTALL)
+_NAMED: Final = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.DOTALL)
 _DEVICE: Final = re.compile(r"^(.*?) process (\d+) device (\d+)")
 _COUNTS: Final = frozenset({"num_partitions", "num_replicas", "use_spmd_partitioning"})
 """Options that follow the number of devices."""
@@ -94,8 +94,11 @@ def environment_differences(before: Identity, after: Identity) -> list[Differenc
             values = before.details.get(name, absent), after.details.get(name, absent)
             found.append(Difference(name, _valued(name, words, *values)))
     if "variables" in changed:
-        found += _variables(before.details.get("variables"), after.details.get("variables"))
-    found += _notes(before, after, devices="devices" in changed)
+        unknown = [Difference("variables", "environment variables changed")]
+        found += _values(before, after, "variables", "the environment variable", "(not set)") or unknown
+    found += _values(before, after, "settings", "the setting", "the default")
+    following = _COUNTS if "devices" in changed else frozenset()
+    found += _values(before, after, "options", "the compile option", "the default", following)
     if _variant(before) != _variant(after):
         of = _VARIANTS.get(_variant(before), "another"), _VARIANTS.get(_variant(after), "another")
         found.append(Difference("variant", f"PGLE changed: {of[0]} {ARROW} {of[1]}"))
@@ -161,50 +164,34 @@ def _valued(name: str, words: str, before: str | None, after: str | None) -> str
     return f"{words} changed: {before or '(none)'} {ARROW} {after or '(none)'}"
 
 
-def _variables(before: str | None, after: str | None) -> list[Difference]:
-    if before is None or after is None:
-        return [Difference("variables", "environment variables changed")]
-    old, new = _by_variable(before), _by_variable(after)
+def _values(
+    before: Identity, after: Identity, component: str, words: str, absent: str, ignored: frozenset[str] = frozenset()
+) -> list[Difference]:
+    """Variables, settings or options that changed; only if they were recorded for both."""
+    texts = [identity.details.get(component) for identity in (before, after)]
+    if None in texts:
+        return []
+    old, new = (_by_name(str(text)) for text in texts)
     found = []
-    for name in sorted(old.keys() | new.keys()):
+    for name in sorted((old.keys() | new.keys()) - ignored):
         a, b = old.get(name, []), new.get(name, [])
         if a == b:
             continue
-        advice = f"set {name} to the same value everywhere"
-        if any(value.startswith("-") for value in (*a, *b)):
-            sentence = f"the environment variable {name} changed: {_listed(a, b)}"
-        else:
-            sentence = (
-                f"the environment variable {name} changed: {' '.join(a) or '(not set)'} {ARROW} "
-                f"{' '.join(b) or '(not set)'}"
-            )
-        found.append(Difference("variables", sentence, advice))
+        are_flags = component == "variables" and any(value.startswith("-") for value in (*a, *b))
+        change = _listed(a, b) if are_flags else f"{' '.join(a) or absent} {ARROW} {' '.join(b) or absent}"
+        advice = f"set {name} to the same value everywhere" if component == "variables" else ""
+        found.append(Difference(component, f"{words} {name} changed: {change}", advice))
     return found
 
 
-def _by_variable(text: str) -> dict[str, list[str]]:
-    """The tokens of each variable; the first is on the line with its name."""
+def _by_name(text: str) -> dict[str, list[str]]:
+    """The values of each name; the first is on the line with its name."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
-        match = _VARIABLE.match(line)
+        match = _NAMED.match(line)
         name = match[1] if match else name
         found.setdefault(name, []).append(match[2] if match else line)
-    return found
-
-
-def _notes(before: Identity, after: Identity, *, devices: bool) -> list[Difference]:
-    """Settings of JAX and options of the compiler that changed; only if they were recorded for both."""
-    found = []
-    for name, words in (("settings", "the setting"), ("options", "the compile option")):
-        a, b = before.details.get(name), after.details.get(name)
-        if a is None or b is None or a == b:
-            continue
-        old, new = (dict(line.partition("=")[::2] for line in text.splitlines()) for text in (a, b))
-        for each in sorted(old.keys() | new.keys()):
-            was, now = old.get(each, "the default"), new.get(each, "the default")
-            if was != now and not (devices and each in _COUNTS):
-                found.append(Difference(name, f"{words} {each} changed: {was} {ARROW} {now}"))
     return found
 
 
