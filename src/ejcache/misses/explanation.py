@@ -206,7 +206,8 @@ def _differences(before: Identity, after: Identity, texts: Mapping[str, str], so
     read = {key: read_text(text) for key, text in texts.items()}
     old, new = read[before.key], read[after.key]
     if old.is_named != new.is_named:  # a cache keeps texts without the names of arguments
-        old, new = (read_text(texts[each.key], named=False) for each in (before, after))
+        names = [argument.name for argument in (old if old.is_named else new).arguments]
+        old, new = (read_text(texts[each.key], names=names) for each in (before, after))
     place = reordered(old, new)
     files = {line.place.file for line in new.lines if line.place.line}
     if place is not None and sources.are_older(files, before.created):

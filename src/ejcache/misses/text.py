@@ -157,8 +157,8 @@ def _dtype(name: str) -> str:
     return "bool" if name == "i1" else name.replace("ui", "u")
 
 
-def read_text(text: str, *, named: bool = True) -> ProgramText:
-    """Read a module's text; with `named=False`, its arguments have numbers, as in a text without locations."""
+def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
+    """Read a module's text. In one without locations, the arguments have these names, or else numbers."""
     every = text.splitlines()
     places = _Places(every)
     digests = iter([line.removeprefix(LARGE_CONSTANT) for line in every if line.startswith(LARGE_CONSTANT)])
@@ -175,7 +175,8 @@ def read_text(text: str, *, named: bool = True) -> ProgramText:
         elif line.startswith("func.func"):
             values = {}
             if "@main(" in line:
-                arguments = [_argument(match, places if named else None) for match in _ARGUMENT.finditer(line)]
+                numbers = [*names, *map(str, range(len(names), line.count("%arg")))]
+                arguments = [_argument(*each, places) for each in zip(_ARGUMENT.finditer(line), numbers, strict=False)]
                 results = _results(line)
                 values = {f"%arg{number}": each.name for number, each in enumerate(arguments)}
         elif line and not line.startswith(("#", "/", "^", "}")):
@@ -206,9 +207,8 @@ def _operation(line: str, places: _Places, values: dict[str, str], digests: Iter
     return [Line(name, spelled(text), spelled(types), constants, tuple(_VALUE.findall(body)), place)]
 
 
-def _argument(match: re.Match[str], places: _Places | None) -> Argument:
-    name = (match[3] or places.label(match[4] or "")) if places is not None else ""
-    return _described(name or match[1], match[2])
+def _argument(match: re.Match[str], name: str, places: _Places) -> Argument:
+    return _described(match[3] or places.label(match[4] or "") or name, match[2])
 
 
 def _results(line: str) -> tuple[Argument, ...]:
