@@ -13,7 +13,6 @@ from cli_helpers import ejcache, fill, key_text, plain_jax, put
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.layout import entry_name
-from ejcache.maintenance.bundle import MAGIC
 from ejcache.misses.log import STORED, MissRecord, record_miss
 from ejcache.stores.opening import open_store
 
@@ -153,7 +152,7 @@ def test_an_index_of_garbage_is_one_sentence(tmp_path):
 )
 def test_a_hostile_bundle_is_one_sentence(tmp_path, records):
     """A bundle that cannot be read imports nothing, and a command over it ends with 1."""
-    (tmp_path / "bad.ejb").write_bytes(MAGIC + records)
+    (tmp_path / "bad.ejb").write_bytes(b"EJB1" + records)
     said = ejcache("import", tmp_path / "bad.ejb", "--dir", tmp_path / "cache")
     assert (said.status, is_clean(said)) == (1, True), said
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import signal
 import socket
@@ -17,8 +16,7 @@ import pytest
 from cli_helpers import PYTHON, ejcache, fill, key_text, plain_jax, put
 
 from ejcache.bucket.breaker import forget_breakers
-from ejcache.errors import EntryCorruptError, EntryVersionError
-from ejcache.maintenance.bundle import MAGIC, BundleWriter, count_records, encode_end, encode_record, read_bundle
+from ejcache.maintenance.bundle import read_bundle
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 
@@ -39,69 +37,11 @@ def held(url) -> dict[str, bytes]:
         return {info.key: store.peek(info.key) for info in store.entries()}
 
 
-def bundle(*pairs: tuple[str, bytes]) -> bytes:
-    text = MAGIC + b"".join(encode_record(key, data) for key, data in pairs)
-    return text + encode_end(len(pairs), hashlib.sha256(text).digest())
-
-
 def copied(*arguments) -> tuple[int, int]:
     """How many entries a command copied, and found there."""
     said = ejcache(*arguments, "--json")
     assert said.status == 0, said
     return said.json["copied_entries"], said.json["already_entries"]
-
-
-# -- the bundle's format -----------------------------------------------------------------------------------------------
-
-
-def test_format():
-    """A bundle has the documented bytes, is read as it was written, and ends with the number of records."""
-    pairs = [("key", b"entry"), ("ключ", b"")]
-    data = bundle(*pairs)
-    assert data[:4] == b"EJB1"
-    assert data[4:24] == b"\x00\x00\x00\x03" + b"\x00\x00\x00\x00\x00\x00\x00\x05" + b"keyentry"
-    assert [(record.key, record.data) for record in read_bundle(io.BytesIO(data))] == pairs
-    assert count_records(io.BytesIO(data)) == 2
-    assert count_records(io.BytesIO(b"")) == 0
-
-
-def test_every_cut_is_noticed():
-    """Wherever a bundle is cut off, the records before the cut are read, and then an error is raised."""
-    pairs = [("a", b"first"), ("b", b"second")]
-    data = bundle(*pairs)
-    for length in range(len(data)):
-        read = []
-        records = read_bundle(io.BytesIO(data[:length]))
-        with pytest.raises(EntryCorruptError):
-            read.extend((record.key, record.data) for record in records)
-        assert read == pairs[: len(read)]
-    with pytest.raises(EntryCorruptError):
-        list(read_bundle(io.BytesIO(data + b"x")))
-
-
-def test_every_flip_is_noticed():
-    """A flipped bit anywhere in a bundle is noticed at its end at the latest."""
-    data = bytearray(bundle(("a", b"first")))
-    for position in range(len(data)):
-        data[position] ^= 1
-        with pytest.raises((EntryCorruptError, EntryVersionError)):
-            list(read_bundle(io.BytesIO(bytes(data))))
-        data[position] ^= 1
-
-
-def test_an_export_is_taken_up_at_any_length(tmp_path):
-    """Wherever a writer was killed, the next one continues there, and the bundle is the same."""
-    pairs = [("a", b"first"), ("b", b"second")]
-    whole = bundle(*pairs)
-    for length in range(len(whole) + 1):
-        (tmp_path / "partial").write_bytes(whole[:length])
-        with BundleWriter(tmp_path / "bundle", partial=tmp_path / "partial") as writer:
-            for key, data in pairs:
-                writer.add(key, data)
-            assert writer.keys == {"a", "b"}
-            writer.finish()
-        assert (tmp_path / "bundle").read_bytes() == whole
-        assert not (tmp_path / "partial").exists()
 
 
 # -- push and pull -----------------------------------------------------------------------------------------------------
@@ -293,7 +233,7 @@ def test_a_damaged_bundle(cache, tmp_path):
     """Intact entries are imported; the others are reported, and the exit status is 1."""
     copied("export", tmp_path / "all.ejb", "--dir", cache)
     whole = (tmp_path / "all.ejb").read_bytes()
-    (tmp_path / "cut.ejb").write_bytes(whole[:-100])
+    (tmp_path / "cut.ejb").write_bytes(whole[:-2500])
     said = ejcache("import", tmp_path / "cut.ejb", "--dir", tmp_path / "cut", "--json")
     assert (said.status, said.json["copied_entries"], said.json["complete"]) == (1, 2, False)
     assert "the bundle is cut off" in said.err
@@ -377,6 +317,6 @@ def test_the_target_of_a_link_is_replaced(cache, tmp_path):
     (tmp_path / "link.ejb").symlink_to("below/real.ejb")
     assert copied("export", tmp_path / "link.ejb", "--dir", cache) == (3, 0)
     assert (tmp_path / "link.ejb").is_symlink()
-    assert (tmp_path / "below" / "real.ejb").read_bytes()[:4] == MAGIC
+    assert (tmp_path / "below" / "real.ejb").read_bytes()[:14] == b"ejcache-bundle"
     (tmp_path / "round.ejb").symlink_to("round.ejb")
     assert ejcache("export", tmp_path / "round.ejb", "--dir", cache).status == 2

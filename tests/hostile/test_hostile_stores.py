@@ -20,6 +20,7 @@ import zstandard
 from autotune_helpers import key as tuned_key
 from autotune_helpers import record
 from buckets import GcsServer
+from bundles import bundle, old_record
 from cli_helpers import key_text, plain_jax, put
 from helpers import SUPPORT
 
@@ -28,8 +29,6 @@ from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.layout import entry_name
 from ejcache.keys.key import module_text_key
-from ejcache.maintenance.bundle import MAGIC
-from ejcache.maintenance.bundle import encode_record as encode_bundled
 from ejcache.maintenance.journal_format import encode as encode_journal
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
@@ -208,11 +207,11 @@ PLAIN = {
 }
 
 BUNDLES = {
-    "bundle: promises 2 GiB": lambda: MAGIC + struct.pack(">IQ", 1, 2 << 30) + b"k",
-    "bundle: promises a key of 4 GiB": lambda: MAGIC + struct.pack(">IQ", 2**32 - 1, 1) + b"k",
-    "bundle: bad key": lambda: MAGIC + encode_bundled("evil\x1b]0;x", b"x") + encode_bundled(KEY, with_header()),
-    "bundle: zstd bomb": lambda: MAGIC + encode_bundled(KEY, bomb()),
-    "bundle: deep header": lambda: MAGIC + encode_bundled(KEY, enveloped(b'{"a":' * 100_000)),
+    "bundle: promises 2 GiB": lambda: bundle(end=False) + old_record(b"k", b"", size=2 << 30),
+    "bundle: version 1 promises 2 GiB": lambda: b"EJB1" + old_record(b"k", b"", size=2 << 30),
+    "bundle: bad key": lambda: bundle(("evil\x1b]0;x", b"x"), (KEY, with_header())),
+    "bundle: zstd bomb": lambda: bundle((KEY, bomb())),
+    "bundle: deep header": lambda: bundle((KEY, enveloped(b'{"a":' * 100_000))),
     "bundle: pipe": PIPE,
     "bundle: device": ZERO,
     "bundle: giant": Sparse(6 << 30),

@@ -17,7 +17,7 @@ from ejcache.cli import output
 from ejcache.cli.options import Dir, DryRun, File, Json, Name, NewerThan, Url, UsedWithin, age
 from ejcache.cli.target import NotFoundError, command_settings, open_target
 from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError, UsageError
-from ejcache.maintenance.bundle import BundleWriter, count_records, read_bundle
+from ejcache.maintenance.bundle import BundleWriter, read_bundle
 from ejcache.maintenance.transfer import CopyPlan, Selection, Transferred, transfer
 from ejcache.util.parallel import THREADS
 from ejcache.util.safe_files import open_regular
@@ -86,7 +86,7 @@ def export(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Write entries of the cache into one file, a bundle, for `ejcache import`.
+    """Write entries of the cache into one file, a bundle, for `ejcache import`. It is a tar archive.
 
     An existing file is replaced when the bundle is complete. Until then it is .FILE.<digest>.partial in the same
     directory, and the same command continues it if it was interrupted. Exits with 1 if any entry could not be copied.
@@ -123,7 +123,7 @@ def import_bundle(file: File, directory: Dir = None, as_json: Json = False) -> N
     with (
         bundle,
         contextlib.closing(_open_for_writing(url, settings)) as target,
-        output.progress("importing", count_records(bundle), quiet=as_json) as advance,
+        output.progress("importing", None, quiet=as_json) as advance,
     ):
         done = transfer(
             _records(bundle, problems),

@@ -1,22 +1,23 @@
 """A bundle: many entries in one file, for an image or for hosts without a network.
 
-Grammar (version 1; all integers big-endian):
+A bundle is a tar archive (version 2), so that `tar tvf` lists it:
 
-    bundle := magic record* end
-    magic  := "EJB1"                                     the last character is the version
-    record := key_length size key entry
-    key_length := u32                                    bytes of `key`, not 0
-    size   := u64                                        bytes of `entry`
-    key    := UTF-8
-    entry  := see `ejcache.entry`; it holds its own checksum and its own key
-    end    := 0 count checksum
-    0      := u32
-    count  := u64                                        records
-    checksum := sha256(magic record*), 32 bytes
+    bundle := member("ejcache-bundle", "2" LF) entry* member("ejcache-bundle-end", count LF) two blocks of zeros
+    entry  := member("entries/" key, entry)              see `ejcache.entry`; it holds its own checksum and its own key
+    member := a regular file, with a pax header in front of it where the key is longer than 100 characters
+    count  := decimal                                    entries
 
-A truncated bundle is valid up to its last complete record, so that an interrupted export can be resumed.
+Nothing is extracted to a disk. A link, a device, a sparse file and a file of any other name are damage; directories
+are passed over. A bundle that is cut off is valid up to its last complete entry, so that an interrupted export
+continues there.
 
-Version log: 1 (0.1.0) the first.
+Version 1, which is only read (all integers big-endian):
+
+    bundle := "EJB1" record* end
+    record := key_length size key entry                  u32, not 0; u64; UTF-8
+    end    := 0 count checksum                           u32; u64, records; sha256("EJB1" record*), 32 bytes
+
+Version log: 1 (0.1.0.dev) the first. 2 (0.1.0) a tar archive.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import tarfile
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ejcache.entry import MAX_HEADER_SIZE, MAX_RAW_SIZE
-from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError, StoreUnavailableError
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError, StoreError, StoreUnavailableError
 from ejcache.util.key_text import MAX_KEY_BYTES
 from ejcache.util.lifecycle import Closing
 
@@ -37,23 +39,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = [
-    "MAGIC",
-    "BundleRecord",
-    "BundleWriter",
-    "count_records",
-    "decode_prefix",
-    "encode_end",
-    "encode_record",
-    "read_bundle",
-]
+__all__ = ["MAGIC", "BundleRecord", "BundleWriter", "encode_member", "read_bundle"]
 
-MAGIC: Final = b"EJB1"
+MAGIC: Final = "ejcache-bundle"
+_END: Final = "ejcache-bundle-end"
+_ENTRIES: Final = "entries/"
+_VERSION: Final = b"2\n"
+_BLOCK: Final = 512
+_ZEROS: Final = bytes(2 * _BLOCK)
 
-_PREFIX: Final = struct.Struct(">IQ")
-_CHECKSUM_SIZE: Final = 32
 _MAX_ENTRY: Final = MAX_RAW_SIZE + 2 * MAX_HEADER_SIZE
+_MAX_HEADER: Final = 1 << 16
+"""Bytes of what describes a member; a bundle of ours needs a few hundred."""
 _PART: Final = 16 << 20
+
+_OLD_MAGIC: Final = b"EJB1"
+_OLD_PREFIX: Final = struct.Struct(">IQ")
+_OLD_CHECKSUM_SIZE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,108 +66,134 @@ class BundleRecord:
     data: bytes
 
 
-def encode_record(key: str, data: bytes) -> bytes:
-    """The record of one entry."""
-    name = key.encode()
-    return b"".join((_PREFIX.pack(len(name), len(data)), name, data))
-
-
-def encode_end(count: int, checksum: bytes) -> bytes:
-    """The end of a bundle of `count` records; `checksum` covers everything before it."""
-    return _PREFIX.pack(0, count) + checksum
-
-
-def decode_prefix(data: bytes) -> tuple[int, int]:
-    """The key's length and the entry's size at the beginning of a record; (0, count) at the end of the bundle.
-
-    Raises:
-        EntryCorruptError: the bundle is cut off, or no record can have these sizes.
-    """
-    if len(data) != _PREFIX.size:
-        raise EntryCorruptError("the bundle is cut off")
-    length, size = _PREFIX.unpack(data)
-    if length > MAX_KEY_BYTES or (length and size > _MAX_ENTRY):
-        raise EntryCorruptError(f"the bundle is damaged: a record of {length} + {size} bytes is not possible")
-    return length, size
+def encode_member(name: str, data: bytes) -> bytes:
+    """A file of a bundle. Equal contents give equal bundles: there are no times, users and modes of a host."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    return b"".join((member.tobuf(tarfile.PAX_FORMAT), data, bytes(-len(data) % _BLOCK)))
 
 
 def read_bundle(file: BinaryIO) -> Iterator[BundleRecord]:
-    """The records of a bundle, one in memory at a time.
+    """The entries of a bundle of any version, one in memory at a time.
 
     Raises:
         EntryVersionError: the bundle is of a version that this code does not read.
-        EntryCorruptError: this is not a bundle; or, after its complete records, it is cut off or damaged.
+        EntryCorruptError: this is not a bundle; or, after its complete entries, it is cut off or damaged.
     """
-    yield from _Reader(file).records()
+    is_old = file.read(3) == _OLD_MAGIC[:3]
+    file.seek(0)
+    yield from _old_records(file) if is_old else _Reader(file).records()
 
 
-def count_records(file: BinaryIO) -> int:
-    """The number of records that the bundle's end states; 0 if it has no end. Rewinds the file."""
-    end = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end - _PREFIX.size - _CHECKSUM_SIZE))
-    try:
-        length, count = decode_prefix(file.read(_PREFIX.size))
-    except EntryCorruptError:
-        return 0
-    finally:
-        file.seek(0)
-    return 0 if length else count
+def _read(file: BinaryIO, size: int) -> bytes:
+    """Exactly `size` bytes. Memory is taken as they arrive, not because a header promises them."""
+    parts = []
+    while size and (part := file.read(min(size, _PART))):
+        parts.append(part)
+        size -= len(part)
+    if size:
+        raise EntryCorruptError("the bundle is cut off")
+    return b"".join(parts)
+
+
+class _Headers:
+    """The file as `tarfile` reads it, which takes the size of a header from that header."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek = file.seek
+        self.tell = file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > _MAX_HEADER:
+            raise EntryCorruptError(f"the bundle is damaged: no header has {size} bytes")
+        return self._file.read(size)
 
 
 class _Reader:
-    """Reads records, and keeps the position and the checksum at the end of the last complete one."""
+    """Reads the entries of a tar archive, and keeps the position behind the last complete one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
-        self.hasher = hashlib.sha256()
         self.count = 0
         self.end = 0
 
     def records(self) -> Iterator[BundleRecord]:
-        magic = self.file.read(len(MAGIC))
-        if len(magic) != len(MAGIC) or magic[:3] != MAGIC[:3]:
-            raise EntryCorruptError("this is not a bundle")
-        if magic != MAGIC:
-            raise EntryVersionError(f"a bundle of version {magic[3:]!r}, which this version of ejcache does not read")
-        self.hasher.update(magic)
-        self.end = len(MAGIC)
-        while True:
-            prefix = self.file.read(_PREFIX.size)
-            length, size = decode_prefix(prefix)
-            if not length:
-                self._check_end(size)
+        is_first = True
+        for name, data in self._members():
+            if is_first and name != MAGIC:
+                break
+            if is_first and data != _VERSION:
+                version = data[:9].strip()
+                raise EntryVersionError(f"a bundle of version {version!r}, which this version of ejcache does not read")
+            if name == _END:
+                if data != b"%d\n" % self.count:
+                    raise EntryCorruptError("the bundle is damaged: its end does not match what goes before")
                 return
-            rest = self._read(length + size)
-            try:
-                record = BundleRecord(rest[:length].decode(), rest[length:])
-            except UnicodeDecodeError as exc:
-                raise EntryCorruptError("the bundle is damaged: a key is not text") from exc
-            self.hasher.update(prefix)
-            self.hasher.update(rest)
-            self.count += 1
-            self.end += len(prefix) + len(rest)
-            yield record
+            if not is_first:
+                self.count += 1
+                yield BundleRecord(name.removeprefix(_ENTRIES), data)
+            is_first = False
+            self.end = self.file.tell()
+        raise EntryCorruptError("this is not a bundle" if is_first else "the bundle is cut off")
 
-    def _read(self, size: int) -> bytes:
-        """Exactly `size` bytes. Memory is taken as they arrive, not because a record promises them."""
-        parts = []
-        while size and (part := self.file.read(min(size, _PART))):
-            parts.append(part)
-            size -= len(part)
-        if size:
-            raise EntryCorruptError("the bundle is cut off")
-        return b"".join(parts)
+    def _members(self) -> Iterator[tuple[str, bytes]]:
+        try:
+            # Opening reads the first header.
+            archive = tarfile.TarFile(fileobj=_Headers(self.file), mode="r")  # type: ignore[arg-type]
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # it would hold all of them
+                if member.isdir():
+                    continue
+                _check(member)
+                self.file.seek(member.offset_data)
+                data = _read(self.file, member.size)
+                _read(self.file, -member.size % _BLOCK)
+                yield member.name, data
+        except (tarfile.TarError, *MALFORMED) as exc:
+            what = "this is not a bundle" if not self.end else f"the bundle is cut off or damaged: {exc}"
+            raise EntryCorruptError(what) from exc
 
-    def _check_end(self, count: int) -> None:
-        checksum = self.file.read(_CHECKSUM_SIZE)
-        if count != self.count or checksum != self.hasher.digest() or self.file.read(1):
-            raise EntryCorruptError("the bundle is damaged: its end does not match what goes before")
+
+def _check(member: tarfile.TarInfo) -> None:
+    """Refuse what no bundle of ours has."""
+    key = member.name.removeprefix(_ENTRIES)
+    known = member.name in (MAGIC, _END) or (key != member.name and 0 < len(key.encode()) <= MAX_KEY_BYTES)
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse() or not known:
+        raise EntryCorruptError(f"the bundle is damaged: {member.name[:200]!r} is not a file with an entry")
+    if not 0 <= member.size <= (_MAX_ENTRY if key != member.name else _BLOCK):
+        raise EntryCorruptError(f"the bundle is damaged: an entry of {member.size} bytes is not possible")
+
+
+def _old_records(file: BinaryIO) -> Iterator[BundleRecord]:
+    magic = _read(file, len(_OLD_MAGIC))
+    if magic != _OLD_MAGIC:
+        raise EntryVersionError(f"a bundle of version {magic[3:]!r}, which this version of ejcache does not read")
+    hasher = hashlib.sha256(magic)
+    count = 0
+    while True:
+        prefix = _read(file, _OLD_PREFIX.size)
+        length, size = _OLD_PREFIX.unpack(prefix)
+        if not length:
+            if size != count or file.read(_OLD_CHECKSUM_SIZE + 1) != hasher.digest():
+                raise EntryCorruptError("the bundle is damaged: its end does not match what goes before")
+            return
+        if length > MAX_KEY_BYTES or size > _MAX_ENTRY:
+            raise EntryCorruptError(f"the bundle is damaged: a record of {length} + {size} bytes is not possible")
+        rest = _read(file, length + size)
+        hasher.update(prefix)
+        hasher.update(rest)
+        count += 1
+        try:
+            yield BundleRecord(rest[:length].decode(), rest[length:])
+        except UnicodeDecodeError as exc:
+            raise EntryCorruptError("the bundle is damaged: a key is not text") from exc
 
 
 class BundleWriter(Closing):
     """Writes a bundle into a partial file, and renames that when it is complete. Safe for threads.
 
-    If there is a partial file already, writing resumes after its last complete record; `keys` are in it.
+    If there is a partial file already, writing continues behind its last complete entry; `keys` are in it.
 
     Args:
         path: of the bundle; an existing file is replaced at the end.
@@ -183,47 +211,41 @@ class BundleWriter(Closing):
         self._lock = threading.Lock()
         try:
             self._file = partial.open("r+b" if partial.exists() else "w+b")
+            self._continue()
         except OSError as exc:
             raise self._unwritable(exc) from exc
-        self._hasher, self._count = self._resume()
 
-    def _resume(self) -> tuple[hashlib._Hash, int]:
+    def _continue(self) -> None:
         reader = _Reader(self._file)
         try:
-            for record in reader.records():
-                self.keys.add(record.key)
+            self.keys.update(record.key for record in reader.records())
+        except EntryVersionError:
+            reader.end = 0
         except EntryCorruptError:
             pass  # here the export was interrupted
-        except EntryVersionError:
-            self.keys.clear()
-            reader = _Reader(self._file)
         self._file.seek(reader.end)
         self._file.truncate()
         if not reader.end:
-            self._file.write(MAGIC)
-            reader.hasher.update(MAGIC)
-        return reader.hasher, reader.count
+            self._file.write(encode_member(MAGIC, _VERSION))
 
     def add(self, key: str, data: bytes) -> bool:
         """Append an entry; False if it is in the bundle already. Raises StoreUnavailableError if writing fails."""
-        record = encode_record(key, data)
+        member = encode_member(_ENTRIES + key, data)
         with self._lock:
             if key in self.keys:
                 return False
             try:
-                self._file.write(record)
-                self._file.flush()  # otherwise a kill loses the records in Python's buffer
+                self._file.write(member)
+                self._file.flush()  # otherwise a kill loses the entries in Python's buffer
             except OSError as exc:
                 raise self._unwritable(exc) from exc
-            self._hasher.update(record)
-            self._count += 1
             self.keys.add(key)
         return True
 
     def finish(self) -> None:
         """Write the end, and rename the partial file. Raises StoreUnavailableError if that fails."""
         try:
-            self._file.write(encode_end(self._count, self._hasher.digest()))
+            self._file.write(encode_member(_END, b"%d\n" % len(self.keys)) + _ZEROS)
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
