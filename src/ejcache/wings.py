@@ -17,8 +17,8 @@ A hook is a function of a wing that the core calls at one place:
 from __future__ import annotations
 
 import functools
+import os
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
@@ -67,7 +67,8 @@ class Wing(NamedTuple):
 @functools.cache
 def wings() -> tuple[Wing, ...]:
     """The wings of this installation, by name."""
-    found = sorted(path.parent.name for path in Path(__file__).parent.glob("*/wing.py"))
+    here = os.path.dirname(__file__)  # noqa: PTH120 (with pathlib this takes a millisecond of each start)
+    found = sorted(name for name in os.listdir(here) if os.path.exists(f"{here}/{name}/wing.py"))  # noqa: PTH110, PTH208
     return tuple(load(f"ejcache.{name}.wing:WING") for name in found)
 
 

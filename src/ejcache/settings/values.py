@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._tuples import NamedTuple
 from ejcache.util.units import ACCEPTED_SIZE, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Protocol
+
+    class FlagSource(Protocol):
+        """Reads JAX's flags. `jax_integration` provides one, so that this room does not import JAX."""
+
+        def read(self, flag: str) -> FlagValue | None:
+            """The flag's value and origin, or None where this JAX has no such flag."""
+
+        def fingerprint(self) -> Any:
+            """A value that changes, by `==`, whenever `read` would answer differently for some flag. Takes 2 µs."""
 
 
 __all__ = [
-    "FlagSource",
     "FlagValue",
     "Origin",
     "Setting",
@@ -43,16 +52,6 @@ class FlagValue(NamedTuple):
     origin: Origin
 
 
-class FlagSource(Protocol):
-    """Reads JAX's flags. `jax_integration` provides one, so that this room does not import JAX."""
-
-    def read(self, flag: str) -> FlagValue | None:
-        """The flag's value and origin, or None where this JAX has no such flag."""
-
-    def fingerprint(self) -> Any:
-        """A value that changes, by `==`, whenever `read` would answer differently for some flag. Takes microseconds."""
-
-
 class Value(NamedTuple):
     """A setting's value, and the name of what set it."""
 
@@ -75,6 +74,7 @@ class Setting(NamedTuple):
         jax_default: the flag's value in JAX if nobody has set it, where that is not `default`.
         read_by_jax: JAX itself goes by the flag, so no file and no variable of ours sets it.
         name: its name in `Settings`, `ejcache.enable` and `ejcache config`: that of the attribute which declares it.
+        variables: all environment variables that set it; the first one that is set counts.
         annotation: the type of its value, as text.
     """
 
@@ -88,13 +88,7 @@ class Setting(NamedTuple):
     read_by_jax: bool = False
     name: str = ""
     annotation: str = ""
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The environment variables that set it; the first one that is set counts."""
-        own = [] if self.read_by_jax else [f"EJCACHE_{self.name.upper()}"]
-        named = [*own, *([self.flag.upper()] if self.flag else []), *self.others]
-        return tuple(sorted(named, key=lambda name: not name.startswith("EJCACHE_")))
+    variables: tuple[str, ...] = ()
 
 
 setting: Final[Callable[..., Any]] = Setting
@@ -107,9 +101,22 @@ def declared(by: type) -> list[Setting]:
     for name, each in vars(by).items():
         if isinstance(each, Setting):
             parse = _OF_TYPE[type(each.default)] if each.parse is str else each.parse
-            accepted = each.accepted or _ACCEPTED[parse]
-            found.append(each._replace(name=name, parse=parse, accepted=accepted, annotation=by.__annotations__[name]))
+            flag = (each.flag.upper(),) if each.flag else ()
+            named = () if each.read_by_jax else (f"EJCACHE_{name.upper()}",)
+            found.append(
+                each._replace(
+                    parse=parse,
+                    accepted=each.accepted or _ACCEPTED[parse],
+                    name=name,
+                    annotation=by.__annotations__[name],
+                    variables=tuple(sorted((*named, *flag, *each.others), key=_is_of_others)),
+                )
+            )
     return found
+
+
+def _is_of_others(variable: str) -> bool:
+    return not variable.startswith("EJCACHE_")
 
 
 _TRUE: Final = frozenset({"true", "yes", "ok", "1", "easy", "y", "t", "on"})
