@@ -381,7 +381,7 @@ def test_a_bucket_that_refuses_is_said_once(local, shared, caplog):
             assert store.put(key, key.encode()) is True
         assert store.flush(60) is True
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "ejcache: memory:// refuses entries, so this job shares none: no permission"
+        "ejcache: memory:// is only read by this process: no permission"
     ]
 
 

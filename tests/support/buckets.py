@@ -6,7 +6,9 @@ import functools
 import hashlib
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Self
+import tempfile
+from pathlib import Path
+from typing import Any, Self
 
 from helpers import ROOT
 
@@ -17,9 +19,6 @@ from gcs_server import GcsServer, GcsServerProcess
 from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.bucket.s3 import S3Bucket
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "ENDPOINT",
@@ -58,19 +57,20 @@ class S3Server:
 
     def __enter__(self) -> Self:
         script = (
-            "import sys, threading, boto3\n"
+            "import os, sys, threading, boto3\n"
             "from moto.s3.responses import S3Response\n"
             "from moto.server import ThreadedMotoServer\n"
             # S3 decides a condition and carries the request out in one step. moto looks first and writes then, so that
             # two writers could both be told that they had created the object.
             "lock = threading.Lock()\n"
-            "def atomically(method):\n"
+            "full = (507, {}, '<Error><Code>XMinioStorageFull</Code><Message>no room</Message></Error>')\n"
+            "def atomically(method, grows):\n"
             "    def run(*arguments, **named):\n"
             "        with lock:\n"
-            "            return method(*arguments, **named)\n"
+            "            return full if grows and os.path.exists(sys.argv[1]) else method(*arguments, **named)\n"
             "    return run\n"
             "for name in ('put_object', 'delete_object'):\n"
-            "    setattr(S3Response, name, atomically(getattr(S3Response, name)))\n"
+            "    setattr(S3Response, name, atomically(getattr(S3Response, name), name == 'put_object'))\n"
             "server = ThreadedMotoServer(ip_address='127.0.0.1', port=0, verbose=False)\n"
             "server.start()\n"
             "url = 'http://%s:%d' % server.get_host_and_port()\n"
@@ -79,13 +79,27 @@ class S3Server:
             "print(url, flush=True)\n"
             "sys.stdin.read()\n"
         )
+        self._directory = tempfile.TemporaryDirectory()
+        self._full = Path(self._directory.name) / "full"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", script, self._full],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         self.url = self._process.stdout.readline().decode().strip()
         return self
 
+    def fill(self) -> None:
+        """Take no object any more, as a server with S3's protocol does whose disks are full."""
+        self._full.touch()
+
+    def free(self) -> None:
+        """Take objects again."""
+        self._full.unlink()
+
     def __exit__(self, *exc: object) -> None:
+        self._directory.cleanup()
         self._process.stdin.close()
         self._process.kill()
         self._process.wait()

@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
+from ssh_server import ssh_home
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["TROUBLES", "URLS", "AnyRequest", "Full", "Silent", "Trouble", "leads_to", "no_names"]
 
-URLS = {"gs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache"}
+URLS = {"gs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache", "sftp": "sftp://bucket/cache"}
 
 _AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Of Microsoft's emulators; everybody knows it."""
@@ -132,6 +134,8 @@ def leads_to(storage: str, url: str) -> dict[str, str]:
     if storage == "s3":
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
         return {"AWS_ENDPOINT_URL": url, **keys}
+    if storage == "sftp":
+        return {"HOME": str(ssh_home(url))}
     account = f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={_AZURE_KEY}"
     return {"AZURE_STORAGE_CONNECTION_STRING": f"{account};BlobEndpoint={url}/devstoreaccount1;"}
 

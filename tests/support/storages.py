@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from azurite import AzureServer, why_no_azure
 from buckets import GcsServerProcess, S3Server
 from dead_ends import URLS, leads_to
+from ssh_server import MountedServer, SshServer, why_no_mount, why_no_ssh
 
 from ejcache.stores.opening import open_bucket
 
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["STORAGES", "Storage", "running", "why_not"]
 
-_SERVERS: dict[str, Callable[[], AbstractContextManager]] = {"gs": GcsServerProcess, "s3": S3Server, "az": AzureServer}
-_REASONS: dict[str, Callable[[], str]] = {"az": why_no_azure}
+_SERVERS: dict[str, Callable[[], AbstractContextManager]] = {
+    "gs": GcsServerProcess,
+    "s3": S3Server,
+    "az": AzureServer,
+    "sftp": SshServer,
+    "sshfs": MountedServer,
+}
+_REASONS: dict[str, Callable[[], str]] = {"az": why_no_azure, "sftp": why_no_ssh, "sshfs": why_no_mount}
 STORAGES = tuple(_SERVERS)
 
 
@@ -26,19 +33,24 @@ class Storage:
     """A server that runs.
 
     Attributes:
+        kind: its name in `STORAGES`.
         url: of a cache in it.
         variables: what leads programs to it.
+        server: the server.
     """
 
     def __init__(self, name: str, server: AbstractContextManager) -> None:
-        self.url = URLS[name]
-        self.variables = leads_to(name, server.url)
-        self._server = server
+        self.kind, self.server = name, server
+        self.url = f"{server.path}/cache" if name == "sshfs" else URLS[name]
+        self.variables = {} if name == "sshfs" else leads_to(name, server.url)
+        self._is_there = True
 
     def die(self) -> None:
-        """End at once, and answer nothing any more."""
-        self._server.__exit__(None, None, None)
-        self._server = None
+        """Answer nothing any more: a server that can be stopped keeps its connections, another one ends."""
+        if hasattr(self.server, "stop"):
+            self.server.stop()
+        else:
+            self.end()
 
     def names(self, prefix: str) -> list[str]:
         """What is stored; this process's environment must lead to it."""
@@ -49,8 +61,9 @@ class Storage:
             bucket.close()
 
     def end(self) -> None:
-        if self._server is not None:
-            self.die()
+        if self._is_there:
+            self._is_there = False
+            self.server.__exit__(None, None, None)
 
 
 def why_not(name: str) -> str:

@@ -26,6 +26,7 @@ from concurrent.futures import wait as futures_wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from ejcache.bucket.answers import MAX_DOCUMENT, allowed_bytes
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreNotAskedError, StoreUnavailableError
 from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, is_ending, track_forks
@@ -135,14 +136,19 @@ class AsyncClient:
                 if self._closer is not None:
                     self._closer.detach()
 
-    def run(self, function: Callable[[Any], Awaitable[T]], timeout: float) -> T:
+    def run(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, most: int = MAX_DOCUMENT) -> T:
         """Return what the coroutine `function(file system)` returns, or raise what it raises.
+
+        Args:
+            function: makes requests.
+            timeout: seconds.
+            most: bytes that each of their answers may have.
 
         Raises:
             TransientError: it did not end within `timeout` seconds. It was cancelled, and may have done its work.
         """
         fs = self.file_system()
-        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout), _loop.current)
+        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout, most), _loop.current)
         try:
             return future.result(timeout + _GRACE)
         except TimeoutError as exc:
@@ -206,7 +212,8 @@ def _close_all() -> None:
 at_exit(ExitPhase.CLOSE, _close_all)
 
 
-async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float) -> T:
+async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float, most: int) -> T:
+    allowed_bytes.set(most)
     async with asyncio.timeout(seconds):
         return await function(fs)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ejcache.bucket.breaker import CircuitBreaker, breaker_for
 from ejcache.bucket.layout import is_plausible_entry, max_size
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
+from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -82,12 +82,16 @@ class Bucket(ABC):
             header states its size.
         pace: how fast this process asks for objects below the URL.
         tries_failed: how often one try of a request was throttled, failed or got no answer.
+        refusal: why the storage has refused to create an object; None while it has not. From then on, nothing is sent
+            that it would refuse, too.
     """
 
     local: bool = False
     """Reads ask no other machine."""
     conditional: bool = True
     """The storage itself compares versions. Without it, `write` and `delete` compare a moment before they act."""
+    one_identity: bool = True
+    """Credentials may write all objects or none, unlike a user who may write to some directories."""
     part_size: int = 32 << 20
     """Bytes that one request reads: a larger object takes several requests, each with a deadline of its own."""
     least_part: int = 1 << 20
@@ -101,6 +105,7 @@ class Bucket(ABC):
         self.pace = breaker.pace
         self.entries_only = False
         self.tries_failed = 0
+        self.refusal: StoreReadOnlyError | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -220,6 +225,8 @@ class Bucket(ABC):
         """
         token = uuid.uuid4().hex
         ambiguous = False
+        if self.refusal is not None:
+            raise StoreReadOnlyError(str(self.refusal))
 
         def attempt(timeout: float) -> str | None:
             nonlocal ambiguous
@@ -232,7 +239,12 @@ class Bucket(ABC):
                 raise
             return written
 
-        return self._ask(f"writing {self.url}/{name}", attempt, size=len(data))
+        try:
+            return self._ask(f"writing {self.url}/{name}", attempt, size=len(data))
+        except StoreReadOnlyError as exc:
+            if version == ABSENT and self.one_identity:
+                self.refusal = exc
+            raise
 
     def delete(self, name: str, *, version: str | None = None) -> bool:
         """Delete the object; with `version`, only if it still has that version. False if nothing was deleted."""

@@ -65,6 +65,8 @@ class FileBucket(Bucket):
             the files. None for the permissions that the umask allows. Quarantined copies are always the owner's alone.
     """
 
+    one_identity = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],

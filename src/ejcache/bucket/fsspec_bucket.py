@@ -1,8 +1,8 @@
-"""A bucket on any other file system that fsspec knows (abfs, hdfs, …), with the operations that all of them have.
+"""A bucket on any other file system that fsspec knows (hdfs, webdav, …), with the operations that all of them have.
 
 fsspec offers no conditional writes, so on most of them creation is a check and a write: two writers at the same moment
 may both be told that they created the object, and the last one's bytes are there then. That is never a wrong result,
-because an entry states its key and its checksum. Azure creates only.
+because an entry states its key and its checksum. `azure` and `sftp` create only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache._tuples import NamedTuple
-from ejcache.bucket.answers import shown
+from ejcache.bucket.answers import MAX_DOCUMENT, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
 from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of
@@ -22,16 +22,14 @@ from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = ["FsspecBucket"]
+__all__ = ["Files", "FsspecBucket"]
 
 T = TypeVar("T")
 
 _MAX_REMEMBERED: Final = 1000
-_CREATING: Final = ("abfs", "abfss", "az")
-"""Protocols whose file system can create an object only if there is none, in one request."""
 
 
-class _Files(NamedTuple):
+class Files(NamedTuple):
     """A file system, and the root in it.
 
     Attributes:
@@ -78,6 +76,8 @@ class FsspecBucket(ClientBucket):
     """
 
     conditional = False
+    creates = False
+    """The file system can create an object only if there is none, in one step (`pipe_file` with mode="create")."""
     part_size = least_part = 1 << 62
 
     def __init__(
@@ -85,32 +85,40 @@ class FsspecBucket(ClientBucket):
     ) -> None:
         super().__init__(url, policy=policy, options=options or {})
         self._digests: dict[str, str] = {}
-        self._creates = url.partition(":")[0] in _CREATING
 
     def _load(self) -> Any:
         from fsspec import get_filesystem_class
 
         return get_filesystem_class(self.url.partition("://")[0])
 
-    def _make(self, loop: asyncio.AbstractEventLoop) -> _Files:
+    def _make(self, loop: asyncio.AbstractEventLoop) -> Files:
         from fsspec.core import url_to_fs
 
         # On fsspec's own loop, which has a thread and an executor of its own, a program that is ending would wait for
         # ever.
         own = {"loop": loop} if self._load().async_impl else {}
-        system, root = url_to_fs(self.url, skip_instance_cache=True, **own, **self._options)
-        system.dircache.use_listings_cache = False
-        return _Files(system, root.rstrip("/"), asyncio.Lock())
+        # Not every file system takes the option that keeps it from remembering listings; some have none to remember.
+        options = {"skip_instance_cache": True, **own, **self._options}
+        system, root = url_to_fs(self.url, **options)
+        if hasattr(system, "dircache"):
+            system.dircache.use_listings_cache = False
+        return Files(system, root.rstrip("/"), asyncio.Lock())
 
     @staticmethod
-    async def _finish(files: _Files) -> None:
+    async def _finish(files: Files) -> None:
         """Leave the connections to the file system, which closes them when the program ends."""
 
     def _run(
-        self, what: str, function: Callable[[_Files], Awaitable[T]], timeout: float, *, writing: bool = False
+        self,
+        what: str,
+        function: Callable[[Files], Awaitable[T]],
+        timeout: float,
+        *,
+        writing: bool = False,
+        most: int = MAX_DOCUMENT,
     ) -> T:
         try:
-            return self._client.run(function, timeout)
+            return self._client.run(function, timeout, most=most)
         except (StoreError, TransientError):
             raise
         except Exception as exc:
@@ -147,17 +155,17 @@ class FsspecBucket(ClientBucket):
     ) -> Blob | None:
         end = () if length >= self.part_size else (0, length)
 
-        async def read(files: _Files) -> Blob | None:
+        async def read(files: Files) -> Blob | None:
             try:
                 data = bytes(await files.call("cat_file", name, *end))
             except (FileNotFoundError, IsADirectoryError):
                 return None
             return Blob(data, _digest(data), len(data))
 
-        return self._run("reading", read, timeout)
+        return self._run("reading", read, timeout, most=max(length, MAX_DOCUMENT))
 
     def _stat(self, name: str, timeout: float) -> BlobInfo | None:
-        async def look(files: _Files) -> BlobInfo | None:
+        async def look(files: Files) -> BlobInfo | None:
             try:
                 found = await files.call("info", name)
             except FileNotFoundError:
@@ -167,8 +175,8 @@ class FsspecBucket(ClientBucket):
         return self._run("looking into", look, timeout)
 
     def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
-        async def write(files: _Files) -> str | None:
-            creating = self._creates and version == ABSENT
+        async def write(files: Files) -> str | None:
+            creating = self.creates and version == ABSENT
             async with files.writing:
                 if version is not None and not creating and await files.version(name, version) != version:
                     return None
@@ -188,7 +196,7 @@ class FsspecBucket(ClientBucket):
         return blob.version if blob is not None and blob.version == self._digests.get(token) else None
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
-        async def delete(files: _Files) -> bool:
+        async def delete(files: Files) -> bool:
             async with files.writing:
                 found = await files.version(name, version) if version is not None else None
                 if found == ABSENT or found != version:
@@ -207,7 +215,7 @@ class FsspecBucket(ClientBucket):
         # One folder a page: listing all that is below could take longer than one call may take.
         folder = prefix.rpartition("/")[0] if token is None else token
 
-        async def page(files: _Files) -> tuple[list[BlobInfo], list[str]]:
+        async def page(files: Files) -> tuple[list[BlobInfo], list[str]]:
             infos, below = [], []
             try:
                 found = await files.call("ls", folder, detail=True)
@@ -220,7 +228,7 @@ class FsspecBucket(ClientBucket):
                     continue
                 if item["type"] == "directory":
                     below += [name] if deep else []
-                else:
+                elif item["type"] == "file":
                     infos.append(_info(name, item))
             return infos, below
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ejcache._tuples import NamedTuple
-from ejcache.bucket.answers import IDENTITY, MAX_DOCUMENT, check_digest, read_pieces, shown
+from ejcache.bucket.answers import IDENTITY, MAX_DOCUMENT, check_digest, guard, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
 from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of, try_within
@@ -46,6 +46,7 @@ _PIECE: Final = 1 << 18
 _RATE_LIMITS: Final = ("rateLimitExceeded", "userRateLimitExceeded")
 _NO_BATCHES: Final = (404, 405, 501)
 """Answers of emulators, gateways and proxies that do not know the request for many deletions."""
+_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
@@ -92,7 +93,12 @@ class GcsBucket(ClientBucket):
     def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
         if self._credentials:
             # gcsfs would take a path without a file for a token, and send it.
-            _check_credentials(self._credentials, "the credentials file")
+            found = _check_credentials(self._credentials, "the credentials file")
+            if found.get("type") == "external_account":
+                from google.auth.identity_pool import Credentials
+
+                # Workload identity, which gcsfs knows in Google's own variable only.
+                self._options["token"] = Credentials.from_info(found, scopes=[_SCOPE])  # type: ignore[no-untyped-call]
         elif self._options["token"] is None and environment_variable(_CREDENTIALS):
             _check_credentials(str(environment_variable(_CREDENTIALS)), f"the credentials file of {_CREDENTIALS}")
         options = {"loop": loop, "skip_instance_cache": True, "use_listings_cache": False, **self._options}
@@ -129,9 +135,9 @@ class GcsBucket(ClientBucket):
         all_params = fs._get_params(dict(params))  # noqa: SLF001  # who pays for a requester-pays bucket
 
         async def send(fs: Any) -> _Answer:
-            return await _send(fs, method, url, all_params, all_headers, data, most)
+            return await _send(fs, method, url, all_params, all_headers, data)
 
-        answer = self._client.run(send, timeout)
+        answer = self._client.run(send, timeout, most=most)
         if answer.status not in accepted:
             self._check(answer, writing=writing)
         return answer
@@ -156,9 +162,6 @@ class GcsBucket(ClientBucket):
         status = answer.status
         if status < 300 or status in (412, 416):
             return
-        if status < 400:
-            where = shown(answer.headers.get("Location", "nowhere"))
-            raise StoreUnavailableError(f"{self.url} answers {status}, a redirect to {where}, perhaps of a login page")
         said, reason = _error(answer.body)
         if status == 404 and "bucket does not exist" in said:
             raise StoreUnavailableError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
@@ -344,7 +347,6 @@ async def _send(
     params: Mapping[str, str],
     headers: Mapping[str, str],
     data: tuple[bytes, ...],
-    most: int,
 ) -> _Answer:
     import aiohttp
 
@@ -361,8 +363,7 @@ async def _send(
             timeout=aiohttp.ClientTimeout(),
             allow_redirects=False,
         ) as response:
-            body = await read_pieces(response.content.iter_any(), response.headers, most=most)
-            return _Answer(response.status, response.headers, body)
+            return _Answer(response.status, response.headers, await response.read())
     except (aiohttp.ClientSSLError, aiohttp.InvalidURL) as exc:
         raise StoreUnavailableError(f"{url}: {exc}") from exc
     except aiohttp.ClientConnectorError as exc:
@@ -393,16 +394,13 @@ async def _session(fs: Any) -> Any:
         return session
     fs._session = None  # noqa: SLF001  # where gcsfs keeps its session
     if getattr(fs, "_use_client_cert", False):
-        return await fs._set_session()  # noqa: SLF001  # only gcsfs's own session shows a client's certificate
+        return guard(await fs._set_session())  # noqa: SLF001  # only gcsfs's own session shows a client's certificate
     import aiohttp
 
     # gcsfs's own session closes itself before the last uploads of a program that is ending.
     connector = aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_IDLE)
     options = {"auto_decompress": False, **fs.session_kwargs}
-    session = fs._session = aiohttp.ClientSession(connector=connector, **options)  # noqa: SLF001
-    if hasattr(session, "_retry_connection"):
-        # aiohttp would send the request again by itself, and hide that the first one may have been carried out.
-        session._retry_connection = False  # noqa: SLF001
+    session = fs._session = guard(aiohttp.ClientSession(connector=connector, **options))  # noqa: SLF001
     return session
 
 
@@ -414,8 +412,8 @@ def _stale(credentials: Any) -> bool:
     return expiry is not None and expiry.replace(tzinfo=None) - now < _FRESH
 
 
-def _check_credentials(path: str, what: str) -> None:
-    """Raise an error that names the credentials file: the libraries that read it do not name it in theirs."""
+def _check_credentials(path: str, what: str) -> dict[str, Any]:
+    """What the credentials file holds. Raises an error that names the file, which the libraries that read it do not."""
     remedy = "correct its path, or create it with `gcloud auth application-default login`"
     try:
         found = json.loads(Path(os.path.expanduser(path)).read_bytes())  # noqa: PTH111 (pathlib raises RuntimeError)
@@ -427,6 +425,7 @@ def _check_credentials(path: str, what: str) -> None:
         raise StoreUnavailableError(f"{what}, {path}, is not JSON: {remedy}") from exc
     if not isinstance(found, dict):
         raise StoreUnavailableError(f"{what}, {path}, does not hold credentials: {remedy}")
+    return found
 
 
 def _error(body: bytes) -> tuple[str, str]:

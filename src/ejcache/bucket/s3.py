@@ -15,7 +15,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.bucket.answers import MAX_DOCUMENT, read_pieces, shown
+from ejcache.bucket.answers import MAX_DOCUMENT, guard, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
 from ejcache.bucket.layout import TEMPORARY, process_name
@@ -35,7 +35,6 @@ _NO_KEY: Final = ("NoSuchKey", "404")
 _BROKEN: Final = ("PreconditionFailed", "412")
 _GONE: Final = ("NoSuchKey", "PreconditionFailed", "404", "412")
 """Answers to the deletion of an object that is not there any more, or has another version."""
-_PIECE: Final = 1 << 18
 _THROTTLED: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded")
 _CONFLICT: Final = "ConditionalRequestConflict"
 
@@ -73,11 +72,12 @@ class S3Bucket(ClientBucket):
         if endpoint_url:
             self._options["endpoint_url"] = endpoint_url
         self._has_batches: bool | None = None
+        self._session: Any = None
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
         import asyncio
 
-        options = dict(self._options)
+        options = {"session": self._session, **self._options}
         config = {
             "retries": {"total_max_attempts": 1, "mode": "standard"},
             "connect_timeout": self.policy.deadline,
@@ -85,7 +85,9 @@ class S3Bucket(ClientBucket):
             "max_pool_connections": 64,
             **options.pop("config_kwargs", {}),
         }
-        fs = self._load()(
+        from s3fs import S3FileSystem
+
+        fs = S3FileSystem(
             loop=loop, skip_instance_cache=True, use_listings_cache=False, config_kwargs=config, **options
         )
         # The client parses megabytes of descriptions and makes a TLS context, for which aiobotocore starts a thread. A
@@ -95,9 +97,18 @@ class S3Bucket(ClientBucket):
 
     def _load(self) -> Any:
         try:
-            from s3fs import S3FileSystem  # type: ignore[import-untyped, import-not-found, unused-ignore]
+            from aiobotocore.session import AioSession
+            from s3fs import S3FileSystem
         except ImportError as exc:
             raise StoreUnavailableError("s3:// needs s3fs: pip install 'ejcache[s3]'") from exc
+        self._session = AioSession()
+        # Half a second of reading descriptions, which is not time that a search for credentials takes.
+        loader = self._session.get_component("data_loader")
+        with contextlib.suppress(Exception):
+            for name in ("service-2", "endpoint-rule-set-1"):
+                loader.load_service_model("s3", name)
+            for name in ("endpoints", "partitions"):
+                loader.load_data(name)
         return S3FileSystem
 
     @staticmethod
@@ -112,13 +123,19 @@ class S3Bucket(ClientBucket):
         with contextlib.suppress(AttributeError, TypeError):
             http = client._endpoint.http_session  # noqa: SLF001  # no public name has aiohttp's session
             proxy = http._proxy_config.proxy_url_for(client.meta.endpoint_url)  # noqa: SLF001
-            # aiohttp would send a request again by itself, and hide that the first one may have been carried out.
-            (await http._get_session(proxy))._retry_connection = False  # noqa: SLF001
+            guard(await http._get_session(proxy))  # noqa: SLF001
         return client
 
     # Requests.
 
-    def _call(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, writing: bool = False) -> T:
+    def _call(
+        self,
+        function: Callable[[Any], Awaitable[T]],
+        timeout: float,
+        *,
+        writing: bool = False,
+        most: int = MAX_DOCUMENT,
+    ) -> T:
         """Return what the coroutine returns; raises `_Refused` if the object is not there or the condition fails."""
 
         async def call(fs: Any) -> T:
@@ -126,13 +143,11 @@ class S3Bucket(ClientBucket):
 
         from aiohttp import ClientConnectorError
         from aiohttp import ClientError as HttpError
-        from botocore import exceptions as boto  # type: ignore[import-untyped, import-not-found, unused-ignore]
-        from botocore.parsers import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-            ResponseParserError,
-        )
+        from botocore import exceptions as boto
+        from botocore.parsers import ResponseParserError
 
         try:
-            return self._client.run(call, timeout)
+            return self._client.run(call, timeout, most=most)
         except boto.ClientError as exc:
             raise self._refusal(exc, writing=writing) from exc
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as exc:
@@ -148,7 +163,10 @@ class S3Bucket(ClientBucket):
         except (boto.ConnectTimeoutError, boto.ReadTimeoutError) as exc:
             raise TransientError(str(exc), ambiguous=True, busy=True) from exc
         except (boto.BotoCoreError, boto.HTTPClientError, HttpError, ConnectionError) as exc:
-            if isinstance(getattr(exc, "kwargs", {}).get("error"), RuntimeError):
+            cause = getattr(exc, "kwargs", {}).get("error")
+            if isinstance(cause, StoreUnavailableError):
+                raise StoreUnavailableError(f"{self.url}: {cause}") from exc
+            if isinstance(cause, RuntimeError):
                 # "cannot schedule new futures": the program is ending, and no other try could be made.
                 raise StoreUnavailableError(f"{self.url}: {exc}") from exc
             raise TransientError(f"the connection broke: {exc}", ambiguous=True) from exc
@@ -198,15 +216,14 @@ class S3Bucket(ClientBucket):
         async def read(s3: Any, **wanted: str) -> Blob:
             answer = await s3.get_object(**self._at(name), **condition, **wanted)
             async with answer["Body"] as body:
-                headers = {"Content-Encoding": answer.get("ContentEncoding")}
-                data = await read_pieces(body.iter_chunks(_PIECE), headers, most=max(length, MAX_DOCUMENT))
+                data = await body.read()
             span = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.get("ContentRange", ""))
             if len(data) != answer["ContentLength"]:
                 raise TransientError(f"{len(data)} bytes came of {answer['ContentLength']}")
             return Blob(data, answer["ETag"], int(span[1]) if span else len(data))
 
         try:
-            return self._call(lambda s3: read(s3, **ranged), timeout)
+            return self._call(lambda s3: read(s3, **ranged), timeout, most=max(length, MAX_DOCUMENT))
         except _Refused as exc:
             if exc.code == "NoSuchKey":
                 return None

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.log import warn_once
+from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,7 @@ __all__ = [
     "make_private",
     "make_user_directory_above",
     "may_exist",
+    "or_temporary",
     "state_directory",
     "temporary_directory",
     "user_directory",
@@ -35,8 +36,23 @@ HOST_FILE: Final = Path("/etc/ejcache/config.toml")
 
 
 def user_directory() -> Path:
-    """The default cache directory of this user on this machine."""
-    return default_directory(os.environ)
+    """The default cache directory of this user on this machine; made nowhere yet.
+
+    If it cannot be made, because the home directory is read-only or another user's, it is a private directory among the
+    temporary files.
+    """
+    return or_temporary(default_directory(os.environ))
+
+
+@functools.lru_cache(maxsize=16)
+def or_temporary(path: Path) -> Path:
+    """`path`, or a private directory of this user among the temporary files if `path` cannot be made."""
+    above = next((existing for existing in (path, *path.parents) if os.path.lexists(existing)), path)
+    if above == path or os.access(above, os.W_OK | os.X_OK):
+        return path
+    instead = temporary_directory() or path
+    log.info("ejcache: %s cannot be made, because %s cannot be written; %s is used instead", path, above, instead)
+    return instead
 
 
 def make_private(directory: Path) -> None:
@@ -109,7 +125,7 @@ def state_directory() -> Path:
     env = os.environ
     # At each compilation that is logged: making the path anew takes longer than writing the line.
     own = _named_by(*map(env.get, _NAMING)) if env.get("HOME") else default_directory(env)
-    return _trusted_state(own)
+    return _trusted_state(or_temporary(own))
 
 
 _NAMING: Final = ("HOME", "XDG_CACHE_HOME")

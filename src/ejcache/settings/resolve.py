@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
-from ejcache.settings.directories import configuration_files, default_directory, may_exist
+from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.table import REMOVED, SETTINGS, Settings
 from ejcache.settings.values import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
@@ -134,7 +134,7 @@ def resolve(
     if isinstance(activate, str) and values["cache_dir"].origin not in (Origin.CALL, Origin.COMMAND_LINE):
         values["cache_dir"] = Value(activate, Origin.ENVIRONMENT, "EJCACHE")
     if values["cache_dir"].origin is Origin.DEFAULT:
-        values["cache_dir"] = Value(str(default_directory(env)), Origin.DEFAULT, "default")
+        values["cache_dir"] = Value(str(or_temporary(default_directory(env))), Origin.DEFAULT, "default")
     if _read_variable("ALLOW_FULL_CACHE", boolean, YES_NO, env, problems):
         for name, value in _FULL_CACHE.items():
             if values[name].origin is not Origin.CALL:  # a value that the program itself sets goes first

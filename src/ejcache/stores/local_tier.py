@@ -114,7 +114,7 @@ def _find_root(settings: Settings) -> Path | None:
     chosen = settings.local_dir
     if chosen is None:
         default = user_directory() / "tiers"
-        return default if _check_can_be_made(default) and not _detect_shared(default) else _find_temporary()
+        return default if not _detect_shared(default) else _find_temporary()
     source = settings["local_dir"].source
     try:
         location = Location.parse(chosen)
@@ -127,14 +127,6 @@ def _find_root(settings: Settings) -> Path | None:
         )
         return None
     return Path(location.path)
-
-
-def _check_can_be_made(path: Path) -> bool:
-    """False if the path is in a directory of another user, as HOME often is in a container."""
-    for existing in (path, *path.parents):
-        if os.path.lexists(existing):
-            return os.access(existing, os.W_OK | os.X_OK)
-    return False
 
 
 def _detect_shared(path: Path) -> bool:

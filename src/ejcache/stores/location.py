@@ -15,8 +15,8 @@ __all__ = ["ACCEPTED_URL", "Location", "LocationKind", "display_url"]
 
 ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
-    "az://container/prefix or abfs://container/prefix, memory://name, or with EJCACHE_UNTESTED_SCHEMES=1 a URL of "
-    "another file system that fsspec can write to"
+    "az://container/prefix or abfs://container/prefix, sftp://host/directory, memory://name, or with "
+    "EJCACHE_UNTESTED_SCHEMES=1 a URL of another file system that fsspec can write to"
 )
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
@@ -31,24 +31,30 @@ class LocationKind(StrEnum):
     DIRECTORY = "directory"
     GCS = "gcs"
     S3 = "s3"
+    AZURE = "azure"
+    SFTP = "sftp"
     FSSPEC = "fsspec"
 
 
-_BUCKETS: Final = {"gs": ("gs", LocationKind.GCS), "gcs": ("gs", LocationKind.GCS)} | {
+_BUCKETS: Final = {
+    "gs": ("gs", LocationKind.GCS),
+    "gcs": ("gs", LocationKind.GCS),
     "s3": ("s3", LocationKind.S3),
     "s3a": ("s3", LocationKind.S3),
+    "az": ("az", LocationKind.AZURE),
+    "abfs": ("abfs", LocationKind.AZURE),
+    "abfss": ("abfss", LocationKind.AZURE),
+    "sftp": ("sftp", LocationKind.SFTP),
 }
 """For each spelling of a scheme: the one that is used in messages and digests, and its kind."""
 _NAMES_ACCOUNT: Final = frozenset(
-    {"abfs", "abfss", "adl", "az", "ftp", "hdfs", "oci", "ocilake", "sftp", "smb", "ssh", "webhdfs"}
+    {"abfs", "abfss", "adl", "az", "ftp", "hdfs", "oci", "ocilake", "sftp", "smb", "webhdfs"}
 )
 """Protocols whose URLs name a container or a user before an `@`; for the others that part can only be a credential."""
-_OTHERS: Final = _NAMES_ACCOUNT | {
+_OTHERS: Final = (_NAMES_ACCOUNT - _BUCKETS.keys()) | {
     "arrow_hdfs", "dbfs", "gdrive", "hf", "lakefs", "oss", "tos", "webdav",
 }  # fmt: skip
 """Protocols of fsspec's known implementations that can be written to. Asking fsspec would cost its import."""
-_TESTED: Final = frozenset({"abfs", "abfss", "az"})
-"""Those of the others that the tests have a real server for."""
 _CREDENTIALS: Final = {
     "gs": "a file that EASYDEL_GCS_CLIENT or GOOGLE_APPLICATION_CREDENTIALS names",
     "s3": "the AWS_* variables, ~/.aws/credentials or an instance role",
@@ -74,11 +80,6 @@ class Location(NamedTuple):
 
     def __str__(self) -> str:
         return self.url
-
-    @property
-    def is_tested(self) -> bool:
-        """Whether ejcache is tested with this kind of storage; storage that is not is used if the settings say so."""
-        return self.kind is not LocationKind.FSSPEC or self.url.partition(":")[0] in _TESTED
 
     @classmethod
     def parse(cls, url: object) -> Location:
@@ -147,7 +148,8 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
         )
     bucket, _, prefix = rest.partition("/")
     if not bucket or any(character in " #" for character in bucket):
-        raise _refused(text, "it names no bucket" if kind is not LocationKind.FSSPEC else "it names no host")
+        is_bucket = kind in (LocationKind.GCS, LocationKind.S3)
+        raise _refused(text, "it names no bucket" if is_bucket else "it names no host")
     return Location(f"{meant}://{rest.rstrip('/')}", kind, bucket=bucket, prefix=prefix.strip("/"))
 
 

@@ -46,10 +46,10 @@ def open_store(
 
     Args:
         url: a directory (relative to the working directory now; `~` and `~user` are expanded), `file:///directory`,
-            `gs://bucket/prefix`, `s3://bucket/prefix`, `az://container/prefix`, `abfs://container/prefix`, or
-            `memory://name`, which all who open that name in this process share. With EJCACHE_UNTESTED_SCHEMES=1, also
-            another URL that fsspec can write to. A directory on a network file system, or one that a host that has it
-            on one has written to, is shared between hosts without locks, as a bucket is.
+            `gs://bucket/prefix`, `s3://bucket/prefix`, `az://container/prefix`, `abfs://container/prefix`,
+            `sftp://host/directory`, or `memory://name`, which all who open that name in this process share. With
+            EJCACHE_UNTESTED_SCHEMES=1, also another URL that fsspec can write to. A directory on a network file system,
+            or one that a host that has it on one has written to, is shared between hosts without locks, as a bucket is.
         max_size: limit for the bytes of all entries, as a number or such as "10GB"; -1 for no limit. On shared storage
             a `put` only refuses an entry that is larger than the limit; maintenance keeps the sum below it. None: the
             limit that was written down when a local store was made, no limit for others.
@@ -131,8 +131,15 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
         from ejcache.bucket.s3 import S3Bucket
 
         return S3Bucket(location.bucket, location.prefix, policy=policy)
-    if not location.is_tested:
-        _check_untested(location, now)
+    if location.kind is LocationKind.AZURE:
+        from ejcache.bucket.azure import AzureBucket
+
+        return AzureBucket(location.url, policy=policy)
+    if location.kind is LocationKind.SFTP:
+        from ejcache.bucket.sftp import SftpBucket
+
+        return SftpBucket(location.url, policy=policy)
+    _check_untested(location, now)
     from ejcache.bucket.fsspec_bucket import FsspecBucket
 
     return FsspecBucket(location.url, policy=policy)
@@ -143,7 +150,7 @@ def _check_untested(location: Location, settings: Settings) -> None:
     if not settings.untested_schemes:
         raise UsageError(
             f"{location} is not opened, because ejcache is not tested with {scheme}; EJCACHE_UNTESTED_SCHEMES=1 opens "
-            "it all the same, and gs://, s3://, az://, abfs://, mounted directories and memory:// are supported"
+            "it all the same; supported are gs://, s3://, az://, abfs://, sftp://, mounted directories and memory://"
         )
     warn_once(("untested", scheme), "ejcache: EJCACHE_UNTESTED_SCHEMES is set: ejcache is not tested with %s", scheme)
 

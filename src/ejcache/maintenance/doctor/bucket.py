@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.layout import process_name
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.errors import StoreError
+from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.maintenance.doctor.checkup import Check, CheckVerdict, failed, fine, skipped, warning
 from ejcache.maintenance.doctor.credentials import check_credentials_file, remedy
 
@@ -139,6 +139,8 @@ class _Checkup:
         except StoreError as exc:
             self.problem = exc
             advice, _ = remedy(exc, self.scheme, otherwise=self.advice[needs or name])
+            if name == "create" and isinstance(exc, StoreReadOnlyError):
+                return warning(name, f"only reading works, and jobs here store nothing: {exc}", advice)
             stays = f"; {self.bucket.url}/{self.name} stays" if name == "delete" else ""
             return failed(name, exc, advice + stays)
         return result if isinstance(result, Check) else fine(name, result.format(took=_text(started)))

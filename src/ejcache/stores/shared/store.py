@@ -64,7 +64,7 @@ class SharedStore(Store):
         self.bucket = bucket
         self.url = bucket.url
         self.max_size = max_size
-        self.read_only = read_only
+        self._read_only = read_only
         self._counters = SharedCounters(bucket, interval=counter_interval)
         self._backlog = backlog
         if backlog is not None:
@@ -73,6 +73,11 @@ class SharedStore(Store):
         self._most_uses = remembered_uses
         self._used: dict[str, float] = {}
         self._drained: dict[str, float] = {}
+
+    @property
+    def read_only(self) -> bool:  # type: ignore[override]
+        """Whether writes raise `StoreReadOnlyError`: the caller wanted that, or the storage has refused a creation."""
+        return self._read_only or self.bucket.refusal is not None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
@@ -231,7 +236,7 @@ class SharedStore(Store):
 
     def _check_writable(self) -> None:
         if self.read_only:
-            raise StoreReadOnlyError(f"{self.url} is open for reading only")
+            raise StoreReadOnlyError(str(self.bucket.refusal or f"{self.url} is open for reading only"))
 
     def _check_write(self, data: bytes) -> None:
         self._check_writable()

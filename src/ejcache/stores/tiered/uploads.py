@@ -303,7 +303,7 @@ class Uploads:
                 created = self._shared.call(lambda store: store.put(key, data))
         except StoreReadOnlyError as exc:
             url = self._shared.store.url
-            warn_once(("refused", url), "ejcache: %s refuses entries, so this job shares none: %s", url, exc)
+            warn_once(("refused", url), "ejcache: %s is only read by this process: %s", url, exc)
             self._shared.count("refused")
             return True
         except StoreTooSmallError as exc:
