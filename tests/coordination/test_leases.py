@@ -22,8 +22,9 @@ from ejcache.bucket.files import FileBucket
 from ejcache.coordination.leases import MISSED_BEATS, LeaseState, LivenessDetector
 from ejcache.coordination.leases_local import LocalLeases
 from ejcache.coordination.leases_shared import LEASES, StoreLeases
-from ejcache.coordination.single_flight import SingleFlight, WaitingBudget
+from ejcache.coordination.single_flight import LeaseLevel, SingleFlight, WaitingBudget
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
+from ejcache.util.log import LONG_WAIT
 
 
 class Time:
@@ -243,7 +244,7 @@ def test_credentials_that_cannot_give_leases_up(time, steps):
     with pytest.raises(StoreReadOnlyError, match="could not be released"):
         first.acquire("other")
     second = StoreLeases(objects, interval=3.0, scheduler=steps)
-    flight = SingleFlight(second, clock=time, sleep=time.sleep, budget=WaitingBudget())
+    flight = SingleFlight([LeaseLevel(second)], clock=time, sleep=time.sleep, budget=WaitingBudget())
     assert flight.run("k", lookup=lambda: None, work=lambda: "done", deadline=600) == "done"
     assert time.now - 100.0 < 20
 
@@ -439,9 +440,10 @@ class Program:
         return "executable"
 
 
-def flight(leases, time, **options):
-    options.setdefault("budget", WaitingBudget())
-    return SingleFlight(leases, clock=time, sleep=time.sleep, jitter=lambda low, high: high, **options)
+def flight(leases, time, *, inner=(), budget=None, say_after=LONG_WAIT, **options):
+    levels = [LeaseLevel(leases, **options), *map(LeaseLevel, inner)]
+    clock = {"clock": time, "sleep": time.sleep, "jitter": lambda low, high: high}
+    return SingleFlight(levels, budget=budget or WaitingBudget(), say_after=say_after, **clock)
 
 
 def run(flight, program, *, deadline=3600.0, **options):
@@ -727,7 +729,7 @@ def test_threads_compile_once(leases, deadline):
         go_on.wait(60)
         return program.work()
 
-    flying = SingleFlight(leases)
+    flying = SingleFlight([LeaseLevel(leases)])
 
     def one(_):
         start.wait(60)
@@ -753,7 +755,7 @@ def test_threads_after_work_that_left_nothing(leases):
         go_on.wait(60)
         return 0
 
-    flying = SingleFlight(leases)
+    flying = SingleFlight([LeaseLevel(leases)])
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(flying.run, "k", lookup=lambda: None, work=work, deadline=60)
         assert entered.wait(60)
@@ -776,9 +778,7 @@ def test_nested_flights(tmp_path, time, steps):
         other_host.release()
 
     time.at(5.0, publish)
-    between, here = flight(shared, time), flight(local, time)
-    answer = here.run("k", lookup=program.lookup, work=lambda: run(between, program, missed=True), deadline=60.0)
-    assert answer == "theirs"
+    assert run(flight(local, time, inner=[shared]), program, deadline=60.0) == "theirs"
     assert program.compiled == 0
     steps.step()
     assert local.look("k") is None
@@ -914,7 +914,7 @@ def test_a_thread_that_waits_for_another_says_so(leases, caplog):
         said.set()
         return key
 
-    flying = SingleFlight(leases, say_after=0.0)
+    flying = SingleFlight([LeaseLevel(leases)], say_after=0.0)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(flying.run, "k", lookup=lambda: None, work=work, deadline=60)
         assert begun.wait(60)

@@ -22,7 +22,7 @@ COMPILER = textwrap.dedent("""
     from ejcache.coordination.leases_local import LocalLeases
     from ejcache.coordination.leases_shared import StoreLeases
     from ejcache.bucket.files import FileBucket
-    from ejcache.coordination.single_flight import SingleFlight
+    from ejcache.coordination.single_flight import LeaseLevel, SingleFlight
 
     kind, place, keeps, interval = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "keeps", float(sys.argv[4])
     entry = place / "entry"
@@ -59,7 +59,8 @@ COMPILER = textwrap.dedent("""
             say("waiting")
         time.sleep(seconds)
 
-    flight = SingleFlight(leases, when_visible=lambda key, callback: callback() or keeps, sleep=sleep)
+    level = LeaseLevel(leases, lambda key, callback: callback() or keeps)
+    flight = SingleFlight([level], sleep=sleep)
     say("ready")
     sys.stdin.readline()
     say("done", flight.run("k", lookup=lookup, work=work, deadline=60))

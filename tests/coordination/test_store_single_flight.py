@@ -12,7 +12,7 @@ import pytest
 from buckets import GcsServerProcess, gcs_bucket
 
 from ejcache.bucket.files import FileBucket
-from ejcache.coordination.store_single_flight import StoreSingleFlight
+from ejcache.coordination.single_flight import SingleFlight
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
@@ -22,7 +22,7 @@ HOST = textwrap.dedent("""
     import sys
     from pathlib import Path
     from ejcache.coordination import leases
-    from ejcache.coordination.store_single_flight import StoreSingleFlight
+    from ejcache.coordination.single_flight import SingleFlight
     from ejcache.stores.local.store import LocalStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.bucket.gcs import GcsBucket
@@ -34,7 +34,7 @@ HOST = textwrap.dedent("""
     shared = SharedStore(GcsBucket("bucket", "prefix", endpoint_url=url, policy=RetryPolicy(deadline=60.0)))
     local = LocalStore(place / "local", timeout=60.0)
     store = TieredStore(local, shared, scratch=place / "scratch", drain_seconds=60.0)
-    flights = StoreSingleFlight(store, directory=place / "leases", heartbeat=heartbeat)
+    flights = SingleFlight.of_store(store, directory=place / "leases", heartbeat=heartbeat)
 
     def say(*words):
         print(*words, flush=True)
@@ -149,7 +149,7 @@ def test_requests_of_a_first_compilation(tmp_path):
     """A miss that is compiled and published: one look, one lease, one publication; what follows goes behind."""
     bucket = Counting(tmp_path / "shared")
     with TieredStore(LocalStore(tmp_path / "local"), SharedStore(bucket), scratch=tmp_path / "scratch") as store:
-        flights = StoreSingleFlight(store, directory=tmp_path / "leases", heartbeat=600.0)
+        flights = SingleFlight.of_store(store, directory=tmp_path / "leases", heartbeat=600.0)
         assert store.get("k") is None
 
         def work():
@@ -218,7 +218,7 @@ def test_threads(tmp_path, kind, locks, between_hosts):
         "tiered": TieredStore(local, shared, scratch=tmp_path / "scratch"),
         "memory": MemoryStore(),
     }[kind]
-    flights = StoreSingleFlight(store, directory=tmp_path / "leases" if locks else None)
+    flights = SingleFlight.of_store(store, directory=tmp_path / "leases" if locks else None)
     count = compiled_by(flights, store, between_hosts=between_hosts)
     told = locks or (between_hosts and kind in ("shared", "tiered"))
     assert count == 1 if told else 1 <= count <= 4
@@ -229,7 +229,7 @@ def test_found_without_any_locks():
     """Without locks and without a shared store, what is there is found all the same."""
     store = MemoryStore()
     store.put("k", b"executable")
-    flights = StoreSingleFlight(store, directory=None)
+    flights = SingleFlight.of_store(store, directory=None)
     assert flights.run("k", lookup=lambda: store.get("k"), work=lambda: b"other", deadline=60) == b"executable"
     assert flights.run("k", lookup=lambda: store.get("k"), work=lambda: b"other", deadline=60, missed=True) == b"other"
 
@@ -238,6 +238,6 @@ def test_read_only_store_leases_nothing(tmp_path):
     """Who may not write does not make others wait for them."""
     bucket = FileBucket(tmp_path / "shared")
     store = SharedStore(bucket, read_only=True)
-    flights = StoreSingleFlight(store, directory=None)
+    flights = SingleFlight.of_store(store, directory=None)
     assert flights.run("k", lookup=lambda: None, work=lambda: b"x", deadline=60) == b"x"
     assert list(bucket.walk("v1/")) == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ejcache
-from ejcache.coordination.store_single_flight import StoreSingleFlight
+from ejcache.coordination.single_flight import SingleFlight
 from ejcache.jax_integration import compiling, publishing
 from ejcache.stores.local.store import LocalStore
 
@@ -40,7 +40,7 @@ def raising(error):
         (LocalStore, "get"),
         (LocalStore, "put"),
         (LocalStore, "add_counters"),
-        (StoreSingleFlight, "run"),
+        (SingleFlight, "run"),
         (publishing, "module_text"),
         (publishing, "record_miss"),
     ],
@@ -59,13 +59,13 @@ def test_an_error_of_ours_is_not_the_programs(owner, name, error, cache, monkeyp
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_lease_that_cannot_be_released_compiles_nothing_twice(error, cache, monkeypatch):
     """The executable that was compiled is the program's."""
-    real = StoreSingleFlight.run
+    real = SingleFlight.run
 
     def failing(self, key, **named):
         real(self, key, **named)
         raise error("ours")
 
-    monkeypatch.setattr(StoreSingleFlight, "run", failing)
+    monkeypatch.setattr(SingleFlight, "run", failing)
     run(3.0)
     assert cache.stats().stores == 1
     assert cache.stats().misses == 1
@@ -73,7 +73,7 @@ def test_a_lease_that_cannot_be_released_compiles_nothing_twice(error, cache, mo
 
 def test_the_programs_own_error_is_the_programs(cache, monkeypatch):
     """Also where releasing the lease fails on its way out, with the cause that it had."""
-    real = StoreSingleFlight.run
+    real = SingleFlight.run
 
     def failing(self, key, **named):
         try:
@@ -84,7 +84,7 @@ def test_the_programs_own_error_is_the_programs(cache, monkeypatch):
     def out_of_memory(program):
         raise RuntimeError("RESOURCE_EXHAUSTED") from ValueError("the cause")
 
-    monkeypatch.setattr(StoreSingleFlight, "run", failing)
+    monkeypatch.setattr(SingleFlight, "run", failing)
     monkeypatch.setattr(compiling.seam, "compile_executable", out_of_memory)
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED") as raised:
         run(4.0)

@@ -20,7 +20,7 @@ from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
-    from ejcache.coordination.store_single_flight import StoreSingleFlight
+    from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.documents import Documents
@@ -151,7 +151,7 @@ def _is_own(path: Path) -> bool:
     return True
 
 
-def open_single_flight(url: str | Location, store: Store, settings: Settings) -> StoreSingleFlight | None:
+def open_single_flight(url: str | Location, store: Store, settings: Settings) -> SingleFlight | None:
     """Has the users of `store` compile each program once; None if no other process can use the store.
 
     Args:
@@ -162,12 +162,12 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
     location = _usable(Location.parse(url), settings)
     if store.read_only or location.kind is LocationKind.MEMORY:
         return None
-    from ejcache.coordination.store_single_flight import StoreSingleFlight
+    from ejcache.coordination.single_flight import SingleFlight
 
     if detect_shared_storage(location):
         paths = _prepare_local_tier(location, settings)
-        return StoreSingleFlight(store, directory=paths.scratch / "leases" if paths is not None else None)
-    return StoreSingleFlight(store, directory=Path(location.path) / "v1" / "leases")
+        return SingleFlight.of_store(store, directory=paths.scratch / "leases" if paths is not None else None)
+    return SingleFlight.of_store(store, directory=Path(location.path) / "v1" / "leases")
 
 
 class XlaCacheLocation(NamedTuple):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
-    from ejcache.coordination.store_single_flight import StoreSingleFlight
+    from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.resolve import Settings
     from ejcache.stores.base import Store
 
@@ -84,7 +84,7 @@ class CachePolicy:
         url: str,
         *,
         open_store: Callable[[], Store],
-        open_single_flight: Callable[[Store], StoreSingleFlight | None] = lambda _: None,
+        open_single_flight: Callable[[Store], SingleFlight | None] = lambda _: None,
         read_only: bool = False,
     ) -> None:
         self.url = display_url(url)  # of a URL that is refused because it carries a credential
@@ -92,7 +92,7 @@ class CachePolicy:
         self.tally = CacheTally()
         self._open_store = open_store
         self._open_single_flight = open_single_flight
-        self._single_flight: tuple[Store, StoreSingleFlight | None] | None = None
+        self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
         self._opening: CircuitBreaker | None = None
         self._flushed_at = time.monotonic()
@@ -522,7 +522,7 @@ class CachePolicy:
             self._opening = CircuitBreaker(failures=1)
         self._opening.fail()
 
-    def _opened_single_flight(self) -> StoreSingleFlight | None:
+    def _opened_single_flight(self) -> SingleFlight | None:
         """What lets several processes compile each program once; opened at the first miss, because hits do without."""
         with self._lock:
             store = self._store

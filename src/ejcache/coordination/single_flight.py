@@ -1,11 +1,8 @@
 """Single flight: of all that miss one key, one does the work and the others wait for the entry.
 
-    SingleFlight(LocalLeases(…))                       threads and processes of one host
-    SingleFlight(StoreLeases(…))                       hosts
-
-`StoreSingleFlight` puts one into the other (`work` of the first is `run` of the second), so that one process of each
-host waits on behalf of the others. If the work leaves no entry (too small, too quick, failed), it is not waited for a
-second time: all that waited then work at once.
+Leases are taken in levels, one inside the other: those of the processes of a host, then those of hosts. So one process
+of each host waits on behalf of the others. If the work leaves no entry (too small, too quick, failed), it is not waited
+for a second time: all that waited then work at once.
 
 Waiting is bounded per process, not per key: the time of waits that brought no entry is added up, and a process that has
 spent its deadline does the work itself from then on. Whatever fails in the coordination itself, of whatever type, means
@@ -17,19 +14,25 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ejcache.coordination.leases import LivenessDetector
+from ejcache.coordination.leases_local import LocalLeases
 from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from ejcache.coordination.leases import HeldLease, Leases, LeaseState
+    from ejcache.stores.base import Store
 
-__all__ = ["SingleFlight", "WaitingBudget", "waiting_budget"]
+__all__ = ["LeaseLevel", "SingleFlight", "WaitingBudget", "waiting_budget"]
 
 T = TypeVar("T")
 
@@ -37,7 +40,6 @@ _FIRST_PAUSE: Final = 0.05
 _PAUSE_GROWTH: Final = 1.5
 _EAGER_SECONDS: Final = 5.0
 """What takes longer than this to compile may be seen two seconds late: a thousand hosts may be waiting for it."""
-_PATIENT_PAUSES: Final = (2.0, 2.2)
 _FAILED_LOOKS: Final = 3
 """After so many failures in a row to look at a lease, a waiting process does the work itself."""
 
@@ -68,11 +70,12 @@ def _visible_at_once(key: str, callback: Callable[[], None]) -> bool:  # noqa: A
     return True
 
 
-class SingleFlight:
-    """One worker at a time per key. Safe for threads, processes and forks.
+@dataclass(frozen=True, slots=True)
+class LeaseLevel:
+    """The leases of one kind of process, and when these see an entry.
 
-    Args:
-        leases: decide which process does the work.
+    Attributes:
+        leases: the leases.
         when_visible: `when_visible(key, callback)` calls `callback` as soon as other processes can see the entry that
             the work left, and returns whether there is one (as `TieredStore.when_uploaded` does). The lease is held
             until then.
@@ -80,6 +83,22 @@ class SingleFlight:
             for the entry when the lease says that it is done, or is gone.
         longest_pause: seconds between two looks at a lease, at most, in the first five seconds of a wait.
         patient_pauses: the least and the most seconds between two looks after that.
+        between_hosts: its leases cost requests.
+    """
+
+    leases: Leases
+    when_visible: Callable[[str, Callable[[], None]], bool] = _visible_at_once
+    is_near: Callable[[str], bool] = _not_seen
+    longest_pause: float = 0.4
+    patient_pauses: tuple[float, float] = (2.0, 2.2)
+    between_hosts: bool = False
+
+
+class SingleFlight:
+    """One worker at a time per key. Safe for threads, processes and forks.
+
+    Args:
+        levels: decide which process does the work, the outermost first; without any, each process works.
         budget: shared by everything that waits in this process.
         clock: monotonic seconds.
         sleep: waits so many seconds.
@@ -89,23 +108,15 @@ class SingleFlight:
 
     def __init__(
         self,
-        leases: Leases,
+        levels: Sequence[LeaseLevel],
         *,
-        when_visible: Callable[[str, Callable[[], None]], bool] = _visible_at_once,
-        is_near: Callable[[str], bool] = _not_seen,
-        longest_pause: float = 0.4,
-        patient_pauses: tuple[float, float] = _PATIENT_PAUSES,
         budget: WaitingBudget = waiting_budget,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[float, float], float] = random.uniform,
         say_after: float = LONG_WAIT,
     ) -> None:
-        self._leases = leases
-        self._when_visible = when_visible
-        self._is_near = is_near
-        self._longest_pause = longest_pause
-        self._patient_pauses = patient_pauses
+        self._levels = tuple(levels)
         self._budget = budget
         self._clock = clock
         self._sleep = sleep
@@ -113,6 +124,17 @@ class SingleFlight:
         self._say_after = say_after
         self.after_fork_in_child()
         track_forks(self)
+
+    @classmethod
+    def of_store(cls, store: Store, *, directory: Path | None, heartbeat: float = 3.0) -> SingleFlight:
+        """Makes each entry of `store` once.
+
+        Args:
+            store: where the entries are kept.
+            directory: for the leases of this host, on a local file system; None for no coordination within the host.
+            heartbeat: seconds between heartbeats on shared storage; a holder that missed three counts as dead.
+        """
+        return cls(_levels_of(store, directory, heartbeat))
 
     def after_fork_in_child(self) -> None:
         """Forget the threads of the parent, which do not exist here."""
@@ -127,6 +149,7 @@ class SingleFlight:
         work: Callable[[], T],
         deadline: float,
         missed: bool = False,
+        between_hosts: bool = True,
         left_entry: Callable[[], bool] | None = None,
         in_words: Callable[[str], str] = str,
     ) -> T:
@@ -138,15 +161,21 @@ class SingleFlight:
             work: makes the result, and stores it where `lookup` finds it if it is to be kept.
             deadline: seconds that this process waits for others without getting an entry, in all calls together.
             missed: `lookup` has just returned None.
-            left_entry: asked after `work`: whether others can see its entry now. Without it, `when_visible` is asked.
+            between_hosts: wait for other hosts too. This costs a request before the work and one after it, and more
+                while another host works: too much for work that is likely to take less.
+            left_entry: asked after `work`: whether the processes of this host can see its entry now. Without it,
+                `when_visible` of their level is asked.
             in_words: makes of `key` what the line about a long wait calls the work; asked for long waits only.
 
         Raises what `lookup` and `work` raise, and nothing of its own.
         """
-        if not missed:
-            found = lookup()
-            if found is not None:
-                return found
+        found = None if missed else lookup()
+        if found is not None:
+            return found
+        levels = [level for level in self._levels if between_hosts or not level.between_hosts]
+        if not levels:
+            return work()
+        call = _Call(key, lookup, work, deadline, left_entry, in_words)
         started = self._clock()
         with self._lock:
             other_thread = self._working.get(key)
@@ -155,79 +184,60 @@ class SingleFlight:
         if other_thread is not None:
             left = min(deadline, threading.TIMEOUT_MAX)
             if not other_thread.wait(min(self._say_after, left)) and left > self._say_after:
-                self._say_waiting("another thread of this process", in_words(key), started, deadline)
+                self._say_waiting("another thread of this process", call, started, deadline)
                 other_thread.wait(left - self._say_after)
             found = lookup()
             return work() if found is None else found
         try:
-            return self._lead(key, lookup, work, started, deadline, in_words, left_entry)
+            result: T = self._lead(levels, call, started)
+            return result
         finally:
             with self._lock:
                 if self._working.get(key) is mine:
                     del self._working[key]
             mine.set()
 
-    def _lead(
-        self,
-        key: str,
-        lookup: Callable[[], T | None],
-        work: Callable[[], T],
-        started: float,
-        deadline: float,
-        in_words: Callable[[str], str],
-        left_entry: Callable[[], bool] | None,
-    ) -> T:
+    def _lead(self, levels: Sequence[LeaseLevel], call: _Call, started: float) -> Any:
+        if not levels:
+            return call.work()
+        level, *inner = levels
         try:
-            lease = self._leases.acquire(key)
+            lease = level.leases.acquire(call.key)
         except Exception as exc:
-            _note("taken", key, exc)
-            return work()
+            _note("taken", call.key, exc)
+            return self._lead(inner, call, self._clock())
         if lease is None:
-            found, lease = self._wait(key, lookup, deadline, in_words)
+            found, lease = self._wait(level, call)
             if found is not None:
                 return found
             if lease is None:
-                return work()
+                return self._lead(inner, call, self._clock())
         try:
             # The entry may have been made between the look and the lease. A lease is held for a grace period after
             # that, so an `acquire` that took less time proves that it was not.
-            if self._clock() - started >= self._leases.grace:
-                found = lookup()
+            if self._clock() - started >= level.leases.grace:
+                found = call.lookup()
                 if found is not None:
                     lease.release()
                     return found
-            result = work()
+            result = self._lead(inner, call, self._clock())
         except BaseException:
             lease.release()
             raise
-        self._release(key, lease, left_entry)
+        _release(level, lease, call)
         return result
 
-    def _say_waiting(self, holder: str, work: str, started: float, limit: float) -> None:
+    def _say_waiting(self, holder: str, call: _Call, started: float, limit: float) -> None:
+        work = call.in_words(call.key)
         say_waiting(f"{holder}, which compiles {work}", so_far=self._clock() - started, limit=limit)
 
-    def _release(self, key: str, lease: HeldLease, left_entry: Callable[[], bool] | None) -> None:
-        if left_entry is not None:
-            lease.release(after=self._leases.grace if left_entry() else 0.0)
-            return
-        kept = False
-        try:
-            kept = self._when_visible(key, lambda: lease.release(after=self._leases.grace))
-        except Exception as exc:
-            _note("held until the entry is visible", key, exc)
-        finally:
-            if not kept:
-                lease.release()
-
-    def _wait(
-        self, key: str, lookup: Callable[[], T | None], deadline: float, in_words: Callable[[str], str]
-    ) -> tuple[T | None, HeldLease | None]:
+    def _wait(self, level: LeaseLevel, call: _Call) -> tuple[Any, HeldLease | None]:
         """The entry of the holder, or the lease of a dead one, or neither: then the caller works without a lease."""
         started = self._clock()
-        found, lease = self._wait_until(key, lookup, started + deadline - self._budget.spent, in_words)
+        found, lease = self._wait_until(level, call, started + call.deadline - self._budget.spent)
         if found is None:
             self._budget.spend(self._clock() - started)
-            if self._budget.spent >= deadline:
+            if self._budget.spent >= call.deadline:
                 warn_once(
                     "waiting budget",
                     "ejcache: this process has waited %.0f s for entries that other processes did not deliver; from now"
@@ -236,53 +246,123 @@ class SingleFlight:
                 )
         return found, lease
 
-    def _wait_until(
-        self, key: str, lookup: Callable[[], T | None], end: float, in_words: Callable[[str], str]
-    ) -> tuple[T | None, HeldLease | None]:
+    def _wait_until(self, level: LeaseLevel, call: _Call, end: float) -> tuple[Any, HeldLease | None]:
         started, said = self._clock(), False
         detector = LivenessDetector(clock=self._clock)
         pause = _FIRST_PAUSE
         failed = 0
         while (left := end - self._clock()) > 0:
             eager = self._clock() - started < _EAGER_SECONDS
-            self._sleep(min(left, pause * self._jitter(0.5, 1.0) if eager else self._jitter(*self._patient_pauses)))
-            pause = min(pause * _PAUSE_GROWTH, self._longest_pause)
+            self._sleep(min(left, pause * self._jitter(0.5, 1.0) if eager else self._jitter(*level.patient_pauses)))
+            pause = min(pause * _PAUSE_GROWTH, level.longest_pause)
             try:
-                state = self._leases.look(key)
+                state = level.leases.look(call.key)
                 dead = state is not None and detector.is_dead(state)
                 failed = 0
             except Exception as exc:
-                _note("read", key, exc)
+                _note("read", call.key, exc)
                 failed += 1
                 if failed < _FAILED_LOOKS:
                     continue
                 return None, None
             # The entry is visible before the lease is released, so without a lease one look at the entry decides.
-            found = lookup() if state is None or state.is_done or self._is_near(key) else None
+            found = call.lookup() if state is None or state.is_done or level.is_near(call.key) else None
             if found is not None or state is None:
                 return found, None
             if not said and not dead and self._clock() - started >= self._say_after:
                 said = True
-                self._say_waiting(state.holder or "another process", in_words(key), started, end - started)
+                self._say_waiting(state.holder or "another process", call, started, end - started)
             if dead:
-                lease, hopeless = self._take_over(key, state)
+                lease, hopeless = _take_over(level.leases, call.key, state)
                 if hopeless:
                     break
                 if lease is not None:
                     return None, lease
-        return lookup(), None
+        return call.lookup(), None
 
-    def _take_over(self, key: str, state: LeaseState) -> tuple[HeldLease | None, bool]:
-        """The lease of a dead holder if this process gets it, and whether no process ever will."""
+
+class _Call(NamedTuple):
+    """Arguments of `SingleFlight.run`."""
+
+    key: str
+    lookup: Callable[[], Any]
+    work: Callable[[], Any]
+    deadline: float
+    left_entry: Callable[[], bool] | None
+    in_words: Callable[[str], str]
+
+
+def _release(level: LeaseLevel, lease: HeldLease, call: _Call) -> None:
+    if call.left_entry is not None and not level.between_hosts:
+        lease.release(after=level.leases.grace if call.left_entry() else 0.0)
+        return
+    kept = False
+    try:
+        kept = level.when_visible(call.key, lambda: lease.release(after=level.leases.grace))
+    except Exception as exc:
+        _note("held until the entry is visible", call.key, exc)
+    finally:
+        if not kept:
+            lease.release()
+
+
+def _take_over(leases: Leases, key: str, state: LeaseState) -> tuple[HeldLease | None, bool]:
+    """The lease of a dead holder if this process gets it, and whether no process ever will."""
+    try:
+        lease = leases.take_over(key, state)
+    except Exception as exc:
+        _note("taken over", key, exc)
+        # Without permission to delete, the lease stays for good, and each process would wait until its deadline.
+        return None, isinstance(exc, StoreReadOnlyError)
+    if lease is not None:
+        log.info("ejcache: the process that was compiling %s died; this process compiles it", key)
+    return lease, False
+
+
+def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[LeaseLevel]:
+    near: Store | None = store
+    levels: list[LeaseLevel] = []
+    if not isinstance(store, LocalStore):
+        near, levels = _between_hosts(store, heartbeat)
+
+    def is_near(key: str) -> bool:
         try:
-            lease = self._leases.take_over(key, state)
-        except Exception as exc:
-            _note("taken over", key, exc)
-            # Without permission to delete, the lease stays for good, and each process would wait until its deadline.
-            return None, isinstance(exc, StoreReadOnlyError)
-        if lease is not None:
-            log.info("ejcache: the process that was compiling %s died; this process compiles it", key)
-        return lease, False
+            return near is not None and near.contains(key)
+        except StoreError:
+            return False
+
+    def when_visible(key: str, callback: Callable[[], None]) -> bool:
+        callback()
+        return near is None or is_near(key)
+
+    if directory is not None:
+        # With a grace period, as between hosts: without it, every process that gets the lease would have to look
+        # once more, which behind a local tier is a request.
+        leases = LocalLeases(directory, grace=1.0)
+        levels.insert(0, LeaseLevel(leases, when_visible, is_near, longest_pause=0.1, patient_pauses=(0.1, 0.2)))
+    return levels
+
+
+def _between_hosts(store: Store, heartbeat: float) -> tuple[Store | None, list[LeaseLevel]]:
+    """What can be asked without a request for what this host has, and the level between hosts, if there is one."""
+    # Imported here: with a local directory none of it is loaded.
+    from ejcache.coordination.leases import end_leases
+    from ejcache.coordination.leases_shared import StoreLeases
+    from ejcache.stores.shared.store import SharedStore
+    from ejcache.stores.tiered.store import TieredStore
+
+    tiered = store if isinstance(store, TieredStore) else None
+    near = tiered.local if tiered is not None else store
+    shared = tiered.shared if tiered is not None else store
+    levels: list[LeaseLevel] = []
+    if isinstance(shared, SharedStore) and not (store.read_only or shared.read_only):
+        visible = _visible_at_once if tiered is None else tiered.when_uploaded
+        if tiered is not None:
+            # Closed, it has no client any more that could release them later.
+            tiered.when_closing(partial(end_leases, released_only=True))
+        leases = StoreLeases(shared.bucket, interval=heartbeat)
+        levels = [LeaseLevel(leases, visible, between_hosts=True)]
+    return None if isinstance(near, SharedStore) else near, levels
 
 
 def _note(what: str, key: str, exc: Exception) -> None:
