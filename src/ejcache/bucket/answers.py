@@ -14,18 +14,23 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from ejcache.bucket.retry import TransientError
-from ejcache.errors import StoreUnavailableError
 from ejcache.util.text import printable
 
-__all__ = ["IDENTITY", "MAX_DOCUMENT", "allowed_bytes", "check_digest", "guard", "shown"]
+__all__ = ["IDENTITY", "MAX_DOCUMENT", "AnswerError", "allowed_bytes", "check_digest", "guard", "shown"]
 
 IDENTITY: Final = {"Accept-Encoding": "identity"}
 """The header of a request whose answer is not to be compressed."""
-MAX_DOCUMENT: Final = 2 << 20
-"""Bytes of an answer that is no object. A page of a listing has 1,000 names of at most 1,024 bytes each."""
+MAX_DOCUMENT: Final = 8 << 20
+"""Bytes of an answer that is no object. Azure's pages are the largest: 5,000 names, with a kilobyte about each."""
+_MAX_PARTS: Final = 250_000
+"""Elements of XML or values of JSON in such an answer. Azure's pages have 150,000; each takes 300 bytes of memory."""
 allowed_bytes: Final[ContextVar[int]] = ContextVar("allowed_bytes", default=MAX_DOCUMENT)
 """How many bytes the answers to the requests of this task may have."""
 _SHOWN: Final = 200
+
+
+class AnswerError(Exception):
+    """An answer that no storage gives. Not an `OSError`, which aiohttp would take for a broken connection."""
 
 
 def shown(said: object) -> str:
@@ -55,24 +60,26 @@ def _bounded_response() -> type[Any]:
             encoding = self.headers.get("Content-Encoding", "identity")
             if 300 <= self.status < 400 and "Location" in self.headers:
                 where = shown(self.headers["Location"])
-                raise StoreUnavailableError(f"the answer of {self.host} is a redirect to {where}, perhaps a login page")
+                raise AnswerError(f"the answer of {self.host} is a redirect to {where}, perhaps a login page")
             if encoding != "identity":
-                raise StoreUnavailableError(
+                raise AnswerError(
                     f"the answer of {self.host} is encoded ({shown(encoding)}), which no request asks for"
                 )
-            self.content: Any = _BoundedBody(self.content, allowed_bytes.get(), str(self.host))
+            most = MAX_DOCUMENT if self.status >= 300 else allowed_bytes.get()
+            self.content: Any = _BoundedBody(self.content, most, str(self.host))
             return self
 
     return BoundedResponse
 
 
 class _BoundedBody:
-    """The body of an answer, which may have `most` bytes. It stands for aiohttp's `StreamReader`."""
+    """The body of an answer of at most `most` bytes and not too many parts. It stands for aiohttp's `StreamReader`."""
 
     def __init__(self, content: Any, most: int, host: str) -> None:
         self._content = content
         self._host = host
         self._most = self._left = most
+        self._parts = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -89,7 +96,11 @@ class _BoundedBody:
     def _counted(self, piece: bytes) -> bytes:
         self._left -= len(piece)
         if self._left < 0:
-            raise StoreUnavailableError(f"the answer of {self._host} has more than {self._most} bytes")
+            raise AnswerError(f"the answer of {self._host} has more than {self._most} bytes")
+        if self._most <= MAX_DOCUMENT:  # it will be parsed
+            self._parts += sum(map(piece.count, (b"<", b"[", b"{", b","))) - piece.count(b"</")
+            if self._parts > _MAX_PARTS:
+                raise AnswerError(f"the answer of {self._host} has more than {_MAX_PARTS} parts")
         return piece
 
 

@@ -26,7 +26,7 @@ from concurrent.futures import wait as futures_wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from ejcache.bucket.answers import MAX_DOCUMENT, allowed_bytes
+from ejcache.bucket.answers import MAX_DOCUMENT, AnswerError, allowed_bytes
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreNotAskedError, StoreUnavailableError
 from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, is_ending, track_forks
@@ -151,6 +151,8 @@ class AsyncClient:
         future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout, most), _loop.current)
         try:
             return future.result(timeout + _GRACE)
+        except AnswerError as exc:
+            raise StoreUnavailableError(f"{self._what}: {exc}") from exc
         except TimeoutError as exc:
             future.cancel()
             raise TransientError(f"no answer for {timeout:.3g} s", ambiguous=True, busy=True) from exc

@@ -21,6 +21,7 @@ class AzureBucket(FsspecBucket):
     """Objects of one container below a prefix. Creation is atomic; other changes are a check and a write."""
 
     creates = True
+    answer_size = 32 << 20
 
     def _load(self) -> Any:
         try:

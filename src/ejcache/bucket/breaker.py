@@ -47,9 +47,6 @@ T = TypeVar("T")
 
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
-_AGAIN_SECONDS: Final = 1.0
-"""How long a process waits for the first answer of storage that gave this host none before, or for a client that makes
-no progress."""
 _ANSWERS: Final = (StoreForbiddenError, StoreReadOnlyError, StoreTooSmallError)
 """Errors that only storage which can be reached gives."""
 
@@ -127,11 +124,17 @@ class CircuitBreaker:
         asking = self._clock() - self._asking_since if self._asking else 0.0
         return max(0.0, self._first_seconds - self._waited - asking)
 
-    def use_note(self, note: UnreachableNote) -> None:
-        """Heed and keep the note of this host about the storage."""
+    def use_note(self, note: UnreachableNote, *, seconds: float) -> None:
+        """Heed and keep the note of this host about the storage.
+
+        Args:
+            note: the note.
+            seconds: how long to wait for the first answer, or for a client that makes no progress, if this host got no
+                answer before.
+        """
         self._note = note
         if note.is_recent:
-            self._first_seconds = self._client_patience = _AGAIN_SECONDS
+            self._first_seconds = self._client_patience = seconds
 
     def call(
         self,

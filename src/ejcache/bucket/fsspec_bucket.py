@@ -79,6 +79,8 @@ class FsspecBucket(ClientBucket):
     creates = False
     """The file system can create an object only if there is none, in one step (`pipe_file` with mode="create")."""
     part_size = least_part = 1 << 62
+    answer_size = part_size
+    """Bytes that one request of the file system asks for, at most."""
 
     def __init__(
         self, url: str, *, policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None
@@ -162,7 +164,7 @@ class FsspecBucket(ClientBucket):
                 return None
             return Blob(data, _digest(data), len(data))
 
-        return self._run("reading", read, timeout, most=max(length, MAX_DOCUMENT))
+        return self._run("reading", read, timeout, most=max(min(length, self.answer_size), MAX_DOCUMENT))
 
     def _stat(self, name: str, timeout: float) -> BlobInfo | None:
         async def look(files: Files) -> BlobInfo | None:

@@ -15,7 +15,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.bucket.answers import MAX_DOCUMENT, guard, shown
+from ejcache.bucket.answers import MAX_DOCUMENT, AnswerError, guard, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
 from ejcache.bucket.layout import TEMPORARY, process_name
@@ -164,7 +164,7 @@ class S3Bucket(ClientBucket):
             raise TransientError(str(exc), ambiguous=True, busy=True) from exc
         except (boto.BotoCoreError, boto.HTTPClientError, HttpError, ConnectionError) as exc:
             cause = getattr(exc, "kwargs", {}).get("error")
-            if isinstance(cause, StoreUnavailableError):
+            if isinstance(cause, AnswerError):
                 raise StoreUnavailableError(f"{self.url}: {cause}") from exc
             if isinstance(cause, RuntimeError):
                 # "cannot schedule new futures": the program is ending, and no other try could be made.

@@ -36,6 +36,8 @@ class SftpBucket(FsspecBucket):
     """Files below a directory of an SSH server. Creation is atomic; other changes are a check and a write."""
 
     creates = True
+    again_seconds = 3.0
+    """A connection takes ten round trips."""
 
     def _load(self) -> Any:
         try:

@@ -99,7 +99,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     )
     shared.bucket.entries_only = True
     if shared.bucket.breaker is not None and scratch is not None:
-        shared.bucket.breaker.use_note(UnreachableNote(scratch / "unreachable"))
+        shared.bucket.breaker.use_note(UnreachableNote(scratch / "unreachable"), seconds=shared.bucket.again_seconds)
     tiered = TieredStore(
         local if local is not None else MemoryStore(max_size=_MEMORY_BYTES),
         shared,
