@@ -48,7 +48,7 @@ USED_BY: dict[str, set[str]] = {
     },
     "threading.Timer": set(),
     "concurrent.futures.ThreadPoolExecutor": {
-        "bucket/async_client.py",  # asyncio wants one; this one hands its calls to util/threads.py
+        "bucket/client_bucket.py",  # asyncio wants one; this one hands its calls to util/threads.py
     },
     "sys.executable": {
         "util/worker_processes.py",  # the one command of processes of ours

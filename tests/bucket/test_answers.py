@@ -10,7 +10,6 @@ import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 from lossy_proxy import LossyProxy
 
-from ejcache.bucket.async_client import AsyncClient
 from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreForbiddenError, StoreNotAskedError, StoreUnavailableError
@@ -219,24 +218,19 @@ class TestCredentials:
         bucket.close()
 
 
+async def finish(fs):
+    """Nothing is to be closed."""
+
+
 class TestClient:
-    def slow_client(self, bucket, wait, *, load=lambda: None, **seconds):
-        def make(loop):
-            wait()
-            return bucket._make(loop)
-
-        return AsyncClient("gs://b", load=load, make=make, finish=bucket._client._finish, **seconds)
-
     def test_a_slow_import_is_waited_for(self, gcs, retry_time):
         """An operation waits for its library beyond its own deadline, and then has all of that for the storage."""
         bucket, other = gcs_bucket(gcs), gcs_bucket(gcs)
         other.create("k", b"value")
-        made = other._client.file_system()
+        made = other._prepare()
         loaded, found = threading.Event(), []
         # An import that uses no processor time: its files come from a slow disk. Nothing else takes any time.
-        bucket._client = AsyncClient(
-            "gs://b", load=loaded.wait, make=lambda loop: made, finish=finish, make_seconds=0.5
-        )
+        bucket._load, bucket._make, bucket._finish, bucket.make_seconds = loaded.wait, lambda loop: made, finish, 0.5
         reader = threading.Thread(target=lambda: found.append(bucket.read("k")))
         reader.start()
         reader.join(1.0)
@@ -249,32 +243,24 @@ class TestClient:
         bucket.close()
         other.close()
 
-    def test_an_endless_search_says_nothing_of_the_storage(self, gcs):
-        """A search for credentials that never ends is waited for once, and does not open the breaker."""
+    @pytest.mark.parametrize("step", ["_load", "_make"])
+    def test_an_endless_step_says_nothing_of_the_storage(self, gcs, step):
+        """An import, or a search for credentials, that never ends is waited for once, and opens no breaker."""
         bucket = gcs_bucket(gcs)
         forever = threading.Event()
-        bucket._client = self.slow_client(bucket, forever.wait, make_seconds=0.1)
+        setattr(bucket, step, lambda *_: forever.wait())
+        bucket.make_seconds = bucket.most_seconds = 0.1
         for _ in range(5):
             with pytest.raises(StoreNotAskedError, match="its library is still loading, or its credentials"):
                 bucket.read("k")
         assert bucket.breaker.is_open is False
+        bucket._finish = finish
         forever.set()
         bucket.close()
 
-    def test_an_import_has_a_deadline(self, gcs):
-        """A library whose import never ends is waited for once, and does not open the breaker."""
-        bucket = gcs_bucket(gcs)
-        forever = threading.Event()
-        bucket._client = self.slow_client(bucket, lambda: None, load=forever.wait, most_seconds=0.1)
-        for _ in range(5):
-            with pytest.raises(StoreNotAskedError, match="its library is still loading"):
-                bucket.read("k")
-        assert bucket.breaker.is_open is False
-        forever.set()
-        bucket.close()
-
-    def test_what_cannot_be_made_is_tried_again(self):
+    def test_what_cannot_be_made_is_tried_again(self, gcs):
         """An import that fails says why, and the next operation tries it again."""
+        bucket = gcs_bucket(gcs)
         failures = iter([ImportError("no module named gcsfs"), None])
 
         def load():
@@ -282,14 +268,11 @@ class TestClient:
             if failure is not None:
                 raise failure
 
-        client = AsyncClient("gs://b", load=load, make=lambda loop: SimpleNamespace(loop=loop), finish=finish)
-        with pytest.raises(StoreUnavailableError, match="gs://b cannot be opened: no module named gcsfs"):
-            client.file_system()
-        assert client.file_system().loop.is_running()
-
-
-async def finish(fs):
-    """Nothing is to be closed."""
+        bucket._load, bucket._finish = load, finish
+        bucket._make = lambda loop: SimpleNamespace(loop=loop)
+        with pytest.raises(StoreUnavailableError, match="cannot be opened: no module named gcsfs"):
+            bucket._prepare()
+        assert bucket._prepare().loop.is_running()
 
 
 def test_programs_that_end_at_once_write_their_counters(moto, run_python):

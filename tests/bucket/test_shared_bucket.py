@@ -433,7 +433,7 @@ class TestEnd:
             atexit.register(end)
             store.put("early", b"x")
             store.add_counters({"hits": 2})
-            store.bucket._client.run(lambda fs: fs.session.close(), 60)  # the next request looks the host's name up
+            store.bucket._run_on_loop(lambda fs: fs.session.close(), 60)  # the next request looks the host's name up
             closed.get("k")
             closed.bucket.close()
         """

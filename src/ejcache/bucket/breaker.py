@@ -6,8 +6,8 @@ once. When the cool-down has passed, one refused call starts a probe in the back
 breaker closes; if it fails, the breaker stays open for longer.
 
 Until the storage has answered for the first time, all calls of a process together wait for `first_seconds`, and for a
-shorter time if a process of this host got no answer shortly before (`unreachable`). That costs every process something
-and is often an error of the user's, so it is said, once.
+shorter time if a process of this host got no answer shortly before (`UnreachableNote`). That costs every process
+something and is often an error of the user's, so one line says so.
 
 All clients of one URL in a process share one breaker (`breaker_for`): what one of them has learnt, the others know.
 """
@@ -38,15 +38,15 @@ from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from ejcache.bucket.unreachable import UnreachableNote
-
-__all__ = ["CircuitBreaker", "breaker_for", "forget_breakers"]
+__all__ = ["CircuitBreaker", "UnreachableNote", "breaker_for", "forget_breakers"]
 
 T = TypeVar("T")
 
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
+_EXPIRY_SECONDS: Final = 3600.0
 _ANSWERS: Final = (StoreForbiddenError, StoreReadOnlyError, StoreTooSmallError)
 """Errors that only storage which can be reached gives."""
 
@@ -295,6 +295,41 @@ class CircuitBreaker:
         )
         if self._note is not None:
             self._note.leave()
+
+
+class UnreachableNote:
+    """A note of this host: a bucket gave a process no answer, so the next ones wait for it for a shorter time.
+
+    An empty file; the time of its last change is when the first of these processes gave up. A process that gets an
+    answer deletes it. Those that wait for the shorter time do not renew it: after an hour one process waits as long as
+    the first one did, because the storage may only have been slow. Errors of the disk are ignored.
+
+    Args:
+        path: of the file, on a local file system.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether the bucket gave no answer within the last hour, and none since."""
+        try:
+            return 0 <= time.time() - self._path.stat().st_mtime < _EXPIRY_SECONDS
+        except OSError:
+            return False
+
+    def leave(self) -> None:
+        """Note that the bucket gave no answer, unless a recent note says so."""
+        with suppress(OSError):
+            if not self.is_recent:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._path.touch(mode=0o600)
+
+    def clear(self) -> None:
+        """Note that the bucket has answered."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 _lock: Final = ForkLock()

@@ -1,25 +1,55 @@
-"""What all buckets but directories have in common: a client that is one of fsspec's file systems."""
+"""What all buckets but directories have in common: a client that one of fsspec's file systems is.
+
+The file system provides credentials, connections and addresses. Its own retries are not used where it has asynchronous
+methods, and its requests, which have no timeouts, are bounded here. It is called from any thread, and after a fork.
+
+It is made in another thread, at the first request or when the bucket is prepared: its library is imported, which takes
+half a second on an idle machine and much more while many processes start, and credentials are looked for, in files and
+on the network. An operation waits for that before its own deadline begins, so that a slow import is not taken for slow
+storage. The import may take a minute: a disk may be slow. After it, the search for credentials has its own deadline.
+
+No client is made while the interpreter ends: a program that is ending can start no thread, and its executors refuse
+work, so that most libraries would wait for ever. A client that exists goes on: the loop has a thread of ours, and what
+it runs in threads (name look-ups, TLS contexts) has another one, both from the beginning.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import collections
 import hashlib
+import math
+import threading
+import time
+import weakref
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from ejcache.bucket.async_client import AsyncClient
+from ejcache.bucket.answers import MAX_DOCUMENT, AnswerError, allowed_bytes
 from ejcache.bucket.base import Bucket
+from ejcache.bucket.retry import TransientError
+from ejcache.errors import StoreNotAskedError, StoreUnavailableError
+from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, is_ending, track_forks
+from ejcache.util.scheduler import Scheduler
+from ejcache.util.threads import DaemonPool, submit
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ejcache.bucket.retry import RetryPolicy
 
 __all__ = ["METADATA_KEY", "ClientBucket", "content_md5"]
 
+T = TypeVar("T")
+
 METADATA_KEY: Final = "ejcache-write"
 """The metadata of an object of GCS or S3 that has the token of the write that made it."""
+_GRACE: Final = 0.5
+_CLOSING: Final = 1.0
 
 
 def content_md5(data: bytes) -> str:
@@ -28,7 +58,7 @@ def content_md5(data: bytes) -> str:
 
 
 class ClientBucket(Bucket):
-    """Objects that a client of this process asks for.
+    """Objects that a client of this process asks for: a file system of fsspec's, made once per process.
 
     Args:
         url: the root that names are relative to.
@@ -36,36 +66,252 @@ class ClientBucket(Bucket):
         options: arguments of the file system that provides the client.
     """
 
+    make_seconds: float = 5.0
+    """Operations wait for `_make` for so long,"""
+    most_seconds: float = 60.0
+    """and for `_load` and `_make` until this long after their beginning."""
+
     def __init__(self, url: str, *, policy: RetryPolicy | None, options: Mapping[str, Any]) -> None:
         super().__init__(url, policy=policy)
         self._options = dict(options)
-        self._client = AsyncClient(self.url, load=self._load, make=self._make, finish=self._finish)
+        self._made: _Making | None = None
+        self._closer: weakref.finalize[[Any, Any], ClientBucket] | None = None
+        self._lock = threading.Lock()
+        _clients.add(self)
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Make another file system: the parent's has no running loop here. Keep it, because its end would be noisy."""
+        _abandoned.append(self._made)
+        if self._closer is not None:
+            self._closer.detach()
+        self._lock = threading.Lock()
+        self._made = self._closer = None
 
     def prepare(self) -> None:
         """Begin to import the client's library and to look for credentials, unless the program is ending."""
-        self._client.start()
+        self._start()
 
     @property
     def is_prepared(self) -> bool:
         """Whether this process has begun to make the client."""
-        return self._client.is_started
+        return self._made is not None
 
     def close(self) -> None:
-        """Close the connections; the next use opens them again."""
-        self._client.close()
-
-    def _prepare(self, make_seconds: float) -> None:
-        self._client.file_system(make_seconds)
+        """Close the connections, if there are any; the next use makes them again."""
+        with self._lock:
+            made, self._made = self._made, None
+            closer, self._closer = self._closer, None
+        if closer is not None:
+            closer.detach()  # and not called: while a program ends, finalizers do nothing
+        if made is not None:
+            _close(made.future, self._finish)
 
     @abstractmethod
     def _load(self) -> Any:
-        """Import the library, and return the class of the file system."""
+        """Import the library, and return the class of the file system. Called in another thread."""
 
     @abstractmethod
     def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
-        """Make the file system, whose requests will run on `loop`."""
+        """Make the file system, whose requests will run on `loop`, and what its first one needs; in the same thread."""
 
     @staticmethod
     @abstractmethod
     async def _finish(fs: Any) -> None:
-        """Close the connections of the file system."""
+        """Close the connections of the file system. Runs on the loop."""
+
+    def _start(self) -> _Making | None:
+        """Begin to make the file system, without waiting for it; None if the program is ending and has none."""
+        with self._lock:
+            loop = _loop.get() if self._made is None and not is_ending() else None
+            if loop is not None:
+                self._made = _Making(self._load, self._make, loop)
+                # A store that is dropped without being closed must not leave unclosed sessions, which aiohttp reports.
+                self._closer = weakref.finalize(self, _close, self._made.future, self._finish)
+                self._closer.atexit = False
+                exit_before_finalizers()
+            return self._made
+
+    def _prepare(self, make_seconds: float = math.inf) -> Any:
+        """The file system; see `Bucket._prepare`. If it cannot be made, the next call tries again."""
+        making = self._start()
+        if making is None:
+            raise StoreNotAskedError(f"{self.url} was not asked: the program is ending, and has made no client")
+        if not making.wait(min(make_seconds, self.make_seconds), self.most_seconds):
+            raise StoreNotAskedError(
+                f"{self.url} was not asked: after {time.monotonic() - making.started:.0f} s its library is still "
+                f"loading, or its credentials were not found"
+            )
+        try:
+            return making.future.result()
+        except Exception as exc:
+            with self._lock:
+                if self._made is making:
+                    self._made = None
+                    if self._closer is not None:
+                        self._closer.detach()
+            if isinstance(exc, StoreUnavailableError):
+                raise
+            raise StoreUnavailableError(f"{self.url} cannot be opened: {exc}") from exc
+
+    def _run_on_loop(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, most: int = MAX_DOCUMENT) -> T:
+        """Return what the coroutine `function(file system)` returns, or raise what it raises.
+
+        Args:
+            function: makes requests.
+            timeout: seconds.
+            most: bytes that each of their answers may have.
+
+        Raises:
+            TransientError: it did not end within `timeout` seconds. It was cancelled, and may have done its work.
+        """
+        fs = self._prepare()
+        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout, most), _loop.current)
+        try:
+            return future.result(timeout + _GRACE)
+        except AnswerError as exc:
+            raise StoreUnavailableError(f"{self.url}: {exc}") from exc
+        except TimeoutError as exc:
+            future.cancel()
+            raise TransientError(f"no answer for {timeout:.3g} s", ambiguous=True, busy=True) from exc
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class _Making:
+    """A file system that another thread is making."""
+
+    def __init__(
+        self,
+        load: Callable[[], object],
+        make: Callable[[asyncio.AbstractEventLoop], Any],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.started = time.monotonic()
+        self._loaded_at: Future[float] = Future()
+        self.future: Future[Any] = submit(lambda: self._run(load, make, loop))
+
+    def _run(self, load: Callable[[], object], make: Callable[[asyncio.AbstractEventLoop], Any], loop: Any) -> Any:
+        load()
+        self._loaded_at.set_result(time.monotonic())
+        return make(loop)
+
+    def wait(self, make_seconds: float, most_seconds: float) -> bool:
+        """Whether it is made, or failed, in time; both times count from its beginning, so later callers wait less."""
+        last = self.started + most_seconds
+        futures_wait([self.future, self._loaded_at], _until(last), FIRST_COMPLETED)
+        if self._loaded_at.done():
+            futures_wait([self.future], _until(min(last, self._loaded_at.result() + make_seconds)))
+        return self.future.done()
+
+
+def _until(moment: float) -> float:
+    return max(0.0, moment - time.monotonic())
+
+
+_clients: Final[weakref.WeakSet[ClientBucket]] = weakref.WeakSet()
+_abandoned: Final[collections.deque[object]] = collections.deque(maxlen=64)
+
+
+def _close_all() -> None:
+    for client in list(_clients):
+        client.close()
+
+
+at_exit(ExitPhase.CLOSE, _close_all)
+
+
+async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float, most: int) -> T:
+    allowed_bytes.set(most)
+    async with asyncio.timeout(seconds):
+        return await function(fs)
+
+
+def _close(made: Future[Any], finish: Callable[[Any], Awaitable[None]]) -> None:
+    """Close what was made, if anything was, or as soon as it is.
+
+    A loop that does not answer is left alone: the operating system closes its connections.
+    """
+    if not made.done():
+        made.add_done_callback(lambda made: _close(made, finish))
+    elif not made.cancelled() and made.exception() is None:
+        _close_file_system(made.result(), finish)
+
+
+def _close_file_system(fs: Any, finish: Callable[[Any], Awaitable[None]]) -> None:
+    async def close() -> None:
+        await finish(fs)
+
+    coroutine = close()
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, _loop.current)
+        if threading.get_ident() != _loop.thread:
+            future.result(_CLOSING)
+    except (TimeoutError, RuntimeError):
+        coroutine.close()
+        _abandoned.append(fs)
+
+
+class _CallThreads(ThreadPoolExecutor):
+    """Runs what a loop does in threads (name look-ups, TLS contexts) in daemons: a dead name server keeps no program.
+
+    One thread is there from the beginning, because none can be started while a program ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._daemons = DaemonPool()
+        self._daemons.submit(_nothing)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a thread is there."""
+        return self._daemons.threads > 0
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        return self._daemons.submit(lambda: fn(*args, **kwargs))
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Loop:
+    """The event loop of all clients of this process, and its thread.
+
+    Attributes:
+        current: the loop; None before `get` has made it.
+        thread: the number of the thread; 0 before it runs.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Make another loop when one is needed: the thread of the parent's does not exist here."""
+        self._lock = threading.Lock()
+        if getattr(self, "current", None) is not None:
+            _abandoned.append(self.current)  # closing it would close descriptors that the parent uses
+        self.current: Any = None
+        self.thread = 0
+
+    def get(self) -> asyncio.AbstractEventLoop | None:
+        """The loop; it runs from now on. None if it did not run before the program began to end."""
+        with self._lock:
+            if self.current is None and not is_ending():
+                loop, threads = asyncio.new_event_loop(), _CallThreads()
+                loop.set_default_executor(threads)
+                # The program may begin to end at any moment.
+                if threads.has_any and _loop_thread.later(0.0, partial(self._run, loop)):
+                    self.current = loop
+            return cast("asyncio.AbstractEventLoop | None", self.current)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.thread = threading.get_ident()
+        loop.run_forever()
+
+
+_loop_thread: Final = Scheduler(threads=1, name="ejcache-io")
+_loop: Final = _Loop()

@@ -120,7 +120,7 @@ class FsspecBucket(ClientBucket):
         most: int = MAX_DOCUMENT,
     ) -> T:
         try:
-            return self._client.run(function, timeout, most=most)
+            return self._run_on_loop(function, timeout, most=most)
         except (StoreError, TransientError):
             raise
         except Exception as exc:

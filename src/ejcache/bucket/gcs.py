@@ -129,7 +129,7 @@ class GcsBucket(ClientBucket):
         accepted: tuple[int, ...] = (),
         most: int = MAX_DOCUMENT,
     ) -> _Answer:
-        fs = self._client.file_system()
+        fs = self._prepare()
         all_headers = {**self._authorization(fs, timeout), **IDENTITY, **(headers or {})}
         url = f"{fs._location}/{path}"  # noqa: SLF001  # no public name has the address that was chosen
         all_params = fs._get_params(dict(params))  # noqa: SLF001  # who pays for a requester-pays bucket
@@ -137,7 +137,7 @@ class GcsBucket(ClientBucket):
         async def send(fs: Any) -> _Answer:
             return await _send(fs, method, url, all_params, all_headers, data)
 
-        answer = self._client.run(send, timeout, most=most)
+        answer = self._run_on_loop(send, timeout, most=most)
         if answer.status not in accepted:
             self._check(answer, writing=writing)
         return answer

@@ -147,7 +147,7 @@ class S3Bucket(ClientBucket):
         from botocore.parsers import ResponseParserError
 
         try:
-            return self._client.run(call, timeout, most=most)
+            return self._run_on_loop(call, timeout, most=most)
         except boto.ClientError as exc:
             raise self._refusal(exc, writing=writing) from exc
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as exc:

@@ -68,7 +68,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     The client of a bucket is made at the first request. Without a local disk it is made now: the process has nowhere to
     leave its usage, and would wait for the client when it ends.
     """
-    from ejcache.bucket.unreachable import UnreachableNote
+    from ejcache.bucket.breaker import UnreachableNote
     from ejcache.maintenance.scheduler import attach
     from ejcache.maintenance.stored_policy import EffectivePolicy
     from ejcache.stores.memory import MemoryStore
