@@ -61,9 +61,9 @@ class TestLostAnswersOfS3:
 
     def test_another_ones_creation_is_recognised(self, moto, proxy, s3, tmp_path):
         """A creation whose answers were lost is not ours if another process made the object."""
-        s3_bucket(moto.url, tmp_path.name).create("k", b"same")
+        s3_bucket(moto.url, tmp_path.name).create("k", b"theirs")
         proxy.lose, proxy.times = "PUT", 1
-        assert s3.create("k", b"same") is False
+        assert s3.create("k", b"mine") is False
 
     def test_own_swap_and_deletion_are_recognised(self, proxy, s3):
         """A conditional overwrite and a deletion that were carried out although their answers were lost are our own."""

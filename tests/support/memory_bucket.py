@@ -29,7 +29,6 @@ class MemoryBucket(Bucket):
     def __init__(self, *, policy: RetryPolicy | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(f"memory://bucket-{next(_numbers)}", policy=policy)
         self._objects: dict[str, tuple[bytes, str, float]] = {}
-        self._tokens: dict[str, str] = {}
         self._versions = itertools.count(1)
         self._clock = clock
 
@@ -43,23 +42,19 @@ class MemoryBucket(Bucket):
         found = self._objects.get(name)
         return None if found is None else BlobInfo(name, len(found[0]), found[2], found[1])
 
-    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+    def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
         with _lock:
             if version is not None and version != self._version(name):
                 return None
             written = str(next(self._versions))
             self._objects[name] = bytes(data), written, self._clock()
-            self._tokens[name] = token
             return written
-
-    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
-        return self._version(name) if self._tokens.get(name) == token else None
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
         with _lock:
             if name not in self._objects or (version is not None and version != self._version(name)):
                 return False
-            del self._objects[name], self._tokens[name]
+            del self._objects[name]
             return True
 
     def _page(

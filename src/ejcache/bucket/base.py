@@ -10,7 +10,6 @@ import itertools
 import math
 import random
 import time
-import uuid
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
@@ -219,13 +218,12 @@ class Bucket(ABC):
     def write(self, name: str, data: bytes, *, version: str | None = None) -> str | None:
         """Write the object, whether or not there is one; with `version`, only if it still has that version.
 
-        If the answer to one try was lost and the next try finds the condition broken, the object may be our own: each
-        write leaves a token with the object, and one more request compares it.
+        If the answer to one try was lost and the next try finds the condition broken, the object may be our own. Then it
+        is read, and counts as our own if it has the same bytes.
 
         Returns:
             The new version, or None if the condition did not hold.
         """
-        token = uuid.uuid4().hex
         ambiguous = False
         if self.refusal is not None:
             raise StoreReadOnlyError(str(self.refusal))
@@ -233,9 +231,10 @@ class Bucket(ABC):
         def attempt(timeout: float) -> str | None:
             nonlocal ambiguous
             try:
-                written = self._write(name, data, version, token, timeout)
+                written = self._write(name, data, version, timeout)
                 if written is None and ambiguous:
-                    return self._version_if_ours(name, token, timeout)
+                    found = self._read(name, 0, len(data) + 1, None, timeout)
+                    return None if found is None or found.data != data else found.version
             except TransientError as exc:
                 ambiguous = ambiguous or exc.ambiguous
                 raise
@@ -368,12 +367,8 @@ class Bucket(ABC):
     def _stat(self, name: str, timeout: float) -> BlobInfo | None: ...
 
     @abstractmethod
-    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
-        """The new version, or None if the condition did not hold; `token` is kept with the object."""
-
-    @abstractmethod
-    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
-        """The object's version if it was written with `token`, else None."""
+    def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
+        """The new version, or None if the condition did not hold."""
 
     @abstractmethod
     def _delete(self, name: str, version: str | None, timeout: float) -> bool: ...

@@ -42,12 +42,10 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.retry import RetryPolicy
 
-__all__ = ["METADATA_KEY", "ClientBucket", "content_md5"]
+__all__ = ["ClientBucket", "content_md5"]
 
 T = TypeVar("T")
 
-METADATA_KEY: Final = "ejcache-write"
-"""The metadata of an object of GCS or S3 that has the token of the write that made it."""
 _GRACE: Final = 0.5
 _CLOSING: Final = 1.0
 
@@ -71,9 +69,11 @@ class ClientBucket(Bucket):
     most_seconds: float = 60.0
     """and for `_load` and `_make` until this long after their beginning."""
 
-    def __init__(self, url: str, *, policy: RetryPolicy | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, url: str, *, policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(url, policy=policy)
-        self._options = dict(options)
+        self._options = dict(options or {})
         self._made: _Making | None = None
         self._closer: weakref.finalize[[Any, Any], ClientBucket] | None = None
         self._lock = threading.Lock()

@@ -42,7 +42,6 @@ _TRANSIENT: Final = (errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, e
 _REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 _NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
-_MAX_REMEMBERED: Final = 1000
 _HIDDEN: Final = ".tmp-"
 _LOCK: Final = ".lock"
 _ABANDONED_SECONDS: Final = 86_400.0
@@ -84,7 +83,6 @@ class FileBucket(Bucket):
             self.breaker = None  # a disk that fails answers at once
         self._documents = documents
         self._mode = mode
-        self._inodes: dict[str, tuple[int, int]] = {}
 
     def _run(self, what: str, name: str, function: Callable[[], T], timeout: float, *, writing: bool = False) -> T:
         try:
@@ -138,28 +136,25 @@ class FileBucket(Bucket):
 
     # Writing.
 
-    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+    def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
         place = self._place(name)
 
         def write() -> str | None:
             self._check_folder(name)
             if version in (None, ABSENT):
-                return self._replace(place, data, version, token)
+                return self._replace(place, data, version)
             with self._locked(place, timeout):
-                return self._replace(place, data, version, token)
+                return self._replace(place, data, version)
 
         return self._run("writing", name, write, timeout, writing=True)
 
-    def _replace(self, place: Path, data: bytes, version: str | None, token: str = "") -> str | None:
+    def _replace(self, place: Path, data: bytes, version: str | None) -> str | None:
         if version is not None and _version_at(place) != version:
             return None
         with self._temporary(place) as temporary:
             private = place.is_relative_to(self._place(QUARANTINE))
             self._in_folder(temporary, lambda: _write_file(temporary, data, 0o600 if private else self._mode))
             status = temporary.stat()
-            while len(self._inodes) >= _MAX_REMEMBERED:
-                self._inodes.pop(next(iter(self._inodes)), None)
-            self._inodes[token] = status.st_dev, status.st_ino
             if version == ABSENT:
                 return _version(status) if self._publish(temporary, place) else None
             if version is not None and _version_at(place) != version:
@@ -229,16 +224,6 @@ class FileBucket(Bucket):
                     if exc.errno not in _NO_LOCKS:
                         raise
             yield
-
-    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
-        def look() -> str | None:
-            try:
-                status = self._place(name).lstat()
-            except FileNotFoundError:
-                return None
-            return _version(status) if (status.st_dev, status.st_ino) == self._inodes.get(token) else None
-
-        return self._run("looking for", name, look, timeout)
 
     def update(self, name: str, change: Callable[[bytes | None], bytes | None], *, timeout: float = 10.0) -> None:
         """Replace the object by what `change` makes of it, as every bucket does, but in one turn under the lock."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache._tuples import NamedTuple
 from ejcache.bucket.answers import MAX_DOCUMENT, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
 from ejcache.bucket.client_bucket import ClientBucket
-from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of
+from ejcache.bucket.retry import TransientError, seconds_of
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Files", "FsspecBucket"]
 
 T = TypeVar("T")
-
-_MAX_REMEMBERED: Final = 1000
 
 
 class Files(NamedTuple):
@@ -81,12 +79,6 @@ class FsspecBucket(ClientBucket):
     part_size = least_part = 1 << 62
     answer_size = part_size
     """Bytes that one request of the file system asks for, at most."""
-
-    def __init__(
-        self, url: str, *, policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(url, policy=policy, options=options or {})
-        self._digests: dict[str, str] = {}
 
     def _load(self) -> Any:
         from fsspec import get_filesystem_class
@@ -176,15 +168,12 @@ class FsspecBucket(ClientBucket):
 
         return self._run("looking into", look, timeout)
 
-    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+    def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
         async def write(files: Files) -> str | None:
             creating = self.creates and version == ABSENT
             async with files.writing:
                 if version is not None and not creating and await files.version(name, version) != version:
                     return None
-                while len(self._digests) >= _MAX_REMEMBERED:
-                    self._digests.pop(next(iter(self._digests)), None)
-                self._digests[token] = _digest(data)
                 try:
                     await files.write(name, data, creating=creating)
                 except FileExistsError:
@@ -192,10 +181,6 @@ class FsspecBucket(ClientBucket):
             return _digest(data)
 
         return self._run("writing to", write, timeout, writing=True)
-
-    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
-        blob = self._read(name, 0, self.part_size, None, timeout)
-        return blob.version if blob is not None and blob.version == self._digests.get(token) else None
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
         async def delete(files: Files) -> bool:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from ejcache._tuples import NamedTuple
 from ejcache.bucket.answers import IDENTITY, MAX_DOCUMENT, check_digest, guard, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
-from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
+from ejcache.bucket.client_bucket import ClientBucket, content_md5
 from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of, try_within
 from ejcache.errors import MALFORMED, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
@@ -229,12 +229,12 @@ class GcsBucket(ClientBucket):
         with self._understood(answer):
             return None if answer.status == 404 else _info(name, answer.json())
 
-    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+    def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
         params = {"uploadType": "multipart", "fields": "generation"}
         if version is not None:
             params["ifGenerationMatch"] = "0" if version == ABSENT else version
         boundary = uuid.uuid4().hex
-        metadata = {"name": self._prefix + name, "metadata": {METADATA_KEY: token}, "md5Hash": content_md5(data)}
+        metadata = {"name": self._prefix + name, "md5Hash": content_md5(data)}
         head = (
             f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
             f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
@@ -254,14 +254,6 @@ class GcsBucket(ClientBucket):
             raise StoreUnavailableError(f"{self.url} is not found")
         with self._understood(answer):
             return str(answer.json()["generation"])
-
-    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
-        answer = self._request("GET", self._object(name), {"fields": "generation,metadata"}, timeout)
-        if answer.status == 404:
-            return None
-        with self._understood(answer):
-            found = answer.json()
-            return str(found["generation"]) if found.get("metadata", {}).get(METADATA_KEY) == token else None
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
         params = {} if version is None else {"ifGenerationMatch": version}

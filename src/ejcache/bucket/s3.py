@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.bucket.answers import MAX_DOCUMENT, AnswerError, guard, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
-from ejcache.bucket.client_bucket import METADATA_KEY, ClientBucket, content_md5
+from ejcache.bucket.client_bucket import ClientBucket, content_md5
 from ejcache.bucket.layout import TEMPORARY, process_name
 from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of
 from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
@@ -67,7 +67,7 @@ class S3Bucket(ClientBucket):
         endpoint_url: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(f"s3://{bucket}/{prefix}", policy=policy, options=options or {})
+        super().__init__(f"s3://{bucket}/{prefix}", policy=policy, options=options)
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
         if endpoint_url:
             self._options["endpoint_url"] = endpoint_url
@@ -236,23 +236,16 @@ class S3Bucket(ClientBucket):
             raise VersionGoneError from exc
 
     def _stat(self, name: str, timeout: float) -> BlobInfo | None:
-        found = self._head(name, timeout)
-        return None if found is None else found[0]
-
-    def _head(self, name: str, timeout: float) -> tuple[BlobInfo, str | None] | None:
-        """The object without its bytes, and the token of the write that made it."""
-
-        async def head(s3: Any) -> tuple[BlobInfo, str | None]:
+        async def head(s3: Any) -> BlobInfo:
             found = await s3.head_object(**self._at(name))
-            info = BlobInfo(name, found["ContentLength"], found["LastModified"].timestamp(), found["ETag"])
-            return info, found.get("Metadata", {}).get(METADATA_KEY)
+            return BlobInfo(name, found["ContentLength"], found["LastModified"].timestamp(), found["ETag"])
 
         try:
             return self._call(head, timeout)
         except _Refused:
             return None
 
-    def _write(self, name: str, data: bytes, version: str | None, token: str, timeout: float) -> str | None:
+    def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
         condition = {} if version is None else {"IfNoneMatch": "*"} if version == ABSENT else {"IfMatch": version}
 
         async def write(s3: Any) -> str:
@@ -261,7 +254,6 @@ class S3Bucket(ClientBucket):
                 **self._at(name),
                 Body=io.BytesIO(data),
                 ContentMD5=content_md5(data),
-                Metadata={METADATA_KEY: token},
                 **condition,
             )
             return str(answer["ETag"])
@@ -272,10 +264,6 @@ class S3Bucket(ClientBucket):
             if exc.code == "NoSuchKey" and version in (None, ABSENT):
                 raise StoreUnavailableError(f"{self.url}/{name} cannot be written: {exc.code}") from exc
             return None
-
-    def _version_if_ours(self, name: str, token: str, timeout: float) -> str | None:
-        found = self._head(name, timeout)
-        return found[0].version if found is not None and found[1] == token else None
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
         # S3 answers the deletion of an absent object with success. So it is looked at first, and deleted only if it
