@@ -167,9 +167,9 @@ class TestLostAnswers:
 
     def test_another_ones_creation_is_recognised(self, server, bucket):
         """A creation that was cut off, while another one's stood, is not ours, even if the bytes are the same."""
-        gcs_bucket(server).create("k", b"same")
+        gcs_bucket(server).create("k", b"theirs")
         server.add_fault("reset", method="POST", count=1)
-        assert bucket.create("k", b"same") is False
+        assert bucket.create("k", b"mine") is False
 
     def test_own_deletion_is_recognised(self, server, bucket):
         """A deletion that happened although its answer was lost is our own."""

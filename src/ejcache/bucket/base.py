@@ -218,8 +218,8 @@ class Bucket(ABC):
     def write(self, name: str, data: bytes, *, version: str | None = None) -> str | None:
         """Write the object, whether or not there is one; with `version`, only if it still has that version.
 
-        If the answer to one try was lost and the next try finds the condition broken, the object may be our own. Then it
-        is read, and counts as our own if it has the same bytes.
+        If the answer to one try was lost and the next try finds the condition broken, the object may be our own. It is
+        read then, and counts as our own if it has the same bytes.
 
         Returns:
             The new version, or None if the condition did not hold.
