@@ -160,13 +160,13 @@ class TestRequests:
 
 class TestLostAnswers:
     def test_own_creation_is_recognised(self, server, bucket):
-        """A creation that happened although its answer was lost is our own, by its mark."""
+        """A creation that happened although its answer was lost is our own, by its bytes."""
         server.add_fault("drop_after", method="POST", count=1)
         assert bucket.create("k", b"mine") is True
         assert said(server) == [("POST", 0), ("POST", 412), ("GET", 200)]
 
     def test_another_ones_creation_is_recognised(self, server, bucket):
-        """A creation that was cut off, while another one's stood, is not ours, even if the bytes are the same."""
+        """A creation that was cut off, while another one's stood, is not ours."""
         gcs_bucket(server).create("k", b"theirs")
         server.add_fault("reset", method="POST", count=1)
         assert bucket.create("k", b"mine") is False

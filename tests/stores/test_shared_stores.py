@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
+from ssh_server import SshServer, sftp_bucket, why_no_ssh
 from store_sharing import ProcessTests
 
 from ejcache.bucket.files import FileBucket
@@ -64,6 +65,30 @@ class TestS3(ProcessTests):
 
     def open(self, path, *, max_size=-1, read_only=False):
         bucket = s3_bucket(endpoint_at(path), prefix_of(path))
+        return SharedStore(bucket, max_size=max_size, read_only=read_only, counter_interval=0)
+
+
+@pytest.fixture(scope="module")
+def ssh():
+    if why_no_ssh():
+        pytest.skip(why_no_ssh())
+    with SshServer() as server:
+        yield server
+
+
+class TestSftp(ProcessTests):
+    """A directory of an SSH server."""
+
+    bounded = False
+    recency = False
+    largest = 20_000_000
+
+    @pytest.fixture(autouse=True)
+    def endpoint(self, ssh, tmp_path):
+        (tmp_path / ENDPOINT).write_text(ssh.url)
+
+    def open(self, path, *, max_size=-1, read_only=False):
+        bucket = sftp_bucket(endpoint_at(path), prefix_of(path))
         return SharedStore(bucket, max_size=max_size, read_only=read_only, counter_interval=0)
 
 

@@ -15,9 +15,12 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-__all__ = ["MountedServer", "SshServer", "ssh_home", "why_no_mount", "why_no_ssh"]
+if TYPE_CHECKING:
+    from ejcache.bucket.sftp import SftpBucket
+
+__all__ = ["MountedServer", "SshServer", "sftp_bucket", "ssh_home", "why_no_mount", "why_no_ssh"]
 
 FULL = ".full"
 """A file of this name in the root makes the disk full."""
@@ -138,6 +141,15 @@ def ssh_home(url: str, *, keys: Path | None = None) -> Path:
             lines.append(f"IdentityFile {ssh}/id_ed25519")
         (ssh / "config").write_text("\n".join([*lines, ""]))
     return home
+
+
+def sftp_bucket(url: str, prefix: str = "prefix", *, deadline: float = 60.0, **options) -> SftpBucket:
+    """A directory of the server at `url`; `options` are asyncssh's."""
+    from ejcache.bucket.retry import RetryPolicy
+    from ejcache.bucket.sftp import SftpBucket
+
+    options = {"config": str(ssh_home(url) / ".ssh" / "config"), **options}
+    return SftpBucket(f"sftp://bucket/{prefix}", options=options, policy=RetryPolicy(deadline))
 
 
 async def _serve(root: Path, directory: Path) -> None:
