@@ -113,6 +113,10 @@ INNER_LEVELS = {
 
 SEAMS = {
     "aiohttp": ["bucket/*.py"],
+    "adlfs": ["bucket/azure.py"],
+    "aiobotocore": ["bucket/s3.py"],
+    "asyncssh": ["bucket/sftp.py"],
+    "azure": ["bucket/azure.py"],
     "botocore": ["bucket/s3.py"],
     "diskcache": ["stores/local/tables.py"],
     "filelock": ["stores/plain_jax.py"],

@@ -26,8 +26,8 @@ def no_verdicts():
     [
         ("gs://bucket/a/b/", LocationKind.GCS, "bucket", "a/b"),
         ("S3A://bucket", LocationKind.S3, "bucket", ""),
-        ("abfs://container@account/x", LocationKind.FSSPEC, "container@account", "x"),
-        ("sftp://alice@host:22/dir@1", LocationKind.FSSPEC, "alice@host:22", "dir@1"),
+        ("abfs://container@account/x", LocationKind.AZURE, "container@account", "x"),
+        ("sftp://alice@host:22/dir@1", LocationKind.SFTP, "alice@host:22", "dir@1"),
         ("memory://name/x", LocationKind.MEMORY, "name/x", ""),
     ],
 )

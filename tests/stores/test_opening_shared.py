@@ -143,7 +143,7 @@ def test_other_file_systems():
         open_store("abfs://")
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "oci", "sftp", "webdav"])
+@pytest.mark.parametrize("scheme", ["hdfs", "oci", "webdav"])
 def test_schemes_without_a_test(scheme, caplog, monkeypatch):
     """They are refused in one sentence that names the setting and what is supported; with it, that is said once."""
     url = f"{scheme}://host/x"

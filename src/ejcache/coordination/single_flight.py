@@ -16,8 +16,9 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ejcache._tuples import NamedTuple
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.leases_local import LocalLeases
 from ejcache.errors import StoreError, StoreReadOnlyError
