@@ -86,10 +86,8 @@ def _write_patches(node: Node, kind: type) -> None:
     node.quiet = True
     for name, member in tuple(type_dict(kind).items()):
         function = member.__func__ if type(member) in {staticmethod, classmethod} else member
-        if type(function) is types.FunctionType:
-            owners = node.graph.owners
-            if owners.is_project_code(function.__code__, function.__globals__.get("__name__")):
-                node.child(f".{name}", function)
+        if type(function) is types.FunctionType and node.graph.owners.is_project_function(function):
+            node.child(f".{name}", function)
     _write_registrations(node, kind)
 
 

@@ -31,7 +31,7 @@ def _function(node: Node, value: Any) -> None:
         node.write(b"by name", name.encode())
         return
     code = function.__code__
-    project = node.graph.owners.is_project_code(code, function.__globals__.get("__name__"))
+    project = node.graph.owners.is_project_function(function)
     node.quiet = node.passes = not project
     node.write(b"function", code_digest(code))
     _write_texts(node, function.__module__, function.__qualname__, function.__name__, function.__doc__)

@@ -76,6 +76,7 @@ class _Namespace(NamedTuple):
     written: set[str]
     write: Callable[[Node, str, object], None]
     wanted: Collection[str]
+    opens: Collection[str]
 
 
 class Graph:
@@ -172,6 +173,7 @@ class Graph:
         write: Callable[[Node, str, object], None] | None = None,
         *,
         wanted: Collection[str] = (),
+        opens: Collection[str] = (),
     ) -> None:
         """Write those members that the code can name.
 
@@ -180,14 +182,16 @@ class Graph:
             members: by name.
             write: writes a member, given the node that holds it; by default as a child.
             wanted: names that the interpreter says, which are written in any case.
+            opens: names with which code reaches all members: methods that a library's class has for that.
         """
-        self._namespaces.append(_Namespace(node, members, set(), write or _write_member, wanted))
+        self._namespaces.append(_Namespace(node, members, set(), write or _write_member, wanted, opens))
 
     def _write_members(self) -> bool:
         """Write the members that can be named by now. False: there are no more, and the walk is complete."""
         before = len(self._nodes)
-        for node, members, written, write, wanted in tuple(self._namespaces):
-            names = [name for name in tuple(members) if name not in written and self._is_named(name, wanted)]
+        for node, members, written, write, wanted, opens in tuple(self._namespaces):
+            every = any(name in self._names for name in opens)
+            names = [name for name in tuple(members) if name not in written and (every or self._is_named(name, wanted))]
             if not names:
                 continue
             written.update(names)

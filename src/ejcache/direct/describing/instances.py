@@ -70,6 +70,8 @@ class _Layout(NamedTuple):
         has_hidden_state: instances are larger than their header and slots: C code keeps something in them.
         is_namespace: only the attributes count that the code can name.
         is_pickled: a library says how it is pickled.
+        inner: the attribute that has the others, of a class of `_HOLDERS`.
+        opens: methods of such a class, with which code reaches all attributes.
         unread: attributes that mean nothing.
     """
 
@@ -79,6 +81,8 @@ class _Layout(NamedTuple):
     has_hidden_state: bool
     is_namespace: bool
     is_pickled: bool
+    inner: str
+    opens: frozenset[str]
     unread: frozenset[str]
 
 
@@ -88,19 +92,24 @@ def _layout_of(node: Node, kind: type) -> _Layout:
     is_pickled = False
     unread: frozenset[str] = frozenset()
     foreign = False
+    inner = ""
+    opens: set[str] = set()
     for base in mro_of(kind):
         members = type_dict(base)
         for name, member in members.items():
-            if type(member) is types.MemberDescriptorType and member.__objclass__ is base:
+            if type(member) is types.MemberDescriptorType and member.__objclass__ is base and name != "__dict__":
                 slots.append((name, member))
         found = members.get("__dict__")
-        if attributes is None and type(found) is types.GetSetDescriptorType and found.__objclass__ is base:
+        if attributes is None and type(found) in _DESCRIPTORS and found.__objclass__ is base:
             attributes = found
         text = class_text(base)
         unread |= _ADDRESSES.get(text, frozenset()) | (_LINEN_SERIAL if text == _LINEN else frozenset())
         if any(base is each for each in _NEUTRAL):
             continue
-        if is_project_class(node, base):
+        if text in _HOLDERS:
+            inner = _HOLDERS[text] or inner
+            opens.update(name for name in members if name[:1] != "_" or name in {"_get_kwargs", "_get_args"})
+        elif is_project_class(node, base):
             foreign |= any(name in members for name in _LOOKS_UP)
         else:
             foreign = True
@@ -110,10 +119,20 @@ def _layout_of(node: Node, kind: type) -> _Layout:
     # The dictionary and the list of weak references are inside the instance if their offsets say so.
     pointers = len(slots) + (_dict_offset(kind) > 0) + (_weak_list_offset(kind) > 0)
     hidden = bool(_basic_size(kind) > object.__basicsize__ + _WORD * pointers)
-    return _Layout(kind, tuple(slots), attributes, hidden, not foreign, is_pickled, unread)
+    return _Layout(kind, tuple(slots), attributes, hidden, not foreign, is_pickled, inner, frozenset(opens), unread)
 
 
-_KEPT_WHOLE: Final = frozenset({_LINEN, "enum:Enum", "builtins:object", "pydantic.main:BaseModel"})
+_DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_HOLDERS: Final = {
+    "argparse:Namespace": "",
+    "argparse:_AttributeHolder": "",
+    "ml_collections.config_dict.config_dict:ConfigDict": "_fields",
+    "ml_collections.config_dict.config_dict:FrozenConfigDict": "_fields",
+    "pydantic.main:BaseModel": "",
+    "types:SimpleNamespace": "",
+}
+"""Classes of libraries that only hold what the program reads by name, and the attribute that has it, if one has."""
+_KEPT_WHOLE: Final = frozenset({_LINEN, "enum:Enum", "builtins:object"})
 """Classes whose attributes say all, although they say how they are pickled."""
 
 
@@ -150,7 +169,9 @@ def write_instance(node: Node, value: Any) -> None:
     own = layout.attributes.__get__(value) if layout.attributes is not None else {}
     if layout.is_namespace:
         # The attributes in the order in which they were set.
-        node.graph.add_namespace(node, held | {name: each for name, each in dict.items(own) if type(name) is str})
+        members = {**held, **own.get(layout.inner, {})} if layout.inner else {**held, **own}
+        named = {name: each for name, each in members.items() if type(name) is str}
+        node.graph.add_namespace(node, named, opens=layout.opens)
         return
     write_attributes(node, held, layout.unread)
     write_attributes(node, own, layout.unread)

@@ -147,7 +147,7 @@ def _write_chain(
     if not chain.free and owner is None and not project:
         owner, attribute = sys.modules.get(str(function.__module__)), chain.name
     ordered = chain.follows != "CONTAINS_OP" and type(value) in {set, frozenset} and not attributes
-    if ordered and any(type(each) is not int for each in value):  # type: ignore[attr-defined]
+    if project and ordered and any(type(each) is not int for each in value):  # type: ignore[attr-defined]
         node.graph.hash_order |= len(value) > 1  # type: ignore[arg-type]
     _write_value(node, ARROW + text, owner, attribute, value, project=project)
 

@@ -69,6 +69,8 @@ _GLOBALS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOB
 _FREE: Final = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 _WRITES: Final = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _FORMATS: Final = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"})
+_UNPACKS: Final = frozenset({"DICT_MERGE", "DICT_UPDATE"})
+_ITERATES: Final = frozenset({"dict", "enumerate", "iter", "list", "sorted", "tuple", "zip"})
 _MAKES_SET: Final = frozenset({"BUILD_SET", "SET_ADD", "SET_UPDATE"})
 _SKIPPED: Final = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME"})
 _COMPUTES: Final = frozenset(
@@ -130,6 +132,7 @@ def reads_of(code: CodeType) -> Reads:
 
 class _Reader:
     def __init__(self, code: CodeType) -> None:
+        self._code = code
         self._steps = list(_steps(code))
         self._chains: dict[tuple[str, tuple[str, ...], bool], Chain] = {}
         self._imports: dict[tuple[str, int, tuple[str, ...]], None] = {}
@@ -168,6 +171,8 @@ class _Reader:
                 self._name(each, line)
         elif name in _WRITES:
             self._writes[argument] = None
+        elif name in _UNPACKS:
+            self._names.setdefault("keys", line)
         elif name in _FORMATS:
             self._formats = True
         elif name in _MAKES_SET:
@@ -203,6 +208,8 @@ class _Reader:
         self._computed |= last in _COMPUTES or (last in _NAMED_ATTRIBUTE and not self._is_constant(index, attributes))
         self._formats |= name in _TEXTS
         self._hash_order |= name in _SETS and not self._is_harmless(index)
+        if name in _ITERATES:
+            self._names.setdefault(name, line)
 
     def _is_constant(self, index: int, attributes: list[str]) -> bool:
         """Whether the attribute that `getattr` is asked for at `index` is a constant."""
@@ -215,6 +222,8 @@ class _Reader:
 
     def _is_harmless(self, index: int) -> bool:
         """Whether the order does not matter of what this name makes: `sorted(set(x))`, `isinstance(x, set)`."""
+        if self._code.co_name == "__hash__":
+            return True  # a hash is asked for to find things; what iterates a set says so itself
         before = [each.argument for each in self._steps[max(0, index - 3) : index] if each.name in _GLOBALS]
         return not _ORDERLESS.isdisjoint(before)
 
