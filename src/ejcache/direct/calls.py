@@ -31,6 +31,7 @@ from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.made import watch_made
 from ejcache.jax_integration.seam.compilations import around_each_compilation
 from ejcache.jax_integration.seam.direct import fastpath as seam
+from ejcache.jax_integration.seam.direct.later_traces import watch_traces
 from ejcache.jax_integration.seam.direct.plain_calls import why_plain
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.settings.environment import environment_variable
@@ -203,6 +204,11 @@ class DirectCalls:
                     )
                 return
 
+    def _note_trace(self, name: str) -> None:
+        """JAX has traced a function of this name: one of those that this function leads to, perhaps."""
+        if any(name in question.state.functions for question in self._answered):
+            self.look_again()
+
     def _use(self) -> _Use | None:
         compiler = compiler_in_use()
         settings = compiler.settings() if compiler is not None else None
@@ -254,6 +260,7 @@ class DirectCalls:
         if isinstance(loaded, str):
             return question, None, loaded
         self._answered.append(question._replace(call=question.call._replace(leaves=())))
+        watch_traces(self._note_trace)
         self._say(use, Verdict.HIT, "it is the same call of the same function, between the same files", *question.asked)
         return question, loaded, ""
 

@@ -46,7 +46,7 @@ __all__ = ["Question", "State", "Subject", "ask", "make_subject", "why_plain_eve
 
 _PYTHON: Final = f"{sys.implementation.cache_tag} {sys.version} {sys.flags}"
 """Bytecode, and what it means, depend on these."""
-_VARIABLES: Final = "the environment variables that its code names"
+_UNNAMED: Final = "a value without a name changed, or an environment variable that its code names"
 
 
 class Subject(NamedTuple):
@@ -99,12 +99,14 @@ class State(NamedTuple):
     Attributes:
         digest: of its content and the environment variables that its code names.
         lasting: the same without what a trace may add.
-        tokens: path → short digest, to name a difference.
+        tokens: path → short digest, to name a difference. It has no variables: whoever reads it could try values.
+        functions: the names of the project's functions that it leads to.
     """
 
     digest: str
     lasting: str
     tokens: dict[str, str]
+    functions: frozenset[str]
 
 
 class Question(NamedTuple):
@@ -227,8 +229,8 @@ def _look(subject: Subject, roots: Mapping[str, object]) -> State:
     return State(
         _digest(found.digest, variables),
         _digest(found.lasting, variables),
-        # No digest of the values alone: whoever reads the record could try values.
-        {**found.tokens, _VARIABLES: _digest(found.digest, variables)[:8]},
+        found.tokens,
+        found.functions,
     )
 
 
@@ -247,10 +249,12 @@ def _named_content(value: object) -> object:
 def _variables(found: Walk) -> str:
     """The environment variables that the code names, as a text; where names are computed, all that may be meant."""
     every = all_variables()
+    places = (str(Path.cwd()), every.get("HOME")) if found.places else ()
     if not found.reads_environment:
-        return repr(sorted((name, every[name]) for name in found.constants if name in every))
+        return repr((places, sorted((name, every[name]) for name in found.constants if name in every)))
     parts = tuple(each for each in found.constants if len(each) > 2)
-    return repr(sorted((name, value) for name, value in every.items() if not parts or _is_meant(name, parts)))
+    meant = sorted((name, value) for name, value in every.items() if not parts or _is_meant(name, parts))
+    return repr((places, meant))
 
 
 def _is_meant(name: str, parts: tuple[str, ...]) -> bool:
@@ -265,7 +269,7 @@ def _fitting(document: DirectDocument, state: State, root: str) -> tuple[DirectR
     """The record of this state and these files, or why there is none."""
     missed = "nothing is recorded for this function with these arguments, on this kind of machine"
     if document.records:
-        missed = difference(document.records[0].tokens, state.tokens) or "something that it reads changed"
+        missed = difference(document.records[0].tokens, state.tokens) or _UNNAMED
     for record in document.records:
         if record.state == state.digest:
             changed = manifest_difference(record.manifest, root)

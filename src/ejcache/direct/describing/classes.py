@@ -78,7 +78,7 @@ def _is_said(name: str, member: object, *, called: bool) -> bool:
         return False
     if name in _CONSTRUCTORS:
         return called
-    return type(member) in _SAID or is_scalar(member)
+    return type(member) in _SAID or is_scalar(member) or name in {"__match_args__", "__slots__"}
 
 
 def _write_patches(node: Node, kind: type) -> None:
@@ -86,7 +86,7 @@ def _write_patches(node: Node, kind: type) -> None:
     node.quiet = True
     for name, member in tuple(type_dict(kind).items()):
         function = member.__func__ if type(member) in {staticmethod, classmethod} else member
-        if type(function) is types.FunctionType and node.graph.owners.is_project_function(function):
+        if type(function) is types.FunctionType and node.graph.owners.is_project_function(function, unknown=False):
             node.child(f".{name}", function)
     _write_registrations(node, kind)
 

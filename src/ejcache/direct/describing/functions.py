@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS", "write_partial"]
 
 
+_SINGLE_DISPATCH: Final = functools.singledispatch(lambda each: each).__code__  # type: ignore[attr-defined]
+
+
 def _function(node: Node, value: Any) -> None:
     function: FunctionType = value
     name = library_name(node, function)
@@ -38,6 +41,8 @@ def _function(node: Node, value: Any) -> None:
     reads = reads_of(code)
     node.graph.note_reads(reads, code, project=project)
     cells = _cells(function)
+    if code is _SINGLE_DISPATCH:  # besides, it remembers what it has found
+        cells = {name: dict(cells[name]) for name in ("registry",)}  # type: ignore[call-overload]
     _write_cells(node, cells)
     write_names(node, function, reads, cells, project=project)
     write_annotations(node, function)
@@ -88,7 +93,7 @@ def _method(node: Node, value: Any) -> None:
 
 def _builtin(node: Node, value: Any) -> None:
     name = forbidden_value(value)
-    if name is not None:
+    if name is not None and (node.parent is None or not node.parent.quiet):
         node.refuse(f"is {name}")
     owner = value.__self__
     node.write(b"builtin")
@@ -145,15 +150,16 @@ def _memoised(node: Node, value: Any) -> None:
     wrapped = value.__wrapped__
     node.write(b"memoised", repr(value.cache_parameters()).encode())
     node.child("", wrapped)
-    remembered = [each for each in gc.get_referents(value) if type(each) is dict and each is not vars(value)]
-    for memo in remembered:
-        for key, result in memo.items():
-            # A limited memo keeps its results in links, which hold the key as well.
-            held = result if value.cache_parameters()["maxsize"] is None else tuple(gc.get_referents(result))
-            try:
-                node.write_passing(node.graph.apart((key, held)))
-            except RefusedError as exc:
-                node.refuse(f"is memoised, and remembers what cannot be compared: {exc}")
+    # A limited memo shows its keys and results, those that were used last at the end, and then its table.
+    held = gc.get_referents(value)
+    table = next((place for place, each in enumerate(held) if type(each) is dict), 0)
+    known = [each for each in held[:table] if not isinstance(each, type)]
+    if value.cache_parameters()["maxsize"] is None and held:
+        known = [each for item in held[table].items() for each in item]
+    try:
+        node.write_passing(node.graph.apart(tuple(known)))
+    except RefusedError as exc:
+        node.refuse(f"is memoised, and remembers what cannot be compared: {exc}")
 
 
 def _property(node: Node, value: Any) -> None:

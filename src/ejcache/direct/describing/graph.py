@@ -111,6 +111,10 @@ class Graph:
         """The order of a set that the code makes may decide something."""
         self.reads_environment = False
         """A name in the environment is computed."""
+        self.functions: set[str] = set()
+        """The names of the project's functions that were reached."""
+        self._identity = False
+        self._scalars: list[int] = []
         self._everything = everything
         self._names: dict[str, str] = {}
         self._codes: set[int] = set()
@@ -139,6 +143,20 @@ class Graph:
             self._read(node, self._handler_for(type(node.value)), node.value)
             node.finish()
 
+        if self._identity:
+            first: dict[int, int] = {}
+            same = [first.setdefault(each, place) for place, each in enumerate(self._scalars)]
+            self.update([b"identities", repr(same).encode()])
+
+    def note_scalar(self, value: object) -> None:
+        """Note a number or text that a name stands for: another name may stand for the same object."""
+        if id(type(value)) in _SCALARS or type(value) is tuple:
+            self._scalars.append(id(value))
+
+    def is_named(self, *names: str) -> bool:
+        """Whether the code that was reached says one of these names."""
+        return not self._names.keys().isdisjoint(names)
+
     def _read(self, node: Node, handler: Handler, value: object) -> None:
         try:
             handler(node, value)
@@ -162,8 +180,10 @@ class Graph:
             for name in _TEXTS:
                 self._names.setdefault(name, f"{place}:{code.co_firstlineno}")
         if project:
+            self.functions.add(code.co_name)
             self.constants |= reads.constants
             self.hash_order |= reads.hash_order
+            self._identity |= reads.identity
             self._everything |= reads.computed
 
     def add_namespace(

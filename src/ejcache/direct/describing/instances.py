@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import functools
 import types
 import typing
 from typing import TYPE_CHECKING, Any, Final
@@ -70,6 +71,7 @@ class _Layout(NamedTuple):
         has_hidden_state: instances are larger than their header and slots: C code keeps something in them.
         is_namespace: only the attributes count that the code can name.
         is_pickled: a library says how it is pickled.
+        cached: the names of its cached properties.
         inner: the attribute that has the others, of a class of `_HOLDERS`.
         opens: methods of such a class, with which code reaches all attributes.
         unread: attributes that mean nothing.
@@ -81,6 +83,7 @@ class _Layout(NamedTuple):
     has_hidden_state: bool
     is_namespace: bool
     is_pickled: bool
+    cached: frozenset[str]
     inner: str
     opens: frozenset[str]
     unread: frozenset[str]
@@ -93,6 +96,7 @@ def _layout_of(node: Node, kind: type) -> _Layout:
     unread: frozenset[str] = frozenset()
     foreign = False
     inner = ""
+    cached: set[str] = set()
     opens: set[str] = set()
     for base in mro_of(kind):
         members = type_dict(base)
@@ -102,6 +106,7 @@ def _layout_of(node: Node, kind: type) -> _Layout:
         found = members.get("__dict__")
         if attributes is None and type(found) in _DESCRIPTORS and found.__objclass__ is base:
             attributes = found
+        cached.update(str(name) for name, member in members.items() if type(member) is functools.cached_property)
         text = class_text(base)
         unread |= _ADDRESSES.get(text, frozenset()) | (_LINEN_SERIAL if text == _LINEN else frozenset())
         if any(base is each for each in _NEUTRAL):
@@ -119,7 +124,18 @@ def _layout_of(node: Node, kind: type) -> _Layout:
     # The dictionary and the list of weak references are inside the instance if their offsets say so.
     pointers = len(slots) + (_dict_offset(kind) > 0) + (_weak_list_offset(kind) > 0)
     hidden = bool(_basic_size(kind) > object.__basicsize__ + _WORD * pointers)
-    return _Layout(kind, tuple(slots), attributes, hidden, not foreign, is_pickled, inner, frozenset(opens), unread)
+    return _Layout(
+        kind,
+        tuple(slots),
+        attributes,
+        hidden,
+        not foreign,
+        is_pickled,
+        frozenset(cached),
+        inner,
+        frozenset(opens),
+        unread,
+    )
 
 
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -170,6 +186,9 @@ def write_instance(node: Node, value: Any) -> None:
     if layout.is_namespace:
         # The attributes in the order in which they were set.
         members = {**held, **own.get(layout.inner, {})} if layout.inner else {**held, **own}
+        for name in layout.cached & members.keys():
+            # A trace may compute it, so it is no change that it is there.
+            node.write_passing(name.encode() + node.graph.apart(members.pop(name)))
         named = {name: each for name, each in members.items() if type(name) is str}
         node.graph.add_namespace(node, named, opens=layout.opens)
         return

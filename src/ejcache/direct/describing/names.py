@@ -141,6 +141,8 @@ def _write_chain(
         node.write(b"absent", text.encode())
         return
     _note_environment(node, value, chain, attributes)
+    if project:
+        node.graph.note_scalar(value)
     name = forbidden_value(value, chain.constant)
     if name is not None and project:
         node.refuse(f"uses {name}")
@@ -180,7 +182,7 @@ def _note_environment(node: Node, value: object, chain: Chain, attributes: list[
     if not any(value is names.get(name) for name in ("environ", "environb", "getenv", "getenvb")):
         return
     looks = value is names.get("getenv") or not attributes or attributes[0] in _LOOKS
-    if not looks or type(chain.constant) is not str:
+    if not looks or type(chain.constant) is not str or value is names.get("environb"):
         node.graph.reads_environment = True
 
 

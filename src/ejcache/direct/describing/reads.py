@@ -49,6 +49,7 @@ class Reads(NamedTuple):
         constants: its texts.
         computed: it reads attributes whose names it computes.
         formats: it makes texts of objects.
+        identity: it asks whether two values are the same object, and neither of them is a constant.
         hash_order: its result may depend on the order of a set that it makes, and so on the hash seed.
     """
 
@@ -59,6 +60,7 @@ class Reads(NamedTuple):
     constants: frozenset[str]
     computed: bool
     formats: bool
+    identity: bool
     hash_order: bool
 
 
@@ -71,6 +73,8 @@ _WRITES: Final = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _FORMATS: Final = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"})
 _UNPACKS: Final = frozenset({"DICT_MERGE", "DICT_UPDATE"})
 _ITERATES: Final = frozenset({"dict", "enumerate", "iter", "list", "sorted", "tuple", "zip"})
+_SUBSCRIPT: Final = ("BINARY_OP", 26)
+"""`x[y]` in Python 3.14."""
 _MAKES_SET: Final = frozenset({"BUILD_SET", "SET_ADD", "SET_UPDATE"})
 _SKIPPED: Final = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME"})
 _COMPUTES: Final = frozenset(
@@ -139,7 +143,7 @@ class _Reader:
         self._writes: dict[str, None] = {}
         self._names: dict[str, int] = {}
         self._constants: set[str] = set()
-        self._computed = self._formats = self._hash_order = False
+        self._computed = self._formats = self._identity = self._hash_order = False
         for index in range(len(self._steps)):
             self._read(index)
         for constant in code.co_consts:
@@ -152,6 +156,7 @@ class _Reader:
             frozenset(self._constants),
             self._computed,
             self._formats,
+            self._identity,
             self._hash_order,
         )
 
@@ -175,6 +180,8 @@ class _Reader:
             self._names.setdefault("keys", line)
         elif name in _FORMATS:
             self._formats = True
+        elif name == "IS_OP":
+            self._identity |= self._steps[index - 1].name != "LOAD_CONST"
         elif name in _MAKES_SET:
             self._hash_order = True
         elif name == "LOAD_CONST" and isinstance(argument, frozenset):
@@ -195,7 +202,7 @@ class _Reader:
             attributes.append(following.argument)
             following = self._after(index + 1 + len(attributes))
         free = operation in _FREE
-        constant = following.argument if following.name == "LOAD_CONST" else None
+        constant = self._constant_at(index + 1 + len(attributes))
         chain = Chain(name, tuple(attributes), free, line, following.name, constant)
         key = (name, chain.attributes, free)
         known = self._chains.get(key)
@@ -210,6 +217,18 @@ class _Reader:
         self._hash_order |= name in _SETS and not self._is_harmless(index)
         if name in _ITERATES:
             self._names.setdefault(name, line)
+
+    def _constant_at(self, index: int) -> object:
+        """The constant that is loaded at `index`, if it is given to a call or an index as it is."""
+        if self._after(index).name != "LOAD_CONST":
+            return None
+        for at in range(index + 1, index + 4):
+            name, argument, _ = self._after(at)
+            if name.startswith(("CALL", "KW_NAMES", "BINARY_SUBSCR")) or (name, argument) == _SUBSCRIPT:
+                return self._after(index).argument
+            if not name.startswith(("LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_SMALL_INT")):
+                return None
+        return None
 
     def _is_constant(self, index: int, attributes: list[str]) -> bool:
         """Whether the attribute that `getattr` is asked for at `index` is a constant."""
@@ -246,4 +265,5 @@ class _Reader:
             self._constants |= inside.constants
             self._computed |= inside.computed
             self._formats |= inside.formats
+            self._identity |= inside.identity
             self._hash_order |= inside.hash_order

@@ -42,9 +42,28 @@ INERT: Final[tuple[type, ...]] = (
 """Classes whose instances decide nothing that is traced: they count by their type, and so do those of subclasses."""
 
 
+_READ_BY: Final = {
+    logging.Logger: {"isEnabledFor", "getEffectiveLevel", "level", "disabled"},
+    queue.Queue: {"get", "get_nowait", "queue", "qsize", "empty", "full"},
+    concurrent.futures.Future: {"result", "exception", "done"},
+    threading.Event: {"is_set", "wait"},
+}
+"""Names with which code reads the state of such an object."""
+_UNREAD: Final = frozenset({"_cache", "handlers", "manager", "parent", "root"})
+"""What leads from a logger to all others."""
+
+
 def write_inert(node: Node, value: Any) -> None:
-    """An object that decides nothing."""
+    """An object that decides nothing, unless the code names an attribute of it."""
     node.write(b"inert", class_text(type(value)).encode("utf-8", "surrogatepass"))
+    own = {} if isinstance(value, queue.SimpleQueue) else getattr(value, "__dict__", {})
+    members = {name.lstrip("_"): each for name, each in own.items() if name not in _UNREAD}
+    opens = next((names for kind, names in _READ_BY.items() if isinstance(value, kind)), ())
+    if isinstance(value, logging.Logger):
+        members["level"] = (logging.Logger.getEffectiveLevel(value), logging.root.manager.disable)
+        node.graph.add_namespace(node, dict.fromkeys(_READ_BY[logging.Logger], members["level"]))
+        opens = ()
+    node.graph.add_namespace(node, members, opens=opens)
 
 
 def write_flags(node: Node, value: Any) -> None:

@@ -29,8 +29,9 @@ _UNREAD_OPTIONS: Final = frozenset({"fun_sourceinfo", "fun_signature"})
 """Options of a jitted function that say where it is written, or what the function inside says."""
 _COPIED: Final = frozenset(
     {"__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__type_params__", "_fun", "_jit_info"}
+    | {"__wrapped__", "eval_shape", "lower", "trace"}
 )
-"""Attributes of a jitted function that repeat those of the function inside."""
+"""Attributes of a jitted function that repeat those of the function inside, or that direct mode has put there."""
 
 
 def describe_value(value: object) -> Description | None:
@@ -250,7 +251,7 @@ def _program(value: Any) -> Description:
 
 
 def _memoised(value: Any) -> Description:
-    return Description(b"memoised", children=(("", value.__wrapped__),))
+    return Description(b"memoised", children=(("", getattr(value, "__wrapped__", None)),))
 
 
 def _tree(value: Any) -> Description:

@@ -41,6 +41,8 @@ class Walk(NamedTuple):
         lasting: the same without the results that functions remember, to which a trace may add.
         tokens: for each path a short digest of what is there, nearest first: it only serves to name a difference.
         constants: texts in the code that was reached.
+        functions: names of the project's functions that were reached.
+        places: it asks where it is run: the working directory and the home directory count.
         hash_order: the order of a set that the code makes may decide something.
         reads_environment: names in the environment are computed.
     """
@@ -49,6 +51,8 @@ class Walk(NamedTuple):
     lasting: str
     tokens: dict[str, str]
     constants: frozenset[str]
+    functions: frozenset[str]
+    places: bool
     hash_order: bool
     reads_environment: bool
 
@@ -78,6 +82,8 @@ def walk(
         graph.lasting_digest(),
         graph.tokens,
         frozenset(graph.constants),
+        frozenset(graph.functions),
+        graph.is_named(*_PLACES),
         graph.hash_order,
         graph.reads_environment,
     )
@@ -102,6 +108,10 @@ def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str | None:
     return None
 
 
+_PLACES: Final = (
+    *("abspath", "absolute", "cwd", "expanduser", "expandvars", "getcwd", "getcwdb", "home", "realpath", "resolve"),
+)
+"""Names with which code asks where it is run."""
 _HANDLERS: Final[dict[int, Handler]] = {
     id(kind): handler
     for handlers in (containers.HANDLERS, functions.HANDLERS, special.HANDLERS)
