@@ -1,13 +1,17 @@
 """What programs set in libraries and libraries read while they trace: contexts and configurations that are compared.
 
 This table is all that is compared of the state of libraries, besides what the program's own code names and has patched.
-A name that a version of a library lacks is left out.
+A name that a version of a library lacks is left out. A library that was not imported by the end of a recorded trace has
+no part in it, whatever its context is now.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["known_contexts"]
 
@@ -34,15 +38,18 @@ _TABLE: Final = (
     ("numpyro.distributions.distribution", "_VALIDATION_ENABLED", "the validation of numpyro"),
     ("gin.config", "_CONFIG", "the bindings of gin"),
     ("gin.config", "_CONSTANTS", "the constants of gin"),
-    ("absl.flags", "FLAGS", "the flags of absl"),
 )
 
 
-def known_contexts() -> dict[str, Any]:
-    """The state of the libraries of the table that are imported, by what it is called."""
+def known_contexts(digest: Callable[[object], str]) -> dict[str, str]:
+    """Digests of the state of the libraries of the table that are imported, by what it is called.
+
+    Args:
+        digest: of a value and everything that it leads to.
+    """
     found = {}
     for module, name, label in _TABLE:
         names = getattr(sys.modules.get(module), "__dict__", {})
         if name in names:
-            found[label] = names[name]
+            found[label] = digest(names[name])
     return found

@@ -21,7 +21,7 @@ from ejcache.direct.call.shardings import Devices
 from ejcache.direct.call.signature import call_signature
 from ejcache.direct.contexts import known_contexts
 from ejcache.direct.describing.values import describe_value
-from ejcache.direct.describing.walk import difference, walk
+from ejcache.direct.describing.walk import difference, walk, whole_digest
 from ejcache.direct.files.manifest import manifest_difference
 from ejcache.direct.files.owners import Owners, module_file
 from ejcache.direct.record_store import read_document
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
     from ejcache.settings.resolve import Settings
 
-__all__ = ["Question", "State", "Subject", "ask", "make_subject", "why_plain_everywhere"]
+__all__ = ["Question", "State", "Subject", "ask", "contexts_of", "make_subject", "why_plain_everywhere"]
 
 _PYTHON: Final = f"{sys.implementation.cache_tag} {sys.version} {sys.flags}"
 """Bytecode, and what it means, depend on these."""
@@ -118,6 +118,7 @@ class Question(NamedTuple):
         devices: of the backend.
         look: describes the function and what belongs to this call as they are at that moment.
         state: what that gave before the function is traced.
+        contexts: of libraries, then.
         key: of the document.
         document: the records of this function, signature and environment.
         fitting: the record of this state and these files; None if there is none.
@@ -129,6 +130,7 @@ class Question(NamedTuple):
     devices: Devices
     look: Callable[[], State]
     state: State
+    contexts: Mapping[str, str]
     key: str
     document: DirectDocument
     fitting: DirectRecord | None
@@ -182,8 +184,9 @@ def ask(call: ParsedCall, subject: Subject, policy: CachePolicy, settings: Setti
     look = partial(_look, subject, _roots(subject, call, signature))
     state = look()
     document = read_document(key, policy, settings) or DirectDocument(subject.name)
-    fitting, missed = _fitting(document, state, subject.root)
-    return Question(call, subject, devices, look, state, key, document, fitting, missed)
+    contexts = contexts_of(subject)
+    fitting, missed = _fitting(document, state, contexts, subject.root)
+    return Question(call, subject, devices, look, state, contexts, key, document, fitting, missed)
 
 
 def _number_context() -> str:
@@ -217,13 +220,13 @@ def _roots(subject: Subject, call: ParsedCall, signature: Signature) -> Mapping[
 
 def _look(subject: Subject, roots: Mapping[str, object]) -> State:
     named = {f"reads[{place}]": _named_content(each) for place, each in enumerate(subject.reads)}
-    every = {**roots, **named, **known_contexts()}
+    every = {**roots, **named}
     found = walk(every, owners=subject.owners, describe=describe_value, ignored=subject.ignored)
     if found.hash_order and not fixed_hash_seed():
         # Its record would hold for this process alone.
         raise RefusedError(
-            "the order of a set, or hash(), decides what is traced, and that differs from one process to the next "
-            "unless PYTHONHASHSEED is set"
+            f"the order of a set, or hash(), decides what is traced ({found.hash_order}), and that differs from one "
+            "process to the next: sort it, or set PYTHONHASHSEED"
         )
     variables = _variables(found)
     return State(
@@ -265,14 +268,22 @@ def _digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _fitting(document: DirectDocument, state: State, root: str) -> tuple[DirectRecord | None, str]:
+def contexts_of(subject: Subject) -> dict[str, str]:
+    """The known contexts of libraries, as they are now."""
+    return known_contexts(partial(whole_digest, owners=subject.owners, describe=describe_value))
+
+
+def _fitting(
+    document: DirectDocument, state: State, contexts: Mapping[str, str], root: str
+) -> tuple[DirectRecord | None, str]:
     """The record of this state and these files, or why there is none."""
     missed = "nothing is recorded for this function with these arguments, on this kind of machine"
     if document.records:
         missed = difference(document.records[0].tokens, state.tokens) or _UNNAMED
     for record in document.records:
         if record.state == state.digest:
-            changed = manifest_difference(record.manifest, root)
+            other = next((label for label, each in record.contexts.items() if contexts.get(label) != each), None)
+            changed = f"{other} changed" if other is not None else manifest_difference(record.manifest, root)
             if changed is None:
                 return record, ""
             missed = changed

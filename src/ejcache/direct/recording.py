@@ -12,6 +12,7 @@ from ejcache._tuples import NamedTuple
 from ejcache.direct.call.fastpath_format import difference_to_record, encode_fastpath
 from ejcache.direct.describing.walk import difference
 from ejcache.direct.files.manifest import make_manifest, manifest_difference
+from ejcache.direct.question import contexts_of
 from ejcache.direct.record_store import is_independent, witness
 from ejcache.direct.records import DirectRecord, with_record, without_record
 from ejcache.direct.verdicts import Verdict
@@ -117,6 +118,7 @@ def _record(question: Question, opened: Opened, made: Made, fastpath: Any, *, mi
     record = DirectRecord(
         state=question.state.digest,
         tokens=question.state.tokens,
+        contexts={**contexts_of(question.subject), **question.contexts},
         manifest=make_manifest(question.subject.owners, opened, question.subject.root),
         entry=made.key,
         fastpath=encode_fastpath(fastpath, made.target, question.call, question.devices),

@@ -12,6 +12,7 @@ kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 2)
     record     := an object of:
       state      digest of everything that was compared but files, in hex
       tokens     an object: path → short digest, to name what has changed
+      contexts   an object: known context of a library → digest, see `contexts`
       manifest   the files, see `files.manifest`
       entry      the key that the lowered program has
       fastpath   as `call.fastpath_format` encodes it
@@ -76,6 +77,7 @@ class DirectRecord(NamedTuple):
 
     state: str
     tokens: Mapping[str, str]
+    contexts: Mapping[str, str]
     manifest: Mapping[str, Mapping[str, str | None]]
     entry: str
     fastpath: Mapping[str, Any]
@@ -94,7 +96,8 @@ class DirectDocument(NamedTuple):
 
 def with_record(document: DirectDocument, record: DirectRecord) -> DirectDocument:
     """The document with this record first, in place of the one of the same state; the oldest is dropped."""
-    others = [each for each in document.records if (each.state, each.manifest) != (record.state, record.manifest)]
+    about = (record.state, record.contexts, record.manifest)
+    others = [each for each in document.records if (each.state, each.contexts, each.manifest) != about]
     return document._replace(records=(record, *others)[:_MAX_RECORDS])
 
 
@@ -156,7 +159,8 @@ def _record(fields: dict[str, Any]) -> DirectRecord:
     proven = fields["proven"]
     record = DirectRecord(
         state=checked_text(fields["state"]),
-        tokens={checked_text(path): checked_text(token) for path, token in _object(fields["tokens"]).items()},
+        tokens=_texts(fields["tokens"]),
+        contexts=_texts(fields["contexts"]),
         manifest={name: _digests(fields["manifest"][name]) for name in ("modules", "files", "distributions")},
         entry=check_key(fields["entry"]),
         fastpath=_object(fields["fastpath"]),
@@ -166,6 +170,10 @@ def _record(fields: dict[str, Any]) -> DirectRecord:
     if fields["bound"] != _bound(record.entry, record.fastpath):
         raise EntryCorruptError("a record whose parts belong to different entries")
     return record
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {checked_text(name): checked_text(text) for name, text in _object(value).items()}
 
 
 def _digests(value: Any) -> dict[str, str | None]:

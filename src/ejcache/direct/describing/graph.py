@@ -107,8 +107,8 @@ class Graph:
         """What is known of the instances of a class, by its identity."""
         self.constants: set[str] = set()
         """Texts in the code that was reached."""
-        self.hash_order = False
-        """The order of a set that the code makes may decide something."""
+        self.hash_order = ""
+        """Where the order of a set that the code makes may decide something."""
         self.reads_environment = False
         """A name in the environment is computed."""
         self.functions: set[str] = set()
@@ -182,7 +182,8 @@ class Graph:
         if project:
             self.functions.add(code.co_name)
             self.constants |= reads.constants
-            self.hash_order |= reads.hash_order
+            if reads.hash_order and not self.hash_order:
+                self.hash_order = f"{code.co_qualname}, {place}:{code.co_firstlineno}"
             self._identity |= reads.identity
             self._everything |= reads.computed
 

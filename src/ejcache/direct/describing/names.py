@@ -150,7 +150,8 @@ def _write_chain(
         owner, attribute = sys.modules.get(str(function.__module__)), chain.name
     ordered = chain.follows != "CONTAINS_OP" and type(value) in {set, frozenset} and not attributes
     if project and ordered and any(type(each) is not int for each in value):  # type: ignore[attr-defined]
-        node.graph.hash_order |= len(value) > 1  # type: ignore[arg-type]
+        if len(value) > 1 and not node.graph.hash_order:  # type: ignore[arg-type]
+            node.graph.hash_order = f"{text}, {node.place}"
     _write_value(node, ARROW + text, owner, attribute, value, project=project)
 
 

@@ -21,6 +21,7 @@ from ejcache.direct.describing.graph import ARROW, Description, Graph
 from ejcache.direct.describing.instances import write_instance
 from ejcache.direct.describing.names import library_name, write_module
 from ejcache.direct.describing.real_types import class_text, is_subtype
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     Describe = Callable[[object], Description | None]
 
-__all__ = ["ARROW", "Description", "Walk", "difference", "walk"]
+__all__ = ["ARROW", "Description", "Walk", "difference", "walk", "whole_digest"]
 
 
 class Walk(NamedTuple):
@@ -43,7 +44,7 @@ class Walk(NamedTuple):
         constants: texts in the code that was reached.
         functions: names of the project's functions that were reached.
         places: it asks where it is run: the working directory and the home directory count.
-        hash_order: the order of a set that the code makes may decide something.
+        hash_order: where the order of a set may decide something; empty if it does not.
         reads_environment: names in the environment are computed.
     """
 
@@ -53,7 +54,7 @@ class Walk(NamedTuple):
     constants: frozenset[str]
     functions: frozenset[str]
     places: bool
-    hash_order: bool
+    hash_order: str
     reads_environment: bool
 
 
@@ -87,6 +88,16 @@ def walk(
         graph.hash_order,
         graph.reads_environment,
     )
+
+
+def whole_digest(value: object, *, owners: Owners, describe: Describe = nothing) -> str:
+    """A digest of everything that a value leads to; a text that is no digest if that cannot be described."""
+    graph = Graph(describe, _handler_for, owners, everything=True)
+    try:
+        graph.walk([("", value)])
+    except RefusedError:
+        return "not comparable"
+    return graph.digest()
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str | None:
