@@ -62,6 +62,9 @@ def write_class(node: Node, value: Any) -> None:
     members = {name: each for name, each in type_dict(kind).items() if type(name) is str and name not in _NOT_READ}
     if "__doc__" in members and "__dataclass_fields__" in members:
         del members["__doc__"]  # it may be made of the fields, and show addresses
+    if "__attrs_attrs__" in members:
+        # What attrs generates follows from the attributes, and has numbers of this process in it.
+        members = {name: each for name, each in members.items() if not _is_generated_by_attrs(each)}
     every = is_subtype(metaclass, enum.EnumType) or (is_project_class(node, metaclass))
     wanted = [name for name, member in members.items() if every or _is_said(name, member, called=not node.as_type)]
     node.graph.add_namespace(node, members, wanted=wanted)
@@ -72,13 +75,17 @@ def write_class(node: Node, value: Any) -> None:
     _write_registrations(node, kind)
 
 
+def _is_generated_by_attrs(member: object) -> bool:
+    return type(member) is types.FunctionType and member.__code__.co_filename.startswith("<attrs generated")
+
+
 def _is_said(name: str, member: object, *, called: bool) -> bool:
     """Whether the interpreter says a name: operators and the like, and constructors of a class that is called."""
     if name[:2] != "__" or name[-2:] != "__" or name in _OF_TEXTS:
         return False
     if name in _CONSTRUCTORS:
         return called
-    return type(member) in _SAID or is_scalar(member) or name in {"__match_args__", "__slots__"}
+    return type(member) in _SAID or is_scalar(member) or name in {"__attrs_attrs__", "__match_args__", "__slots__"}
 
 
 def _write_patches(node: Node, kind: type) -> None:

@@ -149,10 +149,13 @@ def _write_chain(
     if not chain.free and owner is None and not project:
         owner, attribute = sys.modules.get(str(function.__module__)), chain.name
     ordered = chain.follows != "CONTAINS_OP" and type(value) in {set, frozenset} and not attributes
-    if project and ordered and any(type(each) is not int for each in value):  # type: ignore[attr-defined]
-        if len(value) > 1 and not node.graph.hash_order:  # type: ignore[arg-type]
-            node.graph.hash_order = f"{text}, {node.place}"
+    if project and ordered and not node.graph.hash_order and _has_seeded_order(value):
+        node.graph.hash_order = f"{text}, {node.place}"
     _write_value(node, ARROW + text, owner, attribute, value, project=project)
+
+
+def _has_seeded_order(value: Any) -> bool:
+    return len(value) > 1 and any(type(each) is not int for each in value)
 
 
 def _write_value(node: Node, label: str, owner: Any, attribute: str, value: object, *, project: bool) -> None:
