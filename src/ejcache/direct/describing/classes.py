@@ -37,7 +37,9 @@ _NOT_READ: Final = frozenset(
     }
 )
 """Members that say nothing that a trace reads, or are written in another way; an address that Keras notes."""
-_CONSTRUCTORS: Final = frozenset({"__init__", "__new__", "__post_init__", "__attrs_post_init__", "__init_subclass__"})
+_CONSTRUCTORS: Final = frozenset(
+    {"__attrs_attrs__", "__init__", "__new__", "__post_init__", "__attrs_post_init__", "__init_subclass__"}
+)
 _OF_TEXTS: Final = frozenset({"__repr__", "__str__", "__format__", "__del__", "__doc__"})
 _SAID: Final = (types.FunctionType, staticmethod, classmethod, property)
 
@@ -85,7 +87,7 @@ def _is_said(name: str, member: object, *, called: bool) -> bool:
         return False
     if name in _CONSTRUCTORS:
         return called
-    return type(member) in _SAID or is_scalar(member) or name in {"__attrs_attrs__", "__match_args__", "__slots__"}
+    return type(member) in _SAID or is_scalar(member) or name in {"__match_args__", "__slots__"}
 
 
 def _write_patches(node: Node, kind: type) -> None:
