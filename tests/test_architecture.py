@@ -18,9 +18,8 @@ PACKAGE = ROOT / "src" / "ejcache"
 
 LEVELS = {
     "_version": 0,
-    "_tuples": 0,
     "errors": 0,
-    "wings": 1,
+    "wings": 2,
     "util": 1,
     "entry": 2,
     "settings": 3,

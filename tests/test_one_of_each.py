@@ -118,7 +118,7 @@ def test_facility_is_used_in_one_place(facility):
         (r"^_?write_atomically$|^_?atomic_write$", "util/files.py"),
         (r"^EvictionPass$", "maintenance/eviction.py"),
         (r"^Scheduler$", "util/scheduler.py"),
-        (r"^NamedTuple$", "_tuples.py"),
+        (r"^NamedTuple$", "util/tuples.py"),
     ],
 )
 def test_mechanism_is_defined_once(pattern, home):
@@ -142,7 +142,7 @@ def test_named_tuples_are_made_quickly():
         if isinstance(node, ast.ImportFrom) and node.module == "typing"
         if any(alias.name == "NamedTuple" for alias in node.names)
     }
-    assert users == {"_tuples.py"}
+    assert users == {"util/tuples.py"}
 
 
 def test_class_names_are_unique():

@@ -31,8 +31,8 @@ from typing import IO, Any, Final, cast
 
 import zstandard
 
-from ejcache._tuples import NamedTuple
 from ejcache.errors import EntryCorruptError, EntryError, EntryForeignError, EntryVersionError
+from ejcache.util.tuples import NamedTuple
 
 __all__ = [
     "MAX_HEADER_SIZE",

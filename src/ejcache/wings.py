@@ -21,7 +21,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ import typing
 
 import pytest
 
-from ejcache._tuples import NamedTuple
+from ejcache.util.tuples import NamedTuple
 
 
 class Ours(NamedTuple):

@@ -12,12 +12,12 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ejcache._tuples import NamedTuple
 from ejcache.bucket.answers import MAX_DOCUMENT, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
 from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.retry import TransientError, seconds_of
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -15,8 +15,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.util.tally import Tally
+from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

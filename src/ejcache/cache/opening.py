@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache._tuples import NamedTuple
 from ejcache.errors import StoreError, UntrustedDirectoryError
 from ejcache.keys.key import evicted_before
 from ejcache.settings.directories import make_user_directory_above, temporary_directory, user_directory
@@ -17,6 +16,7 @@ from ejcache.stores.filesystems import detect_shared_storage
 from ejcache.stores.location import Location, LocationKind
 from ejcache.stores.opening import open_bucket, open_store
 from ejcache.util.log import warn_once
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket

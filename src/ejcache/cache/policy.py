@@ -16,7 +16,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache import entry
-from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import CacheTally, Miss, Skip, Stats
 from ejcache.errors import (
     EntryCorruptError,
@@ -37,6 +36,7 @@ from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
+from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Stats
 from ejcache.errors import MALFORMED
 from ejcache.settings.environment import environment_variable
 from ejcache.util.safe_files import append_regular, open_regular
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

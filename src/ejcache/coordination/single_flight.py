@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache._tuples import NamedTuple
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.leases_local import LocalLeases
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

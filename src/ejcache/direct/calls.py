@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Verdict
 from ejcache.direct.describing.code import code_digest
 from ejcache.direct.quick import QuickFunctions
@@ -36,6 +35,7 @@ from ejcache.jax_integration.seam.direct.plain_calls import why_plain
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.settings.environment import environment_variable
 from ejcache.util.log import warn_once
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

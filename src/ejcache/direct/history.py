@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Verdict
 from ejcache.direct.verdicts import read_verdicts
 from ejcache.keys.key import listed_name
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.call.shardings import Devices
 from ejcache.direct.call.signature import call_signature
 from ejcache.direct.contexts import known_contexts
@@ -31,6 +30,7 @@ from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.jax_integration.seam.direct.registrations import registered_functions
 from ejcache.keys.key import direct_record_key
 from ejcache.settings.environment import all_variables, fixed_hash_seed
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

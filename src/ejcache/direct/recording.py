@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.call.fastpath_format import difference_to_record, encode_fastpath
 from ejcache.direct.describing.walk import difference
 from ejcache.direct.files.manifest import make_manifest, manifest_difference
@@ -17,6 +16,7 @@ from ejcache.direct.record_store import is_independent, witness
 from ejcache.direct.records import DirectRecord, with_record, without_record
 from ejcache.direct.verdicts import Verdict
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.direct.files.opened import Opened

@@ -30,10 +30,10 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.call.checked import checked_text
 from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.util.key_text import check_key
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,10 +11,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.counters import Verdict
 from ejcache.cache.run_counts import announce_verdict
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

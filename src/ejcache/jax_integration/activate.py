@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache import exit_report as reporting
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
@@ -23,6 +22,7 @@ from ejcache.settings.table import SETTINGS
 from ejcache.settings.values import FlagValue, Origin
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import log, warn_once
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

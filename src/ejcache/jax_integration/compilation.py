@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Miss
 from ejcache.keys.key import PGLE, parse_any_key
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy

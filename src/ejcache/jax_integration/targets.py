@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache._tuples import NamedTuple
 from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.lowering.components import (
@@ -45,6 +44,7 @@ from ejcache.keys.options import canonical_gpu_topology
 from ejcache.keys.protobuf import Field, edit, join, split
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.log import log
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

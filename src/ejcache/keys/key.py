@@ -18,7 +18,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from ejcache._tuples import NamedTuple
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

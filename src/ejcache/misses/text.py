@@ -21,9 +21,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.misses.log import LARGE_CONSTANT
 from ejcache.util.safe_files import read_regular
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

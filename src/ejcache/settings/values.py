@@ -7,7 +7,7 @@ import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
+from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import ACCEPTED_SIZE, parse_size
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import functools
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 
-from ejcache._tuples import NamedTuple
 from ejcache.util.lifecycle import Closing
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from ejcache._tuples import NamedTuple
 from ejcache.errors import UsageError
+from ejcache.util.tuples import NamedTuple
 
 __all__ = ["ACCEPTED_URL", "Location", "LocationKind", "display_url"]
 

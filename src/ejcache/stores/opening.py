@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.errors import NotAStoreError, StoreUnavailableError, UsageError
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import resolve
@@ -13,6 +12,7 @@ from ejcache.stores.base import UNLIMITED
 from ejcache.stores.filesystems import detect_shared_storage
 from ejcache.stores.location import Location, LocationKind
 from ejcache.util.log import warn_once
+from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ from jax.core import ShapedArray
 from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.call.checked import checked_list, checked_text
 from ejcache.direct.call.shardings import decode_spec, encode_spec
 from ejcache.direct.call.signature import encode_layout
@@ -41,6 +40,7 @@ from ejcache.jax_integration.seam.direct.fastpath import FastpathParts, split_fa
 from ejcache.jax_integration.seam.direct.kernels import is_known_kernel
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.keys.options import without_cache_paths
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,13 +25,13 @@ import jax
 import numpy as np
 from jax.experimental.layout import Layout
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.call.trees.encoding import write_tree
 from ejcache.direct.call.trees.names import type_name
 from ejcache.direct.call.trees.node_data import DataWriter, canonical_text
 from ejcache.jax_integration.seam.direct.fastpath import key_type_name, leaf_aval
 from ejcache.jax_integration.seam.direct.plain_calls import program_settings
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.direct.call.shardings import Devices

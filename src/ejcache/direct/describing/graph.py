@@ -16,9 +16,9 @@ import types
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.describing.code import plain_token
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

@@ -14,7 +14,6 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.describing.code import plain_token
 from ejcache.direct.describing.containers import write_mapping, write_sequence, write_set
 from ejcache.direct.describing.graph import ARROW
@@ -27,6 +26,7 @@ from ejcache.direct.describing.real_types import (
     type_dict,
     type_name,
 )
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -10,7 +10,7 @@ import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

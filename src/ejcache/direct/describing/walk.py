@@ -14,7 +14,6 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.describing import containers, functions, special
 from ejcache.direct.describing.classes import write_class
 from ejcache.direct.describing.graph import ARROW, Description, Graph
@@ -22,6 +21,7 @@ from ejcache.direct.describing.instances import write_instance
 from ejcache.direct.describing.names import library_name, write_module
 from ejcache.direct.describing.real_types import class_text, is_subtype
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

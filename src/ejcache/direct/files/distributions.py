@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.direct.files.contents import file_digest
+from ejcache.util.tuples import NamedTuple
 
 __all__ = ["Distribution", "distribution_named", "distribution_of", "distribution_state", "loaded_distributions"]
 

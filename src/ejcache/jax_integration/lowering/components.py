@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jaxlib.version
 
-from ejcache._tuples import NamedTuple
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.environment import content_digest, cpu_features, library_digest, native_files
 from ejcache.keys.flags import canonical_flags, canonical_overrides
@@ -37,6 +36,7 @@ from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable, variables_to_compare
 from ejcache.util.log import log
 from ejcache.util.threads import cores, submit
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Skip
 from ejcache.jax_integration.lowering.components import (
     cpu_identity,
@@ -31,6 +30,7 @@ from ejcache.jax_integration.lowering.registered import (
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.contexts import note_lowered
 from ejcache.keys.key import CacheKey
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

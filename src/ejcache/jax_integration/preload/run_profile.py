@@ -28,9 +28,9 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.errors import MALFORMED, EntryCorruptError, InvalidKeyError
 from ejcache.util.key_text import check_key
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -26,7 +26,7 @@ from jax._src import lib as jax_lib
 from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
-from ejcache._tuples import NamedTuple
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 import jax.numpy as jnp
 
-from ejcache._tuples import NamedTuple
 from ejcache.cache.counters import Skip
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import active, enable_by_default
@@ -20,6 +19,7 @@ from ejcache.jax_integration.seam.lowered import ask_for_keys
 from ejcache.jax_integration.warm_start.shapes import ArrayShape
 from ejcache.jax_integration.warm_start.state import AlreadyStoredError, AskedError, asking, storing_only
 from ejcache.misses.words import why_not_stored
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

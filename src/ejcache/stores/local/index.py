@@ -14,12 +14,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from ejcache._tuples import NamedTuple
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -35,10 +35,10 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Final
 
-from ejcache._tuples import NamedTuple
 from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular
 from ejcache.util.trust import why_replaceable, why_untrusted
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

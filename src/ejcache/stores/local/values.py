@@ -14,7 +14,7 @@ import secrets
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._tuples import NamedTuple
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,9 +23,9 @@ from jax._src.lib import _jax, jax_jit, xla_client
 from jax._src.random import prng as jax_prng
 from jax._src.sharding_impls import GSPMDSharding
 
-from ejcache._tuples import NamedTuple
 from ejcache.jax_integration.seam.direct.kernels import called_kernels, prepare_kernels
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
