@@ -44,7 +44,7 @@ USED_BY: dict[str, set[str]] = {
     "threading.Thread": {
         "util/scheduler.py",
         "util/threads.py",
-        "autotune/measure/worker_thread.py",  # has a large stack and belongs to one measurement
+        "autotune/measure/trial.py",  # has a large stack and belongs to one measurement
     },
     "threading.Timer": set(),
     "concurrent.futures.ThreadPoolExecutor": {

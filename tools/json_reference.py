@@ -15,8 +15,7 @@ from typing import Any
 from written_page import write_pages
 
 from ejcache import open_store
-from ejcache.autotune.records.key import RecordKey
-from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
+from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
 from ejcache.direct.verdicts import Verdict, record_verdict

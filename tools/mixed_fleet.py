@@ -43,8 +43,7 @@ def entry_of(key: str) -> bytes:
 def record() -> Any:
     """A tuned record, by whichever modules this version has."""
     try:
-        from ejcache.autotune.records.key import RecordKey
-        from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
+        from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
     except ModuleNotFoundError:
         from ejcache.autotune.key import RecordKey  # type: ignore[no-redef, import-not-found, unused-ignore]
 

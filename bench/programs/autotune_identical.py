@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ejcache.autotune import Tuner
-from ejcache.autotune.records.key import RecordKey
+from ejcache.autotune.records.record import RecordKey
 
 SIZE = 96
 

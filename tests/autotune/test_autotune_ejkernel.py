@@ -16,11 +16,10 @@ import pytest
 from helpers import local_documents
 
 from ejcache.autotune.ejkernel import PersistentCache
+from ejcache.autotune.ejkernel.cache import OperationFile, file_key, key_of_file, operation_directory
 from ejcache.autotune.ejkernel.chain import held_in_modules
-from ejcache.autotune.ejkernel.files import OperationFile, file_key, key_of_file, operation_directory
-from ejcache.autotune.records.layer import QUARANTINE
 from ejcache.autotune.records.record import Source
-from ejcache.autotune.records.store import AutotuneStore, set_default_store
+from ejcache.autotune.records.store import QUARANTINE, AutotuneStore, set_default_store
 from ejcache.util.log import forget_warnings
 
 needs_ejkernel = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from ejit_calls import forms_in, parsed
 from helpers import ROOT
 
 import ejcache
-from ejcache.autotune.ejkernel import compiling
+from ejcache.autotune.ejkernel.install import ejit, smart_compile
 
 needs_ejkernel = pytest.mark.skipif(
     importlib.util.find_spec("ejkernel") is None, reason="ejkernel is not installed (it supports JAX 0.10 only)"
@@ -61,13 +61,13 @@ def test_each_form_of_a_call_is_accepted(form):
 
     options = {name: f if name == "func" else written(name, kind) for name, kind in kinds.items()}
     if way == "decorator":
-        made = compiling.ejit(**options)(f)
+        made = ejit(**options)(f)
     else:
-        made = compiling.ejit(*([f] if unnamed or way == "decorator-itself" else []), **options)
+        made = ejit(*([f] if unnamed or way == "decorator-itself" else []), **options)
     assert isinstance(made, type(jax.jit(f)))
     x, y = jnp.ones(4), jnp.ones(4)
     arguments = (x, y, 2) if options.get("static_argnums") or options.get("static_argnames") else (x, y)
-    compiled, key = compiling.smart_compile(made.lower(*arguments), "tag", verbose=False, cache_key=("a", ()))
+    compiled, key = smart_compile(made.lower(*arguments), "tag", verbose=False, cache_key=("a", ()))
     assert key == ("a", ())
     assert compiled is not None
     (result,) = jax.tree.leaves(made(*arguments))
@@ -98,7 +98,7 @@ def test_the_stand_ins_take_the_parameters_of_the_originals(run_python):
         import inspect
         import jax
         from ejkernel.callib import _ejit as theirs
-        from ejcache.autotune.ejkernel import compiling as ours
+        from ejcache.autotune.ejkernel import ejit as ours
         for name in ("smart_compile", "load_cached_functions"):
             parameters = [list(inspect.signature(getattr(m, name)).parameters.values()) for m in (theirs, ours)]
             assert [[p.name, p.default] for p in parameters[0]] == [[p.name, p.default] for p in parameters[1]], name
@@ -142,7 +142,7 @@ def test_unmodified_ejkernel_compiles_through_our_cache(run_python, tmp_path, wh
         when,
         timeout=240,
     )
-    ours = "ejcache.autotune.ejkernel.compiling"
+    ours = "ejcache.autotune.ejkernel.install"
     assert done.stdout.splitlines() == [f"{ours} {ours} None", "True True", "ejkernel.callib._ejit"]
 
 

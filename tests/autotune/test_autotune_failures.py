@@ -14,15 +14,15 @@ from autotune_simulation import planted
 
 from ejcache.autotune import AutotuneStore, Candidate, Tuner, autotuned
 from ejcache.autotune.chooser import chooser_for
-from ejcache.autotune.records.record import RETRY_SECONDS, Record, Status, decode_record, encode_record, merged
-from ejcache.autotune.records.trying import CandidateJournal
+from ejcache.autotune.records.crash_journal import CandidateJournal
+from ejcache.autotune.records.record import RETRY_SECONDS, Record, Status, decode_record, encode_record
 
 QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 
 PROGRAM = """
 import os, signal, sys, jax, jax.numpy as jnp
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
-from ejcache.autotune.measure.worker_thread import WorkerThread
+from ejcache.autotune.measure.trial import WorkerThread
 
 store, way = AutotuneStore(sys.argv[1], seeds=()), sys.argv[2]
 run = WorkerThread.run
@@ -162,14 +162,6 @@ def test_when_all_fail_the_next_start_tries_none(tmp_path, caplog):
     more = autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="failing", store=where, tuner=QUICK)
     found = more(lambda x, *, n: x if n == 3 else op.function(x, n=n)).choose(jnp.ones(4))
     assert (found.source.value, found.configuration) == ("tuned", {"n": 3})
-
-
-def test_failures_never_replace_a_choice_that_works():
-    """A process in which all candidates fail does not take another process's configuration away."""
-    good = Record(key(), {"n": 1}, candidates=(Candidate({"n": 1}),), created=1.0)
-    bad = (Candidate({"n": 1}, Status.FAILED, error="no", measured=2.0), Candidate({"n": 2}, Status.FAILED, error="no"))
-    worst = Record(key(), {"n": 2}, candidates=bad, measurement={"failed": True}, created=2.0)
-    assert merged(good, worst) == merged(worst, good) == good
 
 
 def test_transient_failures_expire():

@@ -20,14 +20,13 @@ from jax._src import pjit
 import ejcache
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
-from ejcache.autotune.measure import statistics
+from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.inputs import split_arguments
-from ejcache.autotune.measure.isolated import screened
-from ejcache.autotune.measure.progress import Progress
 from ejcache.autotune.measure.results import DifferentResultError, Results, check_results
-from ejcache.autotune.measure.statistics import GainVerdict, gains, median, quantile, timing, verdict
-from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
+from ejcache.autotune.measure.statistics import GainVerdict, gains, hopeless, median, quantile, timing, verdict
+from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Source, Status
+from ejcache.autotune.workers import screened
 from ejcache.errors import EntryCorruptError, UsageError
 from ejcache.jax_integration.seam.device_time import has_pgle_profile
 
@@ -82,8 +81,8 @@ def test_quantiles():
     assert median([4, 1, 2, 3]) == 2.5
     assert quantile([0, 10], 0.2) == 2
     assert (timing([1, 2, 3, 4, 5]).p20, timing([1, 2, 3, 4, 5]).p80) == (1.8, 4.2)
-    assert statistics.hopeless([2, 2, 2], [1, 1, 1])
-    assert not statistics.hopeless([1.2] * 3, [1, 1, 1])
+    assert hopeless([2, 2, 2], [1, 1, 1])
+    assert not hopeless([1.2] * 3, [1, 1, 1])
 
 
 def test_inputs_are_the_callers_own_or_seeded():
@@ -421,7 +420,7 @@ def test_a_candidate_that_crashes_ends_only_its_own_process(operation):
         1: ("ok", ""),
         2: ("crashed", "it ended its process with SIGSEGV"),
         3: ("failed", "RuntimeError: no such block"),
-        4: ("crashed", "it ended its process with status 3: it said nothing"),
+        4: ("crashed", "it ended its process with status 3: it wrote no error"),
     }
     assert record.configuration == {"n": 1}
 
@@ -520,49 +519,29 @@ def test_what_cannot_be_made_again_is_said():
             decode_value(value, RecordedNames(None))
 
 
-@pytest.mark.parametrize(("columns", "shown"), [(80, True), (60, True), (80, None), (80, False)])
-def test_bar_on_a_terminal(monkeypatch, columns, shown):
-    """Each bar is narrower than the terminal and replaces the one before; the last is removed; unasked, it is late."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr("sys.stderr", Terminal())
-    monkeypatch.setattr("ejcache.autotune.measure.progress._LATE", -1.0)
-    progress = Progress("block_matmul", shown=shown)
-    progress.best({"block_of_rows": 128, "block_of_columns": 256, "stages": 4}, 0.001234)
+@pytest.mark.parametrize(
+    ("stream", "shown", "late", "drawn", "lines"),
+    [
+        (Terminal, True, 3600.0, True, 0),
+        (io.StringIO, True, 3600.0, True, 0),
+        (Terminal, None, 3600.0, False, 0),
+        (Terminal, None, -1.0, True, 0),
+        (io.StringIO, None, -1.0, False, 1),
+        (Terminal, False, -1.0, False, 0),
+    ],
+)
+def test_progress(monkeypatch, caplog, stream, shown, late, drawn, lines):
+    """A bar where it is wanted, on a terminal after two seconds, and elsewhere one line of the log then."""
+    monkeypatch.setattr("sys.stderr", stream())
+    monkeypatch.setattr("ejcache.autotune.log._LATE", late)
+    monkeypatch.setattr("ejcache.autotune.log._shown", shown)
+    progress = Progress("block_matmul")
+    progress.best({"block_of_rows": 128}, 0.001234)
     for done in range(3):
         progress.step("race", done, 3)
     progress.close()
-    written = sys.stderr.getvalue()
-    assert "\n" not in written
-    *bars, last = written.split("\r\x1b[2K")[1:] or [""]
-    assert len(bars) == (0 if shown is False else 3)
-    assert all(len(bar) < columns for bar in bars)
-    assert last == ""
-
-
-@pytest.mark.parametrize(
-    ("stream", "asked", "shown"), [(Terminal, None, False), (io.StringIO, None, False), (io.StringIO, True, True)]
-)
-def test_bar_that_is_not_late(monkeypatch, stream, asked, shown):
-    """Within two seconds, and in a pipe, there is no bar that nobody asked for."""
-    monkeypatch.setattr("sys.stderr", stream())
-    monkeypatch.setattr("ejcache.autotune.measure.progress._LATE", 3600.0)
-    progress = Progress("block_matmul", shown=asked)
-    progress.step("race", 1, 3)
-    progress.close()
-    assert bool(sys.stderr.getvalue()) is shown
-
-
-def test_a_log_has_one_line(monkeypatch, caplog):
-    """Where stderr is no terminal, one line says after two seconds what the program is waiting for."""
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr("ejcache.autotune.measure.progress._LATE", -1.0)
-    for shown in (None, False):
-        progress = Progress("block_matmul", shown=shown)
-        for done in range(3):
-            progress.step("race", done, 3)
-        progress.close()
-    assert sys.stderr.getvalue() == ""
-    assert caplog.text.count("measuring the candidates of block_matmul") == 1
+    assert ("block_matmul race" in sys.stderr.getvalue()) is drawn
+    assert caplog.text.count("measuring the candidates of block_matmul") == lines
 
 
 def test_a_candidate_that_ends_the_program_has_failed():

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ejcache.autotune import AutotuneStore, Candidate, Record, Source, Tuner, autotuned
-from ejcache.autotune.records.layer import RecordLayer
 from ejcache.autotune.records.record import (
     RETRY_SECONDS,
     Status,
@@ -26,6 +25,7 @@ from ejcache.autotune.records.record import (
     merged,
     pinned,
 )
+from ejcache.autotune.records.store import RecordLayer
 from ejcache.stores.documents import open_documents
 
 MONTH = 30 * 86_400.0

@@ -9,8 +9,8 @@ from autotune_helpers import key, record
 from cli_helpers import ejcache
 
 from ejcache.autotune import AutotuneStore, Source
-from ejcache.autotune.records.packages import package_seeds
 from ejcache.autotune.records.record import encode_record
+from ejcache.autotune.records.store import package_seeds
 from ejcache.util.log import forget_warnings
 
 RAISING = "raise RuntimeError('the package was imported')\n"

@@ -12,10 +12,9 @@ import pytest
 from autotune_helpers import key, record
 from helpers import ROOT
 
-from ejcache.autotune.choice import Choice, ChoiceRequest, ConfigurationMissingError
+from ejcache.autotune.choice import Choice, ChoiceRequest, ConfigurationMissingError, Policy
 from ejcache.autotune.chooser import Chooser
 from ejcache.autotune.pod import POD, DisagreementError, PodAgreement
-from ejcache.autotune.policy import Policy
 from ejcache.autotune.records.json_values import ConfigurationError
 from ejcache.autotune.records.record import Source
 from ejcache.autotune.records.store import AutotuneStore

@@ -14,8 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, to_json
-from ejcache.autotune.records.key import RecordKey, differences, slug
-from ejcache.autotune.records.record import Source, Status, decode_record, encode_record, merged
+from ejcache.autotune.records.record import (
+    RecordKey,
+    Source,
+    Status,
+    decode_record,
+    differences,
+    encode_record,
+    merged,
+    slug,
+)
 from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
 
 GOLDEN = ROOT / "tests" / "data" / "autotune"

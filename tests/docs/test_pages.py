@@ -20,7 +20,7 @@ from helpers import ROOT, run_program
 from jax.experimental.topologies import TopologyDescription
 
 from ejcache import entry
-from ejcache.autotune.records.packages import GROUP
+from ejcache.autotune.records.store import GROUP
 from ejcache.stores.local.store import LocalStore
 
 GENERATED = {"api.md", "cli.md", "json.md", "settings.md"}

@@ -9,7 +9,7 @@ import pytest
 from autotune_helpers import record
 from cli_helpers import ejcache
 
-from ejcache.autotune.ejkernel.files import operation_directory
+from ejcache.autotune.ejkernel.cache import operation_directory
 from ejcache.cache.run_counts import RunTotal
 from ejcache.errors import UsageError
 from ejcache.stores.location import Location

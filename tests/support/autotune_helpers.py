@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ejcache.autotune.records.key import RecordKey
-from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
+from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 
 ENVIRONMENT = {"platform": "cpu", "jaxlib": "0.10"}
 

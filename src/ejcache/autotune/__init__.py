@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ejcache.autotune import ejkernel
-    from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
+    from ejcache.autotune.choice import (
+        Choice,
+        ConfigurationMissingError,
+        Event,
+        Policy,
+        forward_only,
+        overlay,
+        policy_override,
+        require,
+    )
     from ejcache.autotune.chooser import Chooser, chooser_for, default_chooser
     from ejcache.autotune.decorator import Implementation, autotuned, implementations
-    from ejcache.autotune.measure.progress import show_progress
+    from ejcache.autotune.log import show_progress
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.operation import Autotuned
-    from ejcache.autotune.policy import Policy, forward_only, overlay, policy_override, require
-    from ejcache.autotune.program.functions import tune
     from ejcache.autotune.recording import record
     from ejcache.autotune.records.json_values import ConfigurationError
-    from ejcache.autotune.records.key import RecordKey
-    from ejcache.autotune.records.record import Candidate, Record, Source
+    from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
-    from ejcache.autotune.replay import TunedCall
+    from ejcache.autotune.replay import TunedCall, tune
 
 __all__ = [
     "AutotuneStore",
@@ -59,20 +65,27 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "choice": ("Choice", "ConfigurationMissingError", "Event"),
+    "choice": (
+        "Choice",
+        "ConfigurationMissingError",
+        "Event",
+        "Policy",
+        "forward_only",
+        "overlay",
+        "policy_override",
+        "require",
+    ),
     "chooser": ("Chooser", "chooser_for", "default_chooser"),
     "decorator": ("Implementation", "autotuned", "implementations"),
-    "measure.progress": ("show_progress",),
+    "log": ("show_progress",),
     "measure.tuner": ("Tuner",),
     "operation": ("Autotuned",),
-    "policy": ("Policy", "forward_only", "overlay", "policy_override", "require"),
-    "program.functions": ("tune",),
     "recording": ("record",),
     "records.json_values": ("ConfigurationError",),
     "records.key": ("RecordKey",),
     "records.record": ("Candidate", "Record", "Source"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
-    "replay": ("TunedCall",),
+    "replay": ("TunedCall", "tune"),
 }
 
 

@@ -23,27 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_key import MAPPED, array_text
 from ejcache.autotune.measure.inputs import is_scalar
-from ejcache.autotune.records.json_values import MAIN_MODULES, dtype_name, parse_json
+from ejcache.autotune.records.json_values import MAIN_MODULES, ValueKind, dtype_name, parse_json, parts_of
 from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, UsageError
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.autotune.records.key import RecordKey
+    from ejcache.autotune.records.record import RecordKey
 
-__all__ = [
-    "RecordedNames",
-    "UnrecordableError",
-    "arguments_of",
-    "decode_call",
-    "decode_value",
-    "encode_arguments",
-    "encode_call",
-    "encode_value",
-    "import_path",
-    "refuse_mapped",
-]
 
 KIND: Final = "autotune call"
 MAX_CALL_BYTES: Final = 2**20
@@ -104,38 +92,36 @@ def encode_value(value: Any, *, name: str = "an argument") -> Any:
     Raises:
         UnrecordableError: a part of it has no such form; the message names that part.
     """
-    if isinstance(value, enum.Enum):
-        return {"enum": import_path(type(value), name=name), "name": value.name}
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": str(value)}
+    kind, parts = parts_of(value)
+    match kind:
+        case ValueKind.PLAIN:
+            return parts
+        case ValueKind.FLOAT:
+            return parts if math.isfinite(parts) else {"float": str(parts)}
+        case ValueKind.ENUM:
+            return {"enum": import_path(type(value), name=name), "name": value.name}
+        case ValueKind.DTYPE:
+            return {"dtype": parts, "class": callable(value)}
+        case ValueKind.OBJECT | ValueKind.NAMED_TUPLE:
+            made = (
+                {field.name for field in dataclasses.fields(value) if field.init} if kind is ValueKind.OBJECT else parts
+            )
+            fields = {field: encode_value(parts[field], name=f"{name}.{field}") for field in parts if field in made}
+            return {"object": import_path(type(value), name=name), "fields": fields}
+        case ValueKind.LIST:
+            items = [encode_value(item, name=f"{name}[{i}]") for i, item in enumerate(parts)]
+            return {"tuple" if isinstance(value, tuple) else "list": items}
+        case ValueKind.MAPPING if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in parts):
+                raise UnrecordableError(f"{name} has names that are not text")
+            return {"dict": {key: encode_value(item, name=f"{name}.{key}") for key, item in parts.items()}}
     if array_text(value) is not None:
         return {"array": str(getattr(value.dtype, "name", None) or value.dtype), "shape": list(value.shape)}
     if is_scalar(value) and isinstance(value.item(), bool | int | float):
         return {"scalar": str(value.dtype), "value": encode_value(value.item(), name=name)}
-    if (text := dtype_name(value)) is not None:
-        return {"dtype": text, "class": callable(value)}
-    if (fields := _fields_of(value)) is not None:
-        encoded = {field: encode_value(item, name=f"{name}.{field}") for field, item in fields.items()}
-        return {"object": import_path(type(value), name=name), "fields": encoded}
-    if isinstance(value, tuple | list):
-        items = [encode_value(item, name=f"{name}[{i}]") for i, item in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": items}
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise UnrecordableError(f"{name} has names that are not text")
-        return {"dict": {key: encode_value(item, name=f"{name}.{key}") for key, item in value.items()}}
     if callable(value):
         return {"import": import_path(value, name=name)}
     raise UnrecordableError(f"{name}, of type {type(value).__qualname__}, cannot be recorded")
-
-
-def _fields_of(value: Any) -> dict[str, Any] | None:
-    """The arguments that make a dataclass or a named tuple again; None for any other value."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    return dict(value._asdict()) if hasattr(value, "_asdict") else None
 
 
 class RecordedNames:

@@ -7,7 +7,6 @@ is unhashable: it is neither looked up nor stored, because two such calls would 
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import hashlib
@@ -15,17 +14,15 @@ import inspect
 import itertools
 import math
 import types
-from argparse import Namespace
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.inputs import is_array, is_scalar, one_level
-from ejcache.autotune.records.json_values import canonical_json, dtype_name, module_name
+from ejcache.autotune.records.json_values import ValueKind, canonical_json, module_name, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["CODE_DIGITS", "MAPPED", "Describer", "array_text", "code_digest", "fingerprint"]
 
 MAPPED: Final = "vmap"
 """The part of a call's key with the result of `mapped_arguments`. Calls without it are not under `jax.vmap`."""
@@ -207,14 +204,29 @@ class Describer:
             self._open.pop()
 
     def _described(self, value: Any, name: str, depth: int) -> Any:
-        if value is None or (isinstance(value, bool | str) and not isinstance(value, enum.Enum)):
-            return value
-        if isinstance(value, enum.Enum):
-            return f"{type(value).__qualname__}.{value.name}"
-        if isinstance(value, int):
-            return int(value)
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"float": str(value)}
+        kind, parts = parts_of(value)
+        match kind:
+            case ValueKind.PLAIN:
+                return parts
+            case ValueKind.FLOAT:
+                return parts if math.isfinite(parts) else {"float": str(parts)}
+            case ValueKind.ENUM:
+                return f"{type(value).__qualname__}.{value.name}"
+            case ValueKind.DTYPE:
+                if callable(value):
+                    self.ambiguous.append(f"{name} is the data type {parts}")
+                return {"dtype": parts}
+            case ValueKind.LIST:
+                return [self.describe(item, name=f"{name}[{i}]", depth=depth + 1) for i, item in enumerate(parts)]
+            case ValueKind.SET:
+                return sorted((self.describe(item, name=name, depth=depth + 1) for item in parts), key=canonical_json)
+            case ValueKind.MAPPING | ValueKind.NAMESPACE | ValueKind.NAMED_TUPLE:
+                return self._fields(parts, name, depth)
+            case ValueKind.OBJECT | ValueKind.MODEL:
+                return {"is": type(value).__qualname__} | self._fields(parts, name, depth)
+        return self._other(value, name, depth)
+
+    def _other(self, value: Any, name: str, depth: int) -> Any:
         if isinstance(value, complex):
             return {"complex": str(value)}
         if _is_reference(value):
@@ -224,25 +236,6 @@ class Describer:
             return text
         if is_scalar(value):
             return {"scalar": str(value.dtype), "value": str(value)}
-        if (text := dtype_name(value)) is not None:
-            if callable(value):
-                self.ambiguous.append(f"{name} is the data type {text}")
-            return {"dtype": text}
-        if isinstance(value, list | tuple) and not hasattr(value, "_asdict"):
-            return [self.describe(item, name=f"{name}[{i}]", depth=depth + 1) for i, item in enumerate(value)]
-        if isinstance(value, set | frozenset):
-            return sorted((self.describe(item, name=name, depth=depth + 1) for item in value), key=canonical_json)
-        if isinstance(value, Mapping):
-            return self._fields(dict(value), name, depth)
-        if isinstance(value, Namespace | types.SimpleNamespace):
-            return self._fields(vars(value), name, depth)
-        if hasattr(value, "_asdict"):
-            return self._fields(value._asdict(), name, depth)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            return {"is": type(value).__qualname__} | self._fields(fields, name, depth)
-        if hasattr(value, "model_dump") and not isinstance(value, type):
-            return {"is": type(value).__qualname__} | self._fields(value.model_dump(), name, depth)
         if hasattr(value, "axis_names") and hasattr(value, "shape"):
             return self._mesh(value)
         if type(value).__name__ in {"PartitionSpec", "NamedSharding", "SingleDeviceSharding", "AxisType"}:

@@ -1,23 +1,208 @@
-"""The types of a choice: what a call asks for, what it gets, and what is reported on the way."""
+"""What a call asks for and gets, and the policies and overlays that change it for a `with` block.
+
+Policies decide what happens if no record is found; overlays replace the lookup. They live in context variables, so each
+thread and task has its own. A block changes JAX's trace context, so that `jax.jit` traces a function again that it has
+traced under another policy or overlay.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import contextlib
+import hashlib
+import sys
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ejcache.autotune.records.key import differences
-from ejcache.autotune.records.record import NO_CONFIGURATION, Source
-from ejcache.errors import EjcacheError
+from ejcache.autotune.ejkernel_variables import label_of_calls, label_prefix
+from ejcache.autotune.records.json_values import canonical_json, json_or_repr
+from ejcache.autotune.records.record import NO_CONFIGURATION, RecordKey, Source, differences
+from ejcache.autotune.workers import tries_candidate
+from ejcache.errors import EjcacheError, SettingError
+from ejcache.settings.resolve import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ejcache.autotune.policy import Policy
-    from ejcache.autotune.records.key import RecordKey
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import Found
 
-__all__ = ["Choice", "ChoiceRequest", "ConfigurationMissingError", "Event"]
+
+def changed_trace_settings() -> dict[str, str]:
+    """JAX's settings that change programs and are not at their default, such as the matmul precision, by name.
+
+    They are part of a key. Settings at their default are left out, so that keys from before they existed stay valid.
+    """
+    from ejcache.jax_integration.seam import trace_settings
+
+    return trace_settings.changed_trace_settings()
+
+
+def watch_shape_evaluation() -> None:
+    """From now on `evaluates_shapes` is right, if JAX is imported."""
+    if "jax" in sys.modules:
+        from ejcache.jax_integration.seam import shape_evaluation
+
+        shape_evaluation.watch_shape_evaluation()
+
+
+def evaluates_shapes() -> bool:
+    """Whether `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
+    from ejcache.jax_integration.seam import shape_evaluation
+
+    shape_evaluation.watch_shape_evaluation()
+    return shape_evaluation.evaluates_shapes()
+
+
+@cache
+def _user_context() -> Any:
+    import jax
+
+    make = getattr(jax, "make_user_context", None)
+    return None if make is None else make(None)
+
+
+@contextlib.contextmanager
+def traced_apart(token: str) -> Iterator[None]:
+    """In this block `jax.jit` reuses only traces made under the same token."""
+    context = _user_context()
+    if context is None:
+        yield
+        return
+    with context(token):
+        yield
+
+
+@contextlib.contextmanager
+def labelled(key: RecordKey, configuration: Any) -> Iterator[None]:
+    """Label the operations in this block `<prefix><operation>@v<version>:<digest>`, and the call if that is wanted."""
+    import jax
+
+    wanted = label_of_calls()
+    label = f"{label_prefix()}{key.operation}@v{key.version}:{key.digest}"
+    if wanted == "json":
+        label += canonical_json({"call": dict(key.call), "configuration": json_or_repr(configuration)})
+    with jax.named_scope(label) if wanted is not None else contextlib.nullcontext():
+        yield
+
+
+OnMiss = Literal["autotune", "heuristics", "error"]
+_ON_MISS: Final = ("autotune", "heuristics", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a call does if it has no tuned configuration.
+
+    Attributes:
+        on_miss: `autotune` measures the candidates, `heuristics` uses the operation's own guess, `error` fails.
+        nearest: before guessing, use the configuration of the most similar call that was measured.
+        forward_only: measure without the gradient, even if an operation asks for it.
+        fixed: the operation decides `on_miss`, and the environment does not change it.
+    """
+
+    on_miss: OnMiss = "autotune"
+    nearest: bool = False
+    forward_only: bool = False
+    fixed: bool = False
+
+
+_overrides: Final[ContextVar[tuple[tuple[str, Any], ...]]] = ContextVar("ejcache_autotune_policy", default=())
+_overlays: Final[ContextVar[tuple[dict[str, Any], ...]]] = ContextVar("ejcache_autotune_overlays", default=())
+
+
+def current_policy(own: Policy | None = None) -> Policy:
+    """The operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`.
+
+    A process that only tries a candidate for another one measures nothing else.
+    """
+    policy = own or Policy()
+    from_environment = resolve().autotune_policy
+    if from_environment is not None and not policy.fixed:
+        policy = replace(policy, on_miss=from_environment)
+    for name, value in _overrides.get():
+        policy = replace(policy, **{name: value})
+    return replace(policy, on_miss="heuristics") if tries_candidate() else policy
+
+
+@contextlib.contextmanager
+def policy_override(
+    *, on_miss: OnMiss | None = None, nearest: bool | None = None, forward_only: bool | None = None
+) -> Iterator[None]:
+    """Change the policy of all operations in this block; arguments that are None change nothing.
+
+    Raises:
+        SettingError: `on_miss` is not `autotune`, `heuristics` or `error`.
+    """
+    if on_miss is not None and on_miss not in _ON_MISS:
+        raise SettingError("on_miss", on_miss, ", ".join(_ON_MISS))
+    given = {"on_miss": on_miss, "nearest": nearest, "forward_only": forward_only}
+    changes = tuple((name, value) for name, value in given.items() if value is not None)
+    token = _overrides.set((*_overrides.get(), *changes))
+    try:
+        with _retraced():
+            yield
+    finally:
+        _overrides.reset(token)
+
+
+def require() -> contextlib.AbstractContextManager[None]:
+    """Raise `ConfigurationMissingError` in this block where no tuned configuration is found."""
+    return policy_override(on_miss="error")
+
+
+def forward_only() -> contextlib.AbstractContextManager[None]:
+    """Measure without gradients in this block."""
+    return policy_override(forward_only=True)
+
+
+@contextlib.contextmanager
+def overlay(configurations: Mapping[str | RecordKey, Any]) -> Iterator[None]:
+    """Use these configurations in this block instead of stored ones. They are never stored.
+
+    Args:
+        configurations: by operation name, for all its calls, or by `RecordKey`, for one call.
+    """
+    mapping = {key.digest if isinstance(key, RecordKey) else key: value for key, value in configurations.items()}
+    token = _overlays.set((*_overlays.get(), mapping))
+    try:
+        with _retraced():
+            yield
+    finally:
+        _overlays.reset(token)
+
+
+def altered() -> bool:
+    """Whether a `policy_override` or an `overlay` is active here."""
+    return bool(_overrides.get() or _overlays.get())
+
+
+def overlaid(key: RecordKey) -> tuple[Any] | None:
+    """The configuration that the innermost active `overlay` has for `key`, in a tuple because it may be None."""
+    for mapping in reversed(_overlays.get()):
+        for name in (key.digest, key.operation):
+            if name in mapping:
+                return (mapping[name],)
+    return None
+
+
+@contextlib.contextmanager
+def _retraced() -> Iterator[None]:
+    if "jax" not in sys.modules:
+        yield
+        return
+    from ejcache.autotune.choice import traced_apart
+
+    # The token is made of the content, so that a second, equal block reuses the traces of the first.
+    with traced_apart(_fingerprint()):
+        yield
+
+
+def _fingerprint() -> str:
+    overlays = [[name, json_or_repr(value)] for mapping in _overlays.get() for name, value in sorted(mapping.items())]
+    text = canonical_json([[list(change) for change in _overrides.get()], overlays])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class ConfigurationMissingError(EjcacheError, LookupError):

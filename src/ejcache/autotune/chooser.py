@@ -20,29 +20,23 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from ejcache.autotune.call_key import CODE_DIGITS
-from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
+from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, evaluates_shapes, overlaid
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.pod import POD, PodAgreement
-from ejcache.autotune.policy import current_policy, overlaid
 from ejcache.autotune.recording import collected, note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, to_json
-from ejcache.autotune.records.key import differences
-from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, differences
 from ejcache.autotune.records.store import Found, default_store
-from ejcache.autotune.trace_context import evaluates_shapes
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.warm_start.state import is_forbidden, refuse_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.autotune.choice import ChoiceRequest
-    from ejcache.autotune.policy import Policy
-    from ejcache.autotune.records.key import RecordKey
-    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.choice import ChoiceRequest, Policy
+    from ejcache.autotune.records.record import Record, RecordKey
     from ejcache.autotune.records.store import AutotuneStore
 
-__all__ = ["Chooser", "chooser_for", "default_chooser", "nearest", "similar_configurations"]
 
 _KEPT_EVENTS: Final = 1000
 _REMEMBERED_KEYS: Final = 10_000

@@ -3,81 +3,57 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from ejcache.autotune.operation import Autotuned
 from ejcache.autotune.records.json_values import module_name
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
+    from ejcache.autotune.choice import Policy
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.measure.tuner import Tuner
-    from ejcache.autotune.policy import Policy
     from ejcache.autotune.records.store import AutotuneStore
 
-__all__ = ["Implementation", "autotuned", "implementations"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Options(TypedDict, total=False):
+    """The optional arguments of `autotuned`, which says what each is."""
+
+    name: str | None
+    version: int | str
+    key: Callable[..., Any] | None
+    heuristic: Any
+    tuner: Tuner | None
+    store: AutotuneStore | None
+    policy: Policy | None
+    gradient: bool
+    initialisers: Mapping[str, Callable[..., Any]] | None
+    check: Check | None
+    prune: Callable[..., Sequence[Any]] | None
+
+
+Configs = Sequence[Any] | Callable[..., Sequence[Any]]
+
+
 @overload
-def autotuned(
-    function: Callable[P, R],
-    *,
-    configs: Sequence[Any] | Callable[..., Sequence[Any]],
-    name: str | None = None,
-    version: int | str = 1,
-    key: Callable[..., Any] | None = None,
-    heuristic: Any = None,
-    tuner: Tuner | None = None,
-    store: AutotuneStore | None = None,
-    policy: Policy | None = None,
-    gradient: bool = False,
-    initialisers: Mapping[str, Callable[..., Any]] | None = None,
-    check: Check | None = None,
-    prune: Callable[..., Sequence[Any]] | None = None,
-) -> Autotuned[P, R]: ...
+def autotuned(function: Callable[P, R], *, configs: Configs, **options: Unpack[Options]) -> Autotuned[P, R]: ...
 
 
 @overload
 def autotuned(
-    function: None = None,
-    *,
-    configs: Sequence[Any] | Callable[..., Sequence[Any]],
-    name: str | None = None,
-    version: int | str = 1,
-    key: Callable[..., Any] | None = None,
-    heuristic: Any = None,
-    tuner: Tuner | None = None,
-    store: AutotuneStore | None = None,
-    policy: Policy | None = None,
-    gradient: bool = False,
-    initialisers: Mapping[str, Callable[..., Any]] | None = None,
-    check: Check | None = None,
-    prune: Callable[..., Sequence[Any]] | None = None,
+    function: None = None, *, configs: Configs, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Autotuned[P, R]]: ...
 
 
-def autotuned(
-    function: Callable[..., Any] | None = None,
-    *,
-    configs: Sequence[Any] | Callable[..., Sequence[Any]],
-    name: str | None = None,
-    version: int | str = 1,
-    key: Callable[..., Any] | None = None,
-    heuristic: Any = None,
-    tuner: Tuner | None = None,
-    store: AutotuneStore | None = None,
-    policy: Policy | None = None,
-    gradient: bool = False,
-    initialisers: Mapping[str, Callable[..., Any]] | None = None,
-    check: Check | None = None,
-    prune: Callable[..., Sequence[Any]] | None = None,
-) -> Any:
+def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, **options: Unpack[Options]) -> Any:
     """Tune a JAX function over configurations: measure them once, store the result, and choose at each call.
 
         @autotuned(configs=[{"block": 128}, {"block": 256}], name="matmul")
@@ -103,23 +79,13 @@ def autotuned(
     Raises:
         UsageError: there is no configuration, one cannot be passed or written as JSON, or `check` is not valid.
     """
+    if unknown := sorted(set(options) - Options.__annotations__.keys()):
+        raise TypeError(f"autotuned() got an unexpected keyword argument {unknown[0]!r}")
 
     def decorate(decorated: Callable[..., Any]) -> Autotuned[..., Any]:
-        return Autotuned(
-            decorated,
-            configs=configs if callable(configs) else tuple(configs),
-            name=name or f"{module_name(decorated)}.{decorated.__qualname__}".replace(".<locals>", ""),
-            version=str(version),
-            key=key,
-            heuristic=heuristic,
-            tuner=tuner,
-            store=store,
-            policy=policy,
-            gradient=gradient,
-            initialisers=initialisers,
-            check=check,
-            prune=prune,
-        )
+        own_name = f"{module_name(decorated)}.{decorated.__qualname__}".replace(".<locals>", "")
+        given: Any = {**options, "name": options.get("name") or own_name, "version": str(options.get("version", 1))}
+        return Autotuned(decorated, configs=configs if callable(configs) else tuple(configs), **given)
 
     return decorate if function is None else decorate(function)
 

@@ -14,7 +14,6 @@ from ejcache.util.log import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["kernel_limits", "label_of_calls", "label_prefix", "logs_candidates", "shows_progress"]
 
 T = TypeVar("T")
 _LIMITS: Final = {

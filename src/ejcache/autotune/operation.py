@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import functools
@@ -13,32 +14,35 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overl
 
 from ejcache.autotune.call_documents import encode_arguments, import_path, refuse_mapped
 from ejcache.autotune.call_key import MAPPED, Describer, code_digest, fingerprint
-from ejcache.autotune.choice import ChoiceRequest
+from ejcache.autotune.choice import (
+    ChoiceRequest,
+    altered,
+    changed_trace_settings,
+    current_policy,
+    labelled,
+    watch_shape_evaluation,
+)
 from ejcache.autotune.chooser import chooser_for, default_chooser, similar_configurations
 from ejcache.autotune.measure.device import device_and_environment
 from ejcache.autotune.measure.inputs import mapped_call, untraced
 from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.tuner import Tuner, attempt
-from ejcache.autotune.policy import altered, current_policy
 from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
-from ejcache.autotune.records.key import RecordKey
-from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source
-from ejcache.autotune.trace_context import changed_trace_settings, labelled, watch_shape_evaluation
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source
 from ejcache.errors import UsageError
 from ejcache.settings.environment import environment_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ejcache.autotune.choice import Choice
+    from ejcache.autotune.choice import Choice, Policy
     from ejcache.autotune.chooser import Chooser
     from ejcache.autotune.measure.results import Check
-    from ejcache.autotune.policy import Policy
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.jax_integration.seam.batching import MappedAxis
 
-__all__ = ["Autotuned", "BoundCall", "BoundOperation"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,21 +52,71 @@ _GUESS_SECONDS: Final = 1.0
 _REMEMBERED_CALLS: Final = 10_000
 
 
-class BoundCall:
-    """A call of an autotuned function: its key, its possible configurations, and how to measure them.
+class Call(abc.ABC):
+    """A call of an operation: its key, its possible configurations, and how to measure them.
 
     Attributes:
         key: of its record.
-        unhashable: reasons why it has no key of its own; empty if it has one.
+        args: of the call.
+        kwargs: of the call.
+        describer: has described the arguments.
+        names: of the positional arguments.
+        axes: over which `jax.vmap` maps the call, outermost first.
     """
 
-    def __init__(self, operation: Autotuned[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.operation = operation
+    key: RecordKey
+    axes: tuple[MappedAxis, ...]
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> None:
         self.args = args
         self.kwargs = kwargs
-        describer = Describer()
-        self.key = self._key(describer)
-        self.unhashable = describer.unhashable
+        self.names = names
+        self.describer = Describer()
+
+    @property
+    def unhashable(self) -> list[str]:
+        """Reasons why the call has no key of its own; empty if it has one."""
+        return self.describer.unhashable
+
+    @abc.abstractmethod
+    def candidates(self) -> list[Any]:
+        """The configurations to measure."""
+
+    @abc.abstractmethod
+    def default(self) -> Any:
+        """The configuration for a call that was not measured."""
+
+    @abc.abstractmethod
+    def restored(self, stored: Any, source: Source) -> Any:
+        """The configuration that a record has; raises `ConfigurationError` if the operation cannot use it."""
+
+    @abc.abstractmethod
+    def build(self, configuration: Any) -> Callable[..., Any]:
+        """The function of the call's arguments that runs with this configuration."""
+
+    @abc.abstractmethod
+    def how(self) -> dict[str, Any]:
+        """The names by which another process finds the operation; raises `UnrecordableError`."""
+
+    @abc.abstractmethod
+    def tuner(self) -> Tuner:
+        """How the call is measured."""
+
+    @abc.abstractmethod
+    def store(self) -> AutotuneStore:
+        """The records of the operation."""
+
+    def keyed(self, operation: str, version: str, call: dict[str, Any], *, gradient: bool) -> RecordKey:
+        """The key of a call that has been described, with what every operation's key has."""
+        call["mode"] = "forward and backward" if gradient else "forward"
+        if settings := changed_trace_settings():
+            call["settings"] = settings
+        # Asked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
+        self.axes, mapped = mapped_call(self.args, self.kwargs, self.names)
+        if mapped:
+            call[MAPPED] = mapped
+        device, environment = device_and_environment(self.args, self.kwargs)
+        return RecordKey(operation, version, device, environment, call)
 
     def request(self) -> ChoiceRequest:
         """The call as a chooser takes it."""
@@ -71,18 +125,62 @@ class BoundCall:
             restore=self.restored,
             heuristic=self.default,
             candidates=self.candidates,
-            tune=self._tune,
-            policy=self.operation.policy,
+            tune=self.tune,
             unhashable=self.unhashable,
             describe=self.described,
-            code=lambda: self.operation.code,
-            untraced=self._untraced,
+            untraced=self.untraced,
         )
 
-    def _untraced(self) -> ChoiceRequest:
+    def described(self) -> dict[str, Any]:
+        """The call as `call_documents` records it; raises `UnrecordableError`."""
+        refuse_mapped(self.key)
+        return {"how": self.how(), **encode_arguments(self.args, self.kwargs)}
+
+    def measured(self) -> Record:
+        """Measure all candidates. If all fail, the record does not work."""
+        return self.tune(None, self.default())
+
+    def attempt(self, stored: Any) -> None:
+        """Make the call once with this configuration, a JSON value."""
+        build = self.build(self.restored(stored, Source.PINNED))
+        attempt(build, self.args, self.kwargs, tuner=self.tuner(), names=self.names, axes=self.axes)
+
+    def tune(self, known: Record | None, default: Any) -> Record:
+        """Measure the candidates that no earlier record knows, against this default; None for no default."""
+        tuner = self.tuner()
+        return tuner.tune(
+            self.build,
+            self.args,
+            self.kwargs,
+            key=self.key,
+            candidates=self.candidates(),
+            default=NO_CONFIGURATION if default is None else default,
+            known=known,
+            names=self.names,
+            axes=self.axes,
+            call=self.described() if tuner.isolate else None,
+            starts=lambda: similar_configurations(self.store(), self.key),
+        )
+
+    def untraced(self) -> ChoiceRequest:
+        """The request with stand-ins for tracers, so that it can be measured when the trace has ended."""
         again = copy.copy(self)
         again.args, again.kwargs = untraced(self.args, self.kwargs)
         return again.request()
+
+
+class BoundCall(Call):
+    """A call of an autotuned function."""
+
+    def __init__(self, operation: Autotuned[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        super().__init__(args, kwargs, list(operation.signature.parameters))
+        self.operation = operation
+        call = self._described_arguments()
+        self.key = self.keyed(operation.name, operation.version, call, gradient=self._measures_gradient())
+
+    def request(self) -> ChoiceRequest:
+        """The call as a chooser takes it."""
+        return dataclasses.replace(super().request(), policy=self.operation.policy, code=lambda: self.operation.code)
 
     def candidates(self) -> list[Any]:
         """The configurations to measure."""
@@ -116,82 +214,47 @@ class BoundCall:
             return from_json(stored, like=default)
         raise ConfigurationError(f"{wanted} is not a candidate of {self.operation.name} any more")
 
-    def measured(self) -> Record:
-        """Measure all candidates. If all fail, the record does not work."""
-        return self._tune(None, self.default())
+    def build(self, configuration: Any) -> Callable[..., Any]:
+        """The function with this configuration."""
+        return lambda *args, **kwargs: self.operation.invoke(configuration, args, kwargs)
 
-    def attempt(self, stored: Any) -> None:
-        """Make the call once with this configuration, a JSON value."""
-        configuration = self.restored(stored, Source.PINNED)
-        attempt(
-            lambda *a, **k: self.operation.invoke(configuration, a, k),
-            self.args,
-            self.kwargs,
-            tuner=self._tuner(),
-            names=list(self.operation.signature.parameters),
-            axes=self.axes,
-        )
+    def how(self) -> dict[str, Any]:
+        """The name of the function; raises `UnrecordableError`."""
+        return {"kind": "autotuned", "object": import_path(self.operation, name=self.operation.name)}
 
-    def described(self) -> dict[str, Any]:
-        """The call as `call_documents` records it; raises `UnrecordableError`."""
-        refuse_mapped(self.key)
-        how = {"kind": "autotuned", "object": import_path(self.operation, name=self.operation.name)}
-        return {"how": how, **encode_arguments(self.args, self.kwargs)}
+    def store(self) -> AutotuneStore:
+        """The records of the operation."""
+        return self.operation.chooser().store
 
-    def _key(self, describer: Describer) -> RecordKey:
-        operation = self.operation
-        call: dict[str, Any]
-        if operation.key_of is not None:
-            call = {"key": describer.describe(operation.key_of(*self.args, **self.kwargs), name="the key")}
-        else:
-            described = {name: describer.describe(value, name=name) for name, value in self._arguments().items()}
-            if set(described.get("self") or ()) == {"is"}:
-                # An object without values. It never was in the key, and records from then stay valid.
-                del described["self"]
-            call = {"arguments": described}
-        call["mode"] = "forward and backward" if self._measures_gradient() else "forward"
-        if settings := changed_trace_settings():
-            call["settings"] = settings
-        # Asked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
-        self.axes, mapped = mapped_call(self.args, self.kwargs, list(operation.signature.parameters))
-        if mapped:
-            call[MAPPED] = mapped
-        device, environment = device_and_environment(self.args, self.kwargs)
-        return RecordKey(operation.name, operation.version, device, environment, call)
-
-    def _arguments(self) -> dict[str, Any]:
-        """Arguments by name. A call has one key, however it passes its arguments and whether it spells out defaults."""
-        operation = self.operation
-        bound = operation.signature.bind_partial(*self.args, **self.kwargs)
-        bound.apply_defaults()
-        left_out = {_CONFIG, *operation.config_names}
-        return {name: value for name, value in bound.arguments.items() if name not in left_out}
-
-    def _measures_gradient(self) -> bool:
-        return self.operation.gradient and not current_policy(self.operation.policy).forward_only
-
-    def _tuner(self) -> Tuner:
+    def tuner(self) -> Tuner:
+        """The operation's own, or the default one, with what the decorator says of the operation."""
         tuner = self.operation.tuner or Tuner()
         initialisers = {**tuner.initialisers, **self.operation.initialisers}
         check = tuner.check if self.operation.check is None else self.operation.check
         return dataclasses.replace(tuner, gradient=self._measures_gradient(), initialisers=initialisers, check=check)
 
-    def _tune(self, known: Record | None, default: Any) -> Record:
-        tuner = self._tuner()
-        record = tuner.tune(
-            lambda configuration: lambda *a, **k: self.operation.invoke(configuration, a, k),
-            self.args,
-            self.kwargs,
-            key=self.key,
-            candidates=self.candidates(),
-            default=NO_CONFIGURATION if default is None else default,
-            known=known,
-            names=list(self.operation.signature.parameters),
-            axes=self.axes,
-            call=self.described() if tuner.isolate else None,
-            starts=lambda: similar_configurations(self.operation.chooser().store, self.key),
-        )
+    def tune(self, known: Record | None, default: Any) -> Record:
+        """The record, with the digest of the function's code."""
+        record = super().tune(known, default)
         return dataclasses.replace(record, provenance={**record.provenance, CODE: self.operation.code})
+
+    def _described_arguments(self) -> dict[str, Any]:
+        operation, describe = self.operation, self.describer.describe
+        if operation.key_of is not None:
+            return {"key": describe(operation.key_of(*self.args, **self.kwargs), name="the key")}
+        # A call has one key, however it passes its arguments and whether it spells out defaults.
+        bound = operation.signature.bind_partial(*self.args, **self.kwargs)
+        bound.apply_defaults()
+        left_out = {_CONFIG, *operation.config_names}
+        arguments = {name: value for name, value in bound.arguments.items() if name not in left_out}
+        described = {name: describe(value, name=name) for name, value in arguments.items()}
+        if set(described.get("self") or ()) == {"is"}:
+            # An object without values. It never was in the key, and records from then stay valid.
+            del described["self"]
+        return {"arguments": described}
+
+    def _measures_gradient(self) -> bool:
+        return self.operation.gradient and not current_policy(self.operation.policy).forward_only
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -228,15 +291,15 @@ class Autotuned(Generic[P, R]):
         configs: Sequence[Any] | Callable[..., Sequence[Any]],
         name: str,
         version: str,
-        key: Callable[..., Any] | None,
-        heuristic: Any,
-        tuner: Tuner | None,
-        store: AutotuneStore | None,
-        policy: Policy | None,
-        gradient: bool,
-        initialisers: Mapping[str, Callable[..., Any]] | None,
-        check: Check | None,
-        prune: Callable[..., Sequence[Any]] | None,
+        key: Callable[..., Any] | None = None,
+        heuristic: Any = None,
+        tuner: Tuner | None = None,
+        store: AutotuneStore | None = None,
+        policy: Policy | None = None,
+        gradient: bool = False,
+        initialisers: Mapping[str, Callable[..., Any]] | None = None,
+        check: Check | None = None,
+        prune: Callable[..., Sequence[Any]] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function: Callable[..., R] = function

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ejcache.autotune.choice import ChoiceRequest
     from ejcache.jax_integration.seam.coordination import CoordinationClient
 
-__all__ = ["POD", "DisagreementError", "PodAgreement"]
 
 POD: Final = "pod"
 """The layer of a choice on which the processes of a job have agreed."""

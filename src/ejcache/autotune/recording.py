@@ -15,11 +15,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import MAX_CALL_BYTES, UnrecordableError, decode_call, encode_call
+from ejcache.autotune.choice import traced_apart
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.measure.worker_thread import WorkerThread
-from ejcache.autotune.records.key import slug
+from ejcache.autotune.measure.trial import WorkerThread
+from ejcache.autotune.records.record import slug
 from ejcache.autotune.records.store import default_store
-from ejcache.autotune.trace_context import traced_apart
 from ejcache.errors import MALFORMED, EjcacheError, EntryError, StoreError
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import resolve
@@ -29,23 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ejcache.autotune.choice import ChoiceRequest
-    from ejcache.autotune.records.key import RecordKey
-    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.record import Record, RecordKey
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.stores.documents import Documents
 
-__all__ = [
-    "RECORDED",
-    "CollectedCall",
-    "RecordedCall",
-    "collect",
-    "collected",
-    "collecting",
-    "note",
-    "record",
-    "recorded_calls",
-    "recording",
-]
 
 RECORDED: Final = "autotune-recorded/"
 _MOST_NOTED: Final = 10_000

@@ -7,8 +7,6 @@ from typing import Any, Literal
 import ejcache.settings.values as read
 from ejcache.settings.values import setting
 
-__all__ = ["AutotuneSettings"]
-
 
 def _policy(value: Any) -> str:
     text = str(value).strip().lower()

@@ -6,8 +6,6 @@ from typing import Final
 
 from ejcache.wings import Command, Wing
 
-__all__ = ["WING"]
-
 WING: Final = Wing(
     name="autotune",
     settings="ejcache.autotune.settings:AutotuneSettings",

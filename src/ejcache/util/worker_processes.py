@@ -12,7 +12,7 @@ import os
 import selectors
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,17 +62,19 @@ class WorkerProcess:
     Args:
         command: the module and its arguments.
         environment: all of the child's.
+        errors: a file that takes what the child writes to standard error; by default it has the parent's.
 
     Attributes:
         is_finishing: it was told that there is nothing more to do.
     """
 
-    def __init__(self, *command: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, *command: str, environment: Mapping[str, str], errors: IO[bytes] | None = None) -> None:
         self._process = subprocess.Popen(
             python_of_ours("-m", *command),
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=errors,
             start_new_session=True,
         )
         # Both are there, because both are pipes.

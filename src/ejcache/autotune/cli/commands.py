@@ -7,8 +7,6 @@ import typer
 from ejcache.autotune.cli import maintain, records, transfer, tune
 from ejcache.cli.options import examples
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="List, explain, measure, prune and copy tuned configurations.",
     no_args_is_help=True,

@@ -24,9 +24,8 @@ from ejcache.autotune.cli.store import (
 )
 from ejcache.autotune.recording import RECORDED
 from ejcache.autotune.records.json_values import canonical_json
-from ejcache.autotune.records.layer import QUARANTINE
 from ejcache.autotune.records.record import Source, Status, dated_after, encode_record, fastest_first, pinned
-from ejcache.autotune.records.store import Found
+from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.listing import check_wanted
 from ejcache.cli.maintain import confirm
@@ -35,12 +34,10 @@ from ejcache.cli.target import NotFoundError
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
-
-__all__ = ["clear", "pin", "prune", "unpin"]
 
 
 def pin(
@@ -101,7 +98,8 @@ def prune(
         by_name = name is not None and not (seconds is not None or old_versions or recorded or quarantine)
         records = list(_to_remove(store, name, seconds=seconds, old_versions=old_versions, by_name=by_name))
         documents = [(item.layer, item.record.key.path) for item in records]
-        documents += _other_documents(store, recorded=recorded, quarantine=quarantine)
+        prefixes = [prefix for prefix, wanted in ((RECORDED, recorded), (QUARANTINE, quarantine)) if wanted]
+        documents += [(place, path) for prefix in prefixes for place in layers for path in layers[place].list(prefix)]
         removed = swept = 0
         if not dry_run:
             removed = sum(layers[layer].delete(path) for layer, path in documents)
@@ -202,20 +200,16 @@ def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
 
 def _doubt(plain: Any, record: Record) -> str:
     """The reason why a configuration may not work, or an empty text."""
-    if odd := _unknown_names(plain, record):
-        return f"no candidate has {', '.join(odd)}"
     tried = record.candidate(plain)
     if tried is not None:
         return "" if tried.status is Status.OK else f"this candidate {tried.status.value}: {tried.error}"
-    known = not record.candidates or canonical_json(plain) == canonical_json(record.default)
-    return "" if known else f"{canonical_json(plain)} is not among the candidates that were measured"
-
-
-def _unknown_names(plain: Any, record: Record) -> list[str]:
-    """The names in a configuration that none in the record has: most likely typing errors."""
-    tried = [record.configuration, record.default, *(candidate.configuration for candidate in record.candidates)]
-    known = {name for configuration in tried if isinstance(configuration, dict) for name in configuration}
-    return sorted(set(plain) - known) if isinstance(plain, dict) and known else []
+    known = [record.configuration, record.default, *(candidate.configuration for candidate in record.candidates)]
+    if plain in known or not record.candidates:
+        return ""
+    names = {name for configuration in known if isinstance(configuration, dict) for name in configuration}
+    if isinstance(plain, dict) and names and (odd := sorted(set(plain) - names)):
+        return f"no candidate has {', '.join(odd)}"
+    return f"{canonical_json(plain)} is not among the candidates that were measured"
 
 
 def _to_remove(
@@ -223,7 +217,10 @@ def _to_remove(
 ) -> Iterator[Found]:
     own = {layer.name for layer in own_layers(store)}
     found = [item for item in store.records() if item.layer in own and item.source is not Source.PINNED]
-    newest = _newest(found)
+    newest: dict[str, float] = {}
+    for item in found:
+        call = item.record.key.call_digest
+        newest[call] = max(newest.get(call, item.record.created), item.record.created)
     now = time.time()
     for item in found:
         record = item.record
@@ -232,21 +229,3 @@ def _to_remove(
         matches = name is None or fnmatch.fnmatchcase(record.key.operation, name)
         if matches and (by_name or too_old or old_version):
             yield item
-
-
-def _newest(found: Iterable[Found]) -> dict[str, float]:
-    newest: dict[str, float] = {}
-    for item in found:
-        call = item.record.key.call_digest
-        newest[call] = max(newest.get(call, item.record.created), item.record.created)
-    return newest
-
-
-def _other_documents(store: AutotuneStore, *, recorded: bool, quarantine: bool) -> list[tuple[str, str]]:
-    prefixes = [prefix for prefix, wanted in ((RECORDED, recorded), (QUARANTINE, quarantine)) if wanted]
-    return [
-        (layer.name, path)
-        for prefix in prefixes
-        for layer in own_layers(store)
-        for path in layer.documents.list(prefix)
-    ]

@@ -21,7 +21,7 @@ from ejcache.autotune.cli.store import (
 from ejcache.autotune.cli.transfer import compare_stores, is_location
 from ejcache.autotune.cli.tune import recorded_key
 from ejcache.autotune.records.json_values import canonical_json
-from ejcache.autotune.records.key import differences
+from ejcache.autotune.records.record import differences
 from ejcache.cli import output
 from ejcache.cli.options import Json, Limit, Name, count
 from ejcache.cli.target import NotFoundError
@@ -29,11 +29,9 @@ from ejcache.cli.target import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.autotune.records.key import RecordKey
-    from ejcache.autotune.records.record import Candidate, Record
+    from ejcache.autotune.records.record import Candidate, Record, RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found
 
-__all__ = ["diff", "ls", "show", "stats", "why"]
 
 _BAR: Final = 32
 _LARGEST_GAIN: Final = 1e6

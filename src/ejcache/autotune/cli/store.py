@@ -17,23 +17,8 @@ from ejcache.cli.target import check_directory, check_given
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ejcache.autotune.records.layer import RecordLayer
     from ejcache.autotune.records.record import Candidate
-    from ejcache.autotune.records.store import Found
-
-__all__ = [
-    "Device",
-    "Dir",
-    "Key",
-    "Keys",
-    "choose_records",
-    "find_record",
-    "named_layer",
-    "open_autotune",
-    "own_layers",
-    "record_fields",
-    "strongest",
-]
+    from ejcache.autotune.records.store import Found, RecordLayer
 
 
 def _begun(ctx: typer.Context, incomplete: str) -> list[str]:

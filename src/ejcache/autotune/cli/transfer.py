@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.autotune.cli.store import Device, Dir, named_layer, open_autotune, record_fields, strongest
-from ejcache.autotune.ejkernel.exchange import export_to_ejkernel, import_from_ejkernel
-from ejcache.autotune.ejkernel.exchange import merge as merge_records
-from ejcache.autotune.records.layer import RecordLayer
+from ejcache.autotune.ejkernel.cache import export_to_ejkernel, import_from_ejkernel
+from ejcache.autotune.ejkernel.cache import merge as merge_records
+from ejcache.autotune.records.store import RecordLayer
 from ejcache.autotune.records.tokamax import MAX_TABLE_BYTES, read_table
 from ejcache.cli import output
 from ejcache.cli.options import DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import Found
 
-__all__ = ["compare_stores", "export", "import_files", "is_location", "pull", "push"]
 
 _SCHEMA: Final = 1
 """Of the JSON file that `export` writes."""

@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,8 +16,9 @@ import typer
 from typer.core import TyperCommand
 
 from ejcache.autotune.cli.store import Dir, named_layer, open_autotune
+from ejcache.autotune.device_pool import DevicePool
 from ejcache.autotune.recording import recorded_calls
-from ejcache.autotune.records.key import RecordKey
+from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.replay import TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.launch import command_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ejcache.autotune.replay import TunedCall
     from ejcache.stores.documents import Documents
 
-__all__ = ["ProgramCommand", "recorded_key", "run"]
 
 _OPTION: Final = "--program"
 _END_SECONDS: Final = 30.0
@@ -94,74 +93,38 @@ def run(
     is unsure if the budget or the rounds of its measurement were too few; --program measures those again. Exits with 1
     if a call or the program failed.
     """
-    _check(recorded, module, program)
-    options = _Options(directory, None if program else module or (), force, unsure or bool(program), spread)
-    failed = False
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(open_autotune(directory, write=True))
-        if program:
-            recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
-            failed = _failed(_run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json))
-        place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
-        calls = list(islice(_calls(place, name), count(limit, option="--limit")))
-        nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
-        failed |= _measured(calls, store, options, nothing, as_json=as_json)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _check(recorded: str | None, module: Sequence[str] | None, program: Sequence[str] | None) -> None:
     if program and (recorded is not None or module):
         raise UsageError("--program records calls itself and trusts its program: leave out the URL and --module")
     if recorded is not None:
         check_directory(recorded, "no calls were recorded in")
+    modules = None if program else module or ()
+    pool = DevicePool(directory, modules, sys.path, force=force, unsure=unsure or bool(program))
+    status = 0
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(open_autotune(directory, write=True))
+        if program:
+            recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
+            status = _run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json)
+        place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
+        calls = list(islice(_calls(place, name), count(limit, option="--limit")))
+        results = pool.tune(calls) if spread else pool.tune_here(calls, store)
+        done = _shown(results, len(calls), as_json=as_json)
+        nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
+        _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
+    if status or any(item.outcome is TuningOutcome.FAILED for item in done):
+        raise typer.Exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """How calls are measured; `modules` of None trusts all names."""
-
-    directory: str | None
-    modules: Sequence[str] | None
-    force: bool
-    unsure: bool
-    spread: bool
-
-
-def _results(calls: Sequence[RecordedCall], store: AutotuneStore, options: _Options) -> Iterator[TunedCall]:
-    if options.spread:
-        from ejcache.autotune.program.spread import Spread
-
-        spread = Spread(options.directory, options.modules, sys.path, force=options.force, unsure=options.unsure)
-        yield from spread.tune(calls)
-        return
-    from ejcache.autotune.call_documents import RecordedNames
-    from ejcache.autotune.replay import replay
-
-    names = RecordedNames(options.modules)
-    for call in calls:
-        yield replay(call, store, names, force=options.force, unsure=options.unsure)
-
-
-def _measured(
-    calls: Sequence[RecordedCall], store: AutotuneStore, options: _Options, nothing: str, *, as_json: bool
-) -> bool:
-    """Measure the calls, say how it went, and whether one failed."""
+def _shown(results: Iterator[TunedCall], total: int, *, as_json: bool) -> list[TunedCall]:
+    """The results, each said when it is known."""
     done = []
-    with output.progress("measuring", len(calls), quiet=as_json) as advance:
-        for result in _results(calls, store, options):
+    with output.progress("measuring", total, quiet=as_json) as advance:
+        for result in results:
             done.append(result)
             if not as_json:
                 output.say(_line(result))
             advance()
-    _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
-    return any(item.outcome is TuningOutcome.FAILED for item in done)
-
-
-def _failed(status: int) -> bool:
-    if status:
-        output.warn(f"the program ended with status {status}; the calls that it made until then are measured")
-    return status != 0
+    return done
 
 
 def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool) -> None:
@@ -238,11 +201,14 @@ def _run_recorded(
         sys.path.insert(0, str(Path.cwd()))
     child = subprocess.Popen(command, env=child_environment(changes), stdout=2 if quiet else None)
     try:
-        return child.wait(seconds)
+        status = child.wait(seconds)
     except subprocess.TimeoutExpired:
         return 0
     finally:
         _end(child)
+    if status:
+        output.warn(f"the program ended with status {status}; the calls that it made until then are measured")
+    return status
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -9,7 +9,6 @@ compile goes through the cache of this process. EasyDeL needs no change.
 """
 
 from ejcache.autotune.ejkernel.cache import PersistentCache
-from ejcache.autotune.ejkernel.compiling import NoCompileContext
-from ejcache.autotune.ejkernel.install import install, installed_chains, uninstall
+from ejcache.autotune.ejkernel.install import NoCompileContext, install, installed_chains, uninstall
 
 __all__ = ["NoCompileContext", "PersistentCache", "install", "installed_chains", "uninstall"]

@@ -1,25 +1,293 @@
-"""`PersistentCache`: ejkernel's class of this name, over ejkernel's files and our records."""
+"""`PersistentCache`: ejkernel's class of this name, over ejkernel's files and our records.
+
+There is one file `<operation>.json` for each operation, an object of configurations by key:
+
+    {"<device kind>|<platform version>|<op>@v<version>|<16 hex>": {"block_m": 128, …}, …}
+
+The platform version may contain `|`, so a key is split from its end (ejkernel 0.0.80, ops/config/persistent.py).
+ejkernel's own class reads a file once and later writes all of it from memory. Such a write can lose entries of the
+file, but not our records of them.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 import time
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ejcache.autotune.ejkernel.exchange import EJKERNEL_FILE, EJKERNEL_KEY
-from ejcache.autotune.ejkernel.files import OperationFile, file_key, key_of_file, operation_directory
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, to_json
-from ejcache.autotune.records.record import Record, Source
-from ejcache.autotune.records.store import default_store
-from ejcache.errors import EjcacheError
+from ejcache.autotune.records.record import Record, RecordKey, Source, dated_after
+from ejcache.autotune.records.store import QUARANTINE, default_store
+from ejcache.errors import EjcacheError, InvalidKeyError, StoreError, StoreReadOnlyError
+from ejcache.settings.resolve import resolve
+from ejcache.stores.documents import open_documents
+from ejcache.util.trust import why_untrusted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.autotune.records.store import AutotuneStore, Found, RecordLayer
+    from ejcache.stores.documents import Documents
 
-__all__ = ["PersistentCache", "adopt"]
+
+_DIRECTORY: Final = "ejkernel-presistent-cache"
+"""ejkernel spells it so."""
+_RECHECK_SECONDS: Final = 1.0
+MAX_FILE_BYTES: Final = 64 * 2**20
+
+
+def file_key(device: str, op_id: str, call_key: str) -> str:
+    """The key of an entry in a file."""
+    return f"{device}|{op_id}|{call_key}"
+
+
+def key_of_file(text: str) -> RecordKey | None:
+    """The record key for the key of an entry, or None if `text` has another form."""
+    device, _, rest = text.partition("|")
+    middle, _, call_key = rest.rpartition("|")
+    platform_version, separator, op_id = middle.rpartition("|")
+    if not separator:
+        platform_version, op_id = "", middle
+    operation, versioned, version = op_id.rpartition("@v")
+    if not (device and versioned and operation and call_key):
+        return None
+    return RecordKey(operation, version, device, {"platform_version": platform_version}, {"ejkernel": call_key})
+
+
+def operation_directory() -> str:
+    """The directory of the files: `EJKERNEL_PERSISTENT_CACHE_DIR`, or else the one that ejkernel would choose now."""
+    configured = resolve().autotune_dir
+    if configured is not None:
+        if "://" in configured or _usable(Path(configured).expanduser()):
+            return str(configured)
+    else:
+        home = Path("~").expanduser() / _DIRECTORY
+        if _usable(home):
+            return str(home)
+    for fallback in (Path.cwd() / f".{_DIRECTORY}", Path(tempfile.gettempdir()) / _DIRECTORY):
+        if _usable(fallback):
+            return str(fallback)
+    return str(configured or Path(tempfile.gettempdir()) / _DIRECTORY)
+
+
+def _usable(directory: Path) -> bool:
+    """Whether the directory exists, and no other user can have put configurations into it, or could be made."""
+    if directory.is_dir():
+        return not why_untrusted(directory, directory.stat())
+    parent = next((above for above in directory.parents if above.exists()), None)
+    return parent is not None and parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+
+
+def parsed_file(data: bytes) -> dict[str, Any] | None:
+    """The entries of a file, or None if it is not a JSON object."""
+    try:
+        parsed = json.loads(data[: MAX_FILE_BYTES + 1])
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+class OperationFile:
+    """One of the files. Other processes may write it at any time. A failed read finds nothing and is logged once.
+
+    Args:
+        documents: its directory.
+        name: of the file.
+    """
+
+    def __init__(self, documents: Documents, name: str) -> None:
+        self.documents = documents
+        self.name = name
+        self.counters: Counter[str] = Counter()
+        self._held: dict[str, Any] = {}
+        self._stamp: str | None = None
+        self._checked = -1e9
+
+    @classmethod
+    def at(cls, path: str) -> OperationFile:
+        """The file at `path`, a path or URL that ends in a file name."""
+        directory, _, name = path.rpartition("/")
+        return cls(open_documents(directory or "."), name)
+
+    @property
+    def path(self) -> str:
+        """The path or URL of the file."""
+        return f"{self.documents.url}/{self.name}"
+
+    def read(self) -> dict[str, Any]:
+        """The entries as they were at most a second ago."""
+        if time.monotonic() - self._checked < _RECHECK_SECONDS:
+            return self._held
+        self._checked = time.monotonic()
+        try:
+            stamp = self.documents.stamp(self.name)
+            if stamp != self._stamp:
+                data = self.documents.read(self.name, max_size=MAX_FILE_BYTES)
+                self._stamp = stamp
+                self._held = {} if data is None else self._parsed(data)
+        except (StoreError, InvalidKeyError) as exc:
+            self.counters["errors"] += 1
+            warn_once(self.documents.url, "%s cannot be read: %s", self.path, exc)
+        return self._held
+
+    def put(self, key: str, value: Any) -> bool:
+        """Set one entry and keep all others; False if the file could not be written.
+
+        Files in a bucket are only read, because a bucket takes about one write per second to an object. The records
+        hold the same configurations.
+        """
+        if self.documents.remote and "://" in self.documents.url:
+            return False
+
+        def change(old: bytes | None) -> bytes:
+            entries = {} if old is None else parsed_file(old)
+            if entries is None:
+                self._quarantine(old or b"")
+                entries = {}
+            entries[key] = value
+            return json.dumps(entries).encode()
+
+        self._checked = -1e9
+        try:
+            self.documents.update(self.name, change)
+        except (EjcacheError, TypeError, ValueError) as exc:
+            self.counters["errors"] += 1
+            warn_once(self.path, "%s cannot be written: %s", self.path, exc)
+            return False
+        return True
+
+    def _parsed(self, data: bytes) -> dict[str, Any]:
+        entries = parsed_file(data)
+        if entries is None:
+            self.counters["corrupt"] += 1
+            warn_once(self.path, "%s is not a JSON object and counts as empty", self.path)
+        return entries or {}
+
+    def _quarantine(self, data: bytes) -> None:
+        try:
+            self.documents.replace(f"{QUARANTINE}{self.name}", data)
+        except (StoreError, InvalidKeyError):
+            self.counters["errors"] += 1
+
+
+EJKERNEL_KEY: Final = "ejkernel_key"
+EJKERNEL_FILE: Final = "ejkernel_file"
+"""In a record's provenance: the key and the file in which ejkernel looks for it, if that key is unambiguous."""
+
+
+def merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = False) -> Counter[str]:
+    """Publish records in a layer, each merged with an existing one of its key.
+
+    Args:
+        records: what to publish.
+        target: the layer.
+        imported: a person takes the records from files now, so they replace what was imported earlier.
+
+    Returns:
+        How many records were `new`, `changed`, `same`, and `failed`.
+
+    Raises:
+        StoreReadOnlyError: the layer cannot be written.
+    """
+    if not target.writable:
+        raise StoreReadOnlyError(f"{target.documents.url} cannot be written")
+    outcome: Counter[str] = Counter()
+    for record in records:
+        if imported and (held := target.read(record.key)) is not None:
+            if record.repeats(held):
+                outcome["same"] += 1
+                continue
+            record = dated_after(record, [held])  # noqa: PLW2901
+        before = target.documents.read(record.key.path)
+        if not target.publish(record):
+            outcome["failed"] += 1
+        elif before is None:
+            outcome["new"] += 1
+        else:
+            outcome["same" if target.documents.read(record.key.path) == before else "changed"] += 1
+    return outcome
+
+
+def import_from_ejkernel(documents: Documents, names: Iterable[str]) -> tuple[list[Record], list[str]]:
+    """The records in ejkernel's files.
+
+    Their source is IMPORTED, because a file does not say whether an entry was measured, guessed or given.
+
+    Args:
+        documents: the directory of the files.
+        names: of the files in it.
+
+    Returns:
+        The records, and a line for each entry or file that cannot be read.
+    """
+    records, problems = [], []
+    for name in names:
+        try:
+            data = documents.read(name, max_size=MAX_FILE_BYTES)
+        except StoreError as exc:
+            problems.append(str(exc))
+            continue
+        entries = None if data is None else parsed_file(data)
+        if entries is None:
+            problems.append(f"{name} is not a JSON object")
+            continue
+        for text, plain in entries.items():
+            key = key_of_file(text)
+            if key is None:
+                # Other programs may have put entries of their own into the file.
+                problems.append(f"{name}: {text!r} is not a key of ejkernel's")
+                continue
+            provenance = {EJKERNEL_KEY: text, EJKERNEL_FILE: name.rpartition("/")[2]}
+            records.append(Record(key, plain, Source.IMPORTED, provenance=provenance, created=time.time()))
+    return records, problems
+
+
+def legacy_key(record: Record) -> tuple[str, str] | None:
+    """(file name, key) of the entry in which ejkernel looks for the record; None if its key would be ambiguous."""
+    text, name = record.provenance.get(EJKERNEL_KEY), record.provenance.get(EJKERNEL_FILE)
+    if isinstance(text, str) and isinstance(name, str):
+        return name, text
+    call = record.key.call
+    if set(call) == {"ejkernel"}:
+        return f"{record.key.operation}.json", _text_of(record.key, str(call["ejkernel"]))
+    return None
+
+
+def _text_of(key: RecordKey, call_key: str) -> str:
+    device = f"{key.device}|{key.environment.get('platform_version', '')}"
+    return file_key(device, f"{key.operation}@v{key.version}", call_key)
+
+
+def export_to_ejkernel(found: Iterable[Found], documents: Documents) -> tuple[Counter[str], int, int]:
+    """Write records into ejkernel's files, and keep the other entries of these files.
+
+    Returns:
+        The number of entries written to each file, of records without a key of ejkernel's, and of failed writes.
+    """
+    written: Counter[str] = Counter()
+    left_out = failed = 0
+    strongest: dict[tuple[str, str], tuple[int, Any]] = {}
+    for item in found:
+        place = legacy_key(item.record)
+        if place is None:
+            left_out += 1
+            continue
+        held = strongest.get(place)
+        if held is None or item.source.rank < held[0]:
+            strongest[place] = (item.source.rank, item.record.configuration)
+    for (name, text), (_, configuration) in sorted(strongest.items()):
+        if OperationFile(documents, name).put(text, configuration):
+            written[name] += 1
+        else:
+            failed += 1
+    return written, left_out, failed
+
 
 Cfg = TypeVar("Cfg")
 

@@ -16,31 +16,27 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from ejcache.autotune.call_documents import UnrecordableError, encode_arguments, import_path, refuse_mapped
-from ejcache.autotune.call_key import MAPPED, Describer
-from ejcache.autotune.choice import ChoiceRequest
-from ejcache.autotune.chooser import default_chooser, similar_configurations
-from ejcache.autotune.ejkernel.cache import adopt
-from ejcache.autotune.ejkernel.exchange import EJKERNEL_FILE, EJKERNEL_KEY
-from ejcache.autotune.ejkernel.files import file_key, key_of_file
+from ejcache.autotune.call_documents import UnrecordableError, import_path
+from ejcache.autotune.call_key import Describer
+from ejcache.autotune.choice import ChoiceRequest, Policy, current_policy
+from ejcache.autotune.chooser import default_chooser
+from ejcache.autotune.ejkernel.cache import EJKERNEL_FILE, EJKERNEL_KEY, adopt, file_key, key_of_file
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.measure.device import device_and_environment
-from ejcache.autotune.measure.inputs import mapped_call, untraced
-from ejcache.autotune.measure.multihost_guard import refuse_spanning
-from ejcache.autotune.measure.tuner import Tuner, attempt
-from ejcache.autotune.policy import Policy, current_policy
+from ejcache.autotune.measure.inputs import untraced
+from ejcache.autotune.measure.trial import refuse_spanning
+from ejcache.autotune.measure.tuner import Tuner
+from ejcache.autotune.operation import Call
 from ejcache.autotune.records.json_values import from_json
-from ejcache.autotune.records.key import RecordKey
-from ejcache.autotune.records.record import NO_CONFIGURATION, Record, Source
+from ejcache.autotune.records.record import Record, Source
 from ejcache.autotune.records.store import Found
-from ejcache.autotune.trace_context import changed_trace_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.autotune.choice import Choice
+    from ejcache.autotune.choice import Choice, ChoiceRequest
+    from ejcache.autotune.records.record import RecordKey
+    from ejcache.autotune.records.store import AutotuneStore
 
-__all__ = ["InvocationCall", "choose", "choose_for_executor", "held_in_modules", "set_tuner"]
 
 _GUESSING: Final = frozenset({"attention", "kernel_delta_attention", "sdpa", "unified-attention"})
 """The operations, by the names of their files, that ejkernel never tunes, whatever the policy is."""
@@ -126,27 +122,20 @@ def _module(name: str) -> Any:
 
 
 @cache
-def _argument_names(run: Callable[..., Any]) -> tuple[str, ...]:
+def _parameters(run: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     try:
-        parameters = inspect.signature(run).parameters.values()
+        return tuple(inspect.signature(run).parameters.values())
     except (TypeError, ValueError):
         return ()
-    return tuple(parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
 
 
-@cache
-def _defaults(run: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        parameters = inspect.signature(run).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {name: item.default for name, item in parameters.items() if item.default is not item.empty}
-
-
-class InvocationCall:
-    """One invocation of a kernel: its keys, its possible configurations, and how to measure them."""
+class InvocationCall(Call):
+    """One invocation of a kernel."""
 
     def __init__(self, chain: Any, inv: Any, kernel: Any) -> None:
+        parameters = _parameters(type(kernel).run)
+        names = [item.name for item in parameters if item.kind is not item.VAR_KEYWORD and item.name != "self"]
+        super().__init__(inv.args, inv.kwargs, names)
         fingerprints = _module("ejkernel.ops.utils.fingerprint")
         self.chain = chain
         self.inv = inv
@@ -160,13 +149,12 @@ class InvocationCall:
             f"{kernel.op_id}@v{version}",
             inv.make_key(kernel.key_builder),
         )
-        self.describer = Describer()
         self.key = self._key(version)
         # Read before the choice, so that a choice made while another thread reloads the store is made again.
-        self.stamp = (self.key.digest, default_chooser().store.generation)
+        self.stamp = (self.key.digest, self.store().generation)
 
     def _key(self, version: str) -> RecordKey:
-        names = self._names()
+        names, ambiguous = self.names, self.describer.ambiguous
         arguments = {
             (names[i] if i < len(names) else f"argument {i}"): value for i, value in enumerate(self.inv.args)
         } | dict(self.inv.kwargs)
@@ -178,22 +166,14 @@ class InvocationCall:
             call["method"] = self.inv.method
             for name in ("mesh", "in_specs", "out_specs"):
                 call[name] = describe(getattr(self.inv, name), name=name)
-            # ejkernel's key has none of these.
-            self.describer.ambiguous.append("the mesh and the partition specs")
-        call["mode"] = "forward and backward" if self._gradient() else "forward"
-        if settings := changed_trace_settings():
-            call["settings"] = settings
-            # ejkernel's key has none of these, either.
-            self.describer.ambiguous += [f"{name} is {value}" for name, value in settings.items()]
-        # Asked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
-        self.axes, mapped = mapped_call(self.inv.args, self.inv.kwargs, names)
-        if mapped:
-            call[MAPPED] = mapped
-            self.describer.ambiguous.append("jax.vmap maps the call")
-        device, environment = device_and_environment(self.inv.args, self.inv.kwargs)
-        # ejkernel's key does not have the limits. Ours has them if they are set.
-        self.describer.ambiguous += [f"{name} is set" for limit, name in _LIMITS.items() if limit in environment]
-        return RecordKey(self.kernel.op_id, version, device, environment, call)
+            ambiguous.append("the mesh and the partition specs")
+        key = self.keyed(self.kernel.op_id, version, call, gradient=self._gradient())
+        # ejkernel's key has neither these nor a mesh, and the limits only if ours has them: if they are set.
+        ambiguous += [f"{name} is {value}" for name, value in call.get("settings", {}).items()]
+        if self.axes:
+            ambiguous.append("jax.vmap maps the call")
+        ambiguous += [f"{name} is set" for limit, name in _LIMITS.items() if limit in key.environment]
+        return key
 
     def _argument(self, name: str, value: Any) -> Any:
         """The description of an argument. At its default it is unambiguous.
@@ -205,51 +185,44 @@ class InvocationCall:
         before = len(ambiguous)
         described = self.describer.describe(value, name=name)
         if len(ambiguous) > before:
-            defaults = _defaults(type(self.kernel).run)
-            if name in defaults and described == Describer().describe(defaults[name]):
+            defaults = {item.name: item.default for item in _parameters(type(self.kernel).run)}
+            default = defaults.get(name, inspect.Parameter.empty)
+            if default is not inspect.Parameter.empty and described == Describer().describe(default):
                 del ambiguous[before:]
         return described
 
     def request(self) -> ChoiceRequest:
         """The call as a chooser takes it."""
-        return ChoiceRequest(
-            key=self.key,
-            restore=lambda stored, _: self._restored(stored),
-            heuristic=self._heuristic if self.chain.policy.allow_heuristics else None,
-            candidates=self._candidates,
-            tune=self._tune,
+        return dataclasses.replace(
+            super().request(),
+            heuristic=self.default if self.chain.policy.allow_heuristics else None,
             legacy=self._from_file,
             policy=self._policy(),
-            unhashable=self.describer.unhashable,
-            describe=self.described,
-            untraced=self._untraced,
         )
 
-    def _untraced(self) -> ChoiceRequest:
+    def untraced(self) -> ChoiceRequest:
+        """The request, with stand-ins for tracers in the invocation, too."""
         again = copy.copy(self)
-        args, kwargs = untraced(self.inv.args, self.inv.kwargs)
-        again.inv = dataclasses.replace(self.inv, args=args, kwargs=kwargs)
+        again.args, again.kwargs = untraced(self.args, self.kwargs)
+        again.inv = dataclasses.replace(self.inv, args=again.args, kwargs=again.kwargs)
         return again.request()
 
-    def described(self) -> dict[str, Any]:
-        """The call as `call_documents` records it; raises `UnrecordableError`."""
+    def how(self) -> dict[str, Any]:
+        """The names of the kernel and the executor; raises `UnrecordableError`."""
         if self.inv.method is not None:
             raise UnrecordableError(f"{self.kernel.op_id} runs under {self.inv.method}, whose mesh cannot be recorded")
         if not _is_plain(self.kernel):
             raise UnrecordableError(f"{self.kernel.op_id} is a kernel with a state of its own")
-        refuse_mapped(self.key)
         kernel = import_path(type(self.kernel), name="the kernel")
-        how = {"kind": "ejkernel", "kernel": kernel, "executor": _executor_path(self.chain)}
-        return {"how": how, **encode_arguments(self.inv.args, self.inv.kwargs)}
+        return {"kind": "ejkernel", "kernel": kernel, "executor": _executor_path(self.chain)}
 
-    def measured(self) -> Record:
-        """Measure all candidates. If all fail, the record does not work."""
-        return self._tune(None, self._heuristic())
+    def store(self) -> AutotuneStore:
+        """The process's own store."""
+        return default_chooser().store
 
-    def attempt(self, stored: Any) -> None:
-        """Make the call once with this configuration, a JSON value."""
-        build = self._build(self._restored(stored))
-        attempt(build, self.inv.args, self.inv.kwargs, tuner=_tuner or Tuner(), names=self._names(), axes=self.axes)
+    def tuner(self) -> Tuner:
+        """The one that `install` was given, or the default one."""
+        return dataclasses.replace(_tuner or Tuner(), gradient=self._gradient())
 
     def emit(self, event: str, **data: Any) -> None:
         device, op_id, call_key = self.legacy
@@ -288,9 +261,6 @@ class InvocationCall:
             return Policy(own.on_miss, fixed=True)
         return own
 
-    def _names(self) -> list[str]:
-        return [name for name in _argument_names(type(self.kernel).run) if name != "self"]
-
     def _gradient(self) -> bool:
         theirs = self.chain.policy
         enabled = _module("ejkernel.ops.config.selection")._is_backward_autotune_enabled()  # noqa: SLF001
@@ -302,14 +272,17 @@ class InvocationCall:
         find = _module("ejkernel.ops.core.kernel")._get_platform_method  # noqa: SLF001 (their dispatch)
         return find(self.kernel, name, self.platform, self.context) or getattr(self.kernel, name)
 
-    def _heuristic(self) -> Any:
+    def default(self) -> Any:
+        """The kernel's own guess."""
         return self._method("heuristic_cfg")(self.inv)
 
-    def _candidates(self) -> list[Any]:
+    def candidates(self) -> list[Any]:
+        """The configurations that the kernel proposes."""
         return list(self._method("candidate_cfgs")(self.inv))
 
-    def _restored(self, stored: Any) -> Any:
-        like = self._heuristic()
+    def restored(self, stored: Any, source: Source) -> Any:  # noqa: ARG002  # all are used alike
+        """The configuration, in the type of the kernel's guess."""
+        like = self.default()
         if dataclasses.is_dataclass(like) and not isinstance(like, type):
             return from_json(stored, cfg_type=type(like))
         return from_json(stored, like=like)
@@ -348,24 +321,12 @@ class InvocationCall:
             for found in default_chooser().store.records(operation=self.key.operation, device=self.key.device)
         )
 
-    def _tune(self, known: Record | None, default: Any) -> Record:
+    def tune(self, known: Record | None, default: Any) -> Record:
+        """The record, which is also written into ejkernel's file if its key there is unambiguous."""
         refuse_spanning([self.inv.mesh], name=self.kernel.op_id)
-        candidates = self._candidates()
-        self.emit("autotune_start", candidates=len(candidates), platform=self.platform, method=self.inv.method)
-        tuner = dataclasses.replace(_tuner or Tuner(), gradient=self._gradient())
-        record = tuner.tune(
-            self._build,
-            self.inv.args,
-            self.inv.kwargs,
-            key=self.key,
-            candidates=candidates,
-            default=NO_CONFIGURATION if default is None else default,
-            known=known,
-            names=self._names(),
-            axes=self.axes,
-            call=self.described() if tuner.isolate else None,
-            starts=lambda: similar_configurations(default_chooser().store, self.key),
-        )
+        count = len(self.candidates())
+        self.emit("autotune_start", candidates=count, platform=self.platform, method=self.inv.method)
+        record = super().tune(known, default)
         if self.persistent is None or self.describer.ambiguous or not (record.works and self.chain.persist_autotune):
             return record
         text = file_key(*self.legacy)
@@ -373,7 +334,8 @@ class InvocationCall:
         legacy = {EJKERNEL_KEY: text, EJKERNEL_FILE: f"{self.persistent.opname}.json"}
         return dataclasses.replace(record, provenance={**record.provenance, **legacy})
 
-    def _build(self, configuration: Any) -> Callable[..., Any]:
+    def build(self, configuration: Any) -> Callable[..., Any]:
+        """The kernel with this configuration."""
         if self.inv.method == "shard_map":
             return lambda *args, **kwargs: self._sharded(configuration, args, kwargs)
         run = self._method("run")

@@ -1,26 +1,81 @@
-"""Installs our chain of configurations under ejkernel's executors, and our cache under its `ejit`."""
+"""Installs our chain of configurations under ejkernel, and our cache under what compiles for it and for EasyDeL.
+
+ejkernel's `ejit` gives JAX a directory of its own each time that it decorates a function, or writes pickles. The
+functions here have the same parameters, and compile through the cache of this process.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.ejkernel import compiling
 from ejcache.autotune.ejkernel.cache import PersistentCache, adopt
 from ejcache.autotune.ejkernel.chain import InvocationCall, choose, choose_for_executor, held_in_modules, set_tuner
 from ejcache.autotune.ejkernel_variables import label_prefix
-from ejcache.errors import UsageError
+from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.settings.environment import environment_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from ejcache.autotune.call_documents import RecordedNames
     from ejcache.autotune.measure.tuner import Tuner
 
-__all__ = ["install", "installed_chains", "recorded_invocation", "recorded_kernel", "uninstall"]
+
+def ejit(func: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`ejcache.ejit` with the parameters of ejkernel's `ejit`."""
+    from ejcache.jax_integration.decorator import ejit as ours
+
+    if options.get("abstracted_axes", 0) is None:
+        # Not every JAX has this option. ejkernel passes its default.
+        del options["abstracted_axes"]
+    return functools.partial(ejit, **options) if func is None else ours(func, **options)
+
+
+def smart_compile(
+    lowered_func: Any,
+    tag: str | None = None,
+    verbose: bool = True,  # noqa: FBT001, FBT002
+    cache_key: Any = None,
+) -> tuple[Any, Any]:
+    """The executable of a lowered function, which comes from the cache if it is there, and `cache_key` as it is."""
+    del tag, verbose
+    return lowered_func.compile(), cache_key
+
+
+class NoCompileContext:
+    """EasyDeL's context manager that fails if anything is compiled: `ejcache.forbid_compile(everywhere=True)`.
+
+    EasyDeL's own raises also for a program that the cache would serve. Here such a program is loaded. The error is a
+    RuntimeError, as there.
+
+    Args:
+        message: a note on the error.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        self.message = message
+        self._guards: list[Any] = []
+
+    def __enter__(self) -> None:
+        from ejcache.jax_integration.warm_start.forbidding import forbid_compile
+
+        self._guards.append(forbid_compile(everywhere=True))
+        self._guards[-1].__enter__()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._guards.pop().__exit__(kind, error, traceback)
+        if isinstance(error, CompileForbiddenError) and self.message:
+            error.add_note(self.message)
+
+
+def load_cached_functions(verbose: bool = True) -> None:  # noqa: FBT001, FBT002
+    """Load nothing: the cache loads each executable when it is needed."""
+    del verbose
+
 
 _TARGETS: Final = (
     "easydel.utils.compiling_utils",
@@ -29,10 +84,16 @@ _TARGETS: Final = (
     "ejkernel.ops.config.selection",
     "ejkernel.ops.execution.executor",
 )
-_EJIT: Final = ("ejit", "load_cached_functions", "smart_compile")
-"""What `compiling` stands in for in ejkernel itself."""
 _NOTHING: Final = object()
 _originals: Final[dict[tuple[str, ...], Any]] = {}
+
+
+_EJIT: Final[dict[str, Callable[..., Any]]] = {
+    "ejit": ejit,
+    "load_cached_functions": load_cached_functions,
+    "smart_compile": smart_compile,
+}
+"""What stands in for functions of ejkernel itself."""
 
 
 def install(*, tuner: Tuner | None = None) -> int:
@@ -116,15 +177,15 @@ def recorded_invocation(kernel: Any, executor: Any, args: tuple[Any, ...], kwarg
 def _patch(module: ModuleType) -> None:
     if module.__name__ == "easydel.utils.compiling_utils":
         if hasattr(module, "NoCompileContext"):
-            _replace(module, compiling.NoCompileContext, "NoCompileContext")
+            _replace(module, NoCompileContext, "NoCompileContext")
     elif module.__name__ == "ejkernel.callib._ejit":
-        for name in _EJIT:
-            _replace(module, getattr(compiling, name), name)
+        for name, ours in _EJIT.items():
+            _replace(module, ours, name)
             package = sys.modules.get("ejkernel.callib")
             if package is not None and hasattr(package, name):
                 # The package may have ours already, from its module.
                 setattr(package, name, _originals[module.__name__, name])
-                _replace(package, getattr(compiling, name), name)
+                _replace(package, ours, name)
     elif module.__name__ == "ejkernel.ops.config.persistent":
         _replace(module, PersistentCache, "PersistentCache")
         for name in ("ejkernel.ops.config", "ejkernel.ops"):

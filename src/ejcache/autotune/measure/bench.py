@@ -8,12 +8,18 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.compile import compile_trials, first_run, run_on_device, run_once
-from ejcache.autotune.measure.isolated import screened
 from ejcache.autotune.measure.results import DifferentResultError, check_results, has_nan
-from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
+from ejcache.autotune.measure.trial import (
+    TookTooLongError,
+    WorkerThread,
+    compile_trials,
+    first_run,
+    run_on_device,
+    run_once,
+)
+from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import Status
-from ejcache.autotune.records.trying import CandidateJournal
+from ejcache.autotune.workers import screened
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.device_time import NoDeviceTimeError
 
@@ -21,14 +27,13 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from ejcache.autotune.measure.compile import Trial
+    from ejcache.autotune.log import Progress
     from ejcache.autotune.measure.inputs import Inputs
-    from ejcache.autotune.measure.progress import Progress
     from ejcache.autotune.measure.results import Results
+    from ejcache.autotune.measure.trial import Trial
 
     _Computed = tuple[Results, Results | None]
 
-__all__ = ["Bench", "DeviceBusyError"]
 
 HOPELESS: Final = 2.0
 """A candidate that takes so many times the best one's time in each run of the warm-up is not timed further."""

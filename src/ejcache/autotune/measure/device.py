@@ -21,8 +21,6 @@ from ejcache.util.threads import cores
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["device_and_environment", "device_of", "local_devices", "measure_on", "provenance"]
-
 
 def device_of(leaves: Iterable[Any]) -> Any:
     """The device of the first array among the leaves that has one, or JAX's default device."""

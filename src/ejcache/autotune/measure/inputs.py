@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.seam.batching import MappedAxis
 
-__all__ = [
-    "Inputs",
-    "is_array",
-    "is_scalar",
-    "mapped_call",
-    "one_level",
-    "split_arguments",
-    "traced_function",
-    "untraced",
-]
 
 _INTEGER_TOP: Final = 128
 

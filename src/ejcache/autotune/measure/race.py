@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.autotune.measure.bench import Bench
-    from ejcache.autotune.measure.compile import Trial
+    from ejcache.autotune.measure.trial import Trial
 
-__all__ = ["Race"]
 
 _LOOKS: Final = (4, 8, 12, 18, 27, 40, 60, 90, 135, 200)
 """Rounds after which the samples are judged, so that a clear case ends early."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     Check = bool | float | Callable[[Any, Any], object]
 
-__all__ = ["DifferentResultError", "Results", "check_results", "check_setting", "has_nan", "outputs_text", "results_of"]
 
 _TOLERANCES: Final = {"float64": 1e-6, "float32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
 """By the data type of a result. Float32 has that of TF32, in which devices multiply unless they are told otherwise."""

@@ -18,20 +18,6 @@ from ejcache.autotune.records.record import Timing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "GainVerdict",
-    "compare",
-    "faster",
-    "fewest_rounds",
-    "gains",
-    "hopeless",
-    "mean_gain",
-    "median",
-    "quantile",
-    "slow_more_often",
-    "timing",
-    "verdict",
-]
 
 _LEVEL: Final = 0.01
 _SUSPICION: Final = 0.1

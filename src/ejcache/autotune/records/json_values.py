@@ -14,19 +14,6 @@ from typing import Any, Final
 
 from ejcache.errors import UsageError
 
-__all__ = [
-    "MAIN_MODULES",
-    "ConfigurationError",
-    "canonical_json",
-    "dtype_name",
-    "finite",
-    "from_json",
-    "json_or_repr",
-    "module_name",
-    "parse_json",
-    "to_json",
-]
-
 MAIN_MODULES: Final = frozenset({"__main__", "__mp_main__", "__ejcache_main__"})
 """Names of the module made from the program's own file: in the program, under `multiprocessing`, and in a replay."""
 
@@ -90,41 +77,81 @@ def dtype_name(value: Any) -> str | None:
     return None
 
 
+class ValueKind(enum.Enum):
+    """What a value is, for all that is written of it: keys, recorded calls and configurations."""
+
+    PLAIN = "None, a bool, a text or a whole number"
+    FLOAT = "a float"
+    ENUM = "a member of an enumeration"
+    OBJECT = "a dataclass"
+    NAMED_TUPLE = "a named tuple"
+    MODEL = "a model of pydantic"
+    NAMESPACE = "a namespace"
+    MAPPING = "a mapping"
+    LIST = "a list or a tuple"
+    SET = "a set"
+    DTYPE = "a data type"
+    OTHER = "anything else"
+
+
+_FIELDS: Final = frozenset(
+    {ValueKind.OBJECT, ValueKind.NAMED_TUPLE, ValueKind.MODEL, ValueKind.NAMESPACE, ValueKind.MAPPING}
+)
+"""Kinds whose parts are values by name."""
+
+
+def parts_of(value: Any) -> tuple[ValueKind, Any]:
+    """What a value is, and its parts: a dict of fields, the items in order, the name of a data type, or itself."""
+    if isinstance(value, enum.Enum):
+        return ValueKind.ENUM, value
+    if value is None or isinstance(value, bool | str):
+        return ValueKind.PLAIN, value
+    if isinstance(value, int):
+        return ValueKind.PLAIN, int(value)
+    if isinstance(value, float):
+        return ValueKind.FLOAT, float(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return ValueKind.OBJECT, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(value, "_asdict") and not isinstance(value, type):
+        return ValueKind.NAMED_TUPLE, dict(value._asdict())
+    if isinstance(value, list | tuple):
+        return ValueKind.LIST, value
+    if isinstance(value, set | frozenset):
+        return ValueKind.SET, value
+    if isinstance(value, Mapping):
+        return ValueKind.MAPPING, dict(value)
+    if isinstance(value, Namespace | types.SimpleNamespace):
+        return ValueKind.NAMESPACE, vars(value)
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return ValueKind.MODEL, value.model_dump()
+    if (text := dtype_name(value)) is not None:
+        return ValueKind.DTYPE, text
+    return ValueKind.OTHER, value
+
+
 def to_json(value: Any) -> Any:
     """`value` as a JSON value: dataclasses, named tuples, models and namespaces as objects, enumerations by value.
 
     Raises:
         ConfigurationError: a part of it has no such form; the message names that part.
     """
-    if value is None or (isinstance(value, bool | str) and not isinstance(value, enum.Enum)):
-        return value
-    if isinstance(value, enum.Enum):
-        return to_json(value.value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
+    kind, parts = parts_of(value)
+    if kind in _FIELDS:
+        return {_field_name(name): to_json(item) for name, item in parts.items()}
+    match kind:
+        case ValueKind.ENUM:
+            return to_json(value.value)
+        case ValueKind.LIST:
+            return [to_json(item) for item in parts]
+        case ValueKind.SET:
+            return sorted((to_json(item) for item in parts), key=canonical_json)
+        case ValueKind.OTHER if hasattr(value, "item") and getattr(value, "shape", None) == ():
+            return to_json(value.item())
+        case ValueKind.OTHER:
+            raise ConfigurationError(f"{value!r}, of type {type(value).__qualname__}, cannot be written as JSON")
+        case ValueKind.FLOAT if not math.isfinite(parts):
             raise ConfigurationError(f"{value} cannot be written as JSON")
-        return float(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "_asdict"):
-        return to_json(value._asdict())
-    if hasattr(value, "model_dump") and not isinstance(value, type):
-        return to_json(value.model_dump())
-    if isinstance(value, Namespace | types.SimpleNamespace):
-        return to_json(vars(value))
-    if isinstance(value, Mapping):
-        return {_field_name(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((to_json(item) for item in value), key=canonical_json)
-    if (name := dtype_name(value)) is not None:
-        return name
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return to_json(value.item())
-    raise ConfigurationError(f"{value!r}, of type {type(value).__qualname__}, cannot be written as JSON")
+    return parts
 
 
 def json_or_repr(value: Any) -> Any:

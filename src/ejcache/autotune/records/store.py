@@ -1,22 +1,55 @@
-"""`AutotuneStore`: records of tuned configurations, in memory and in layers of documents."""
+"""The records of tuned configurations that threads, processes and hosts share, in layers.
+
+A layer is one directory or bucket. It never raises because of storage: a lookup that fails is a miss; the failure is
+counted and logged once. The circuit breaker of the bucket decides how often storage that failed is asked again. A
+damaged record is a miss, too; a layer that can be written moves it to its quarantine.
+
+Installed packages ship records by the group `ejcache.seeds` of entry points:
+
+    [project.entry-points."ejcache.seeds"]
+    my_kernels = "my_kernels.tuned"
+
+The value names a directory of the package, here `my_kernels/tuned`, in the form that `ejcache autotune push` writes.
+The package is found and not imported: a program that does not use it must not pay for it, and its import may fail.
+Source of the form: https://packaging.python.org/en/latest/specifications/entry-points/
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.records.key import ROOT, slug
-from ejcache.autotune.records.layer import RecordLayer
-from ejcache.autotune.records.packages import package_seeds
-from ejcache.autotune.records.record import Source, dated_after, encode_record
-from ejcache.errors import MALFORMED, EjcacheError, UsageError
+from ejcache.autotune.records.record import (
+    MAX_RECORD_BYTES,
+    ROOT,
+    Source,
+    dated_after,
+    decode_record,
+    encode_record,
+    merged,
+    slug,
+)
+from ejcache.errors import (
+    MALFORMED,
+    EjcacheError,
+    EntryError,
+    EntryVersionError,
+    InvalidKeyError,
+    StoreError,
+    StoreNotAskedError,
+    StoreReadOnlyError,
+    UsageError,
+)
 from ejcache.settings.directories import user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import resolve
@@ -25,13 +58,180 @@ from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.threads import call_with_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.autotune.records.key import RecordKey
-    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.record import Record, RecordKey
     from ejcache.stores.documents import Documents
 
-__all__ = ["AutotuneStore", "Found", "default_store", "set_default_store"]
+
+GROUP: Final = "ejcache.seeds"
+
+
+@cache
+def package_seeds() -> tuple[tuple[tuple[str, str], ...], int]:
+    """The directories of the installed packages, and how many entries are broken.
+
+    Returns:
+        (name of the entry, directory), ordered by name, and the number of entries that name no directory. One warning
+        for each of these says why. This reads the metadata of all installed packages, once in a process.
+    """
+    found: dict[tuple[str, str], str] = {}
+    broken = 0
+    try:
+        points = {(point.name, point.value) for point in importlib.metadata.entry_points(group=GROUP)}
+    except Exception as exc:
+        warn_once(GROUP, "the packages that ship tuned configurations cannot be listed: %r", exc)
+        return (), 1
+    for name, value in sorted(points):
+        try:
+            found[name, value] = _directory(value)
+        except Exception as exc:
+            # Finding a package runs the import hooks of others, which may raise anything.
+            broken += 1
+            warn_once(f"{GROUP} {name}", "the tuned configurations of %s = %r are not used: %s", name, value, exc)
+    return tuple((name, directory) for (name, _), directory in found.items()), broken
+
+
+def _directory(value: str) -> str:
+    """The directory that an entry names; raises for one that does not exist."""
+    package, *inner = value.strip().split(".")
+    if not all(part.isidentifier() for part in (package, *inner)):
+        raise ValueError("it is not the name of a package and a directory in it, separated by dots")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"there is no package {package}")
+    for place in spec.submodule_search_locations:
+        directory = Path(place, *inner)
+        if directory.is_dir():
+            return str(directory)
+    raise FileNotFoundError(f"{package} has no directory {'/'.join(inner) or '.'}")
+
+
+QUARANTINE: Final = "autotune-quarantine/"
+
+
+class RecordLayer:
+    """The records in one directory or bucket.
+
+    Attributes:
+        name: `user`, `shared`, `seeds`, `package`, or `package` and the name of an entry point, for people.
+        documents: the directory or bucket.
+        seeds: its records count as shipped seeds, whatever their own source is.
+        counters: how often a record was read, published, corrupt and so on.
+    """
+
+    def __init__(self, name: str, documents: Documents, *, seeds: bool = False) -> None:
+        self.name = name
+        self.documents = documents
+        self.seeds = seeds
+        self.counters: Counter[str] = Counter()
+        self._unwritable = documents.read_only or seeds
+
+    def __repr__(self) -> str:
+        return f"RecordLayer({self.name!r}, {self.documents.url!r})"
+
+    @property
+    def writable(self) -> bool:
+        """Whether records can be published here, as far as is known."""
+        return not self._unwritable
+
+    def read(self, key: RecordKey) -> Record | None:
+        """The intact record of `key`, or None."""
+        record: Record | None = self._guarded(lambda: self._read(key.path))
+        return record
+
+    def records(self, prefix: str = f"{ROOT}/") -> Iterator[tuple[str, Record]]:
+        """(path, record) of each intact record whose path begins with `prefix`."""
+        for path in self.paths(prefix):
+            record = self._guarded(partial(self._read, path))
+            if record is not None:
+                yield path, record
+
+    def paths(self, prefix: str = f"{ROOT}/") -> list[str]:
+        """The paths of the records below `prefix`."""
+        listed = self._guarded(lambda: [path for path in self.documents.list(prefix) if path.endswith(".json")])
+        return listed or []
+
+    def publish(self, record: Record) -> bool:
+        """Write the record, merged with an existing one of its key; False if it could not be written."""
+        if not self.writable:
+            return False
+        data = encode_record(record)
+
+        def change(old: bytes | None) -> bytes | None:
+            if old is None:
+                return data
+            try:
+                held = decode_record(old, path=record.key.path)
+            except EntryVersionError:
+                return None
+            except EntryError:
+                return data
+            combined = encode_record(merged(held, record))
+            return None if combined == old else combined
+
+        def write() -> bool:
+            path = record.key.path
+            if self.documents.create(path, data):
+                return True
+            held = self.documents.read(path, max_size=MAX_RECORD_BYTES)
+            if held is not None and len(held) > MAX_RECORD_BYTES:
+                # `update` would read all of it.
+                self.documents.replace(path, data)
+            else:
+                self.documents.update(path, change)
+            return True
+
+        done = bool(self._guarded(write))
+        self.counters["published" if done else "unpublished"] += 1
+        return done
+
+    def delete(self, path: str) -> bool:
+        """Delete the record under `path`; False if there was none or it could not be deleted."""
+        return bool(self._guarded(lambda: self.documents.delete(path)))
+
+    def _read(self, path: str) -> Record | None:
+        data = self.documents.read(path, max_size=MAX_RECORD_BYTES)
+        if data is None:
+            return None
+        url = self.documents.url
+        try:
+            record = decode_record(data, path=path)
+        except EntryVersionError as exc:
+            self.counters["unknown"] += 1
+            warn_once(f"{url} version", "%s/%s is not used: %s", url, path, exc)
+        except EntryError as exc:
+            self.counters["corrupt"] += 1
+            done = "quarantined" if self._quarantine(path, data) else "ignored"
+            warn_once(f"{url} corrupt", "%s/%s is damaged and %s: %s", url, path, done, exc)
+        else:
+            self.counters["read"] += 1
+            return record
+        return None
+
+    def _quarantine(self, path: str, data: bytes) -> bool:
+        if not self.writable or len(data) > MAX_RECORD_BYTES:
+            return False
+        try:
+            self.documents.replace(QUARANTINE + path.rpartition("/")[2], data)
+            return self.documents.discard(path, data)
+        except (StoreError, InvalidKeyError):
+            self.counters["errors"] += 1
+        return False
+
+    def _guarded(self, action: Callable[[], Any]) -> Any:
+        """The result of `action`; None if the storage fails or its circuit breaker is open."""
+        try:
+            return action()
+        except StoreNotAskedError:
+            return None
+        except (StoreError, InvalidKeyError) as exc:
+            self.counters["errors"] += 1
+            if isinstance(exc, StoreReadOnlyError):
+                self._unwritable = True
+            warn_once(f"{self.documents.url} failed", "the autotune layer %s failed: %s", self.name, exc)
+        return None
+
 
 _REFRESH_SECONDS: Final = 2.0
 _LONGEST_REFRESH_SECONDS: Final = 60.0

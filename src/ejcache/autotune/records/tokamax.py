@@ -21,14 +21,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.json_values import finite, parse_json
-from ejcache.autotune.records.key import RecordKey
-from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing, fastest_first
+from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing, fastest_first
 from ejcache.errors import MALFORMED, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MAX_TABLE_BYTES", "read_table"]
 
 MAX_TABLE_BYTES: Final = 256 * 2**20
 _CALL: Final = "tokamax"

@@ -1,31 +1,31 @@
-"""Tries a candidate in a process of its own, so that a candidate that crashes or hangs ends only that process.
+"""Processes that try or measure calls for this one: `worker` has the protocol.
 
-The process reads a call (as `call_documents` writes it) and a configuration from its standard input, makes the call
-once and writes the result. If an accelerator belongs to one process at a time, as a TPU does, this works only in a
-program that does not use the accelerator itself.
+A candidate that crashes or hangs in such a process ends only that process. If an accelerator belongs to one process at
+a time, as a TPU does, this works only in a program that does not use the accelerator itself.
 """
 
 from __future__ import annotations
 
-import json
+import select
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from ejcache.autotune.records.record import Status
 from ejcache.errors import UsageError
 from ejcache.settings.environment import child_environment, environment_variable
+from ejcache.util.worker_processes import WorkerProcess, how_it_ended
 
-__all__ = ["ANSWER", "TOOK_TOO_LONG", "screened", "tries_candidate"]
-
-ANSWER: Final = "EJCACHE-CANDIDATE "
-"""How the line of the result begins. A candidate may write other lines."""
-TOOK_TOO_LONG: Final = "Timeout ("
-"""How the text begins that `faulthandler` writes when it ends the process."""
+PROGRAM: Final = "ejcache.autotune.worker"
 _START_SECONDS: Final = 120.0
 _VARIABLE: Final = "EJCACHE_AUTOTUNE_CANDIDATE"
-_PROGRAM: Final = "ejcache.autotune.candidate_process"
 _LENGTH: Final = 300
+
+
+def worker_environment(changes: dict[str, str]) -> dict[str, str]:
+    """The environment of a worker: this one's with these changes. It records no calls."""
+    return child_environment({"EJCACHE_AUTOTUNE_RECORD": "0", **changes})
 
 
 def tries_candidate() -> bool:
@@ -49,43 +49,44 @@ def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tup
     Raises:
         UsageError: the process cannot make the call, whatever the candidate is.
     """
-    import signal
-    import subprocess
-
-    from ejcache.util.worker_processes import python_of_ours
-
     # A second process on a GPU would find no memory, because JAX takes nearly all of it at the start.
-    changes = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "EJCACHE_AUTOTUNE_RECORD": "0"}
-    env = child_environment(changes | {_VARIABLE: "1"})
+    environment = worker_environment({"XLA_PYTHON_CLIENT_PREALLOCATE": "false", _VARIABLE: "1"})
     # Not the working directory, which "" stands for, but what the call's own modules were imported from.
     path = list(dict.fromkeys([*filter(None, sys.path), *_places_of_names(call)]))
-    try:
-        done = subprocess.run(
-            python_of_ours("-m", _PROGRAM),
-            input=json.dumps({"call": call, "configuration": configuration, "path": path, "timeout": timeout}),
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=timeout + _START_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Status.TIMEOUT, f"it took longer than {timeout:g} s in a process of its own"
-    if TOOK_TOO_LONG in done.stderr:
-        return Status.TIMEOUT, f"it took longer than {timeout:g} s in a process of its own"
-    for line in done.stdout.splitlines():
-        if line.startswith(ANSWER):
-            answer = json.loads(line.removeprefix(ANSWER))
+    with tempfile.TemporaryFile() as errors:
+        worker = WorkerProcess(PROGRAM, environment=environment, errors=errors)
+        try:
+            worker.send(do="try", path=path, call=call, configuration=configuration)
+            return _result(worker, timeout, errors)
+        finally:
+            worker.kill()
+
+
+def _result(worker: WorkerProcess, timeout: float, errors: IO[bytes]) -> tuple[Status, str]:
+    wait = _START_SECONDS
+    while select.select([worker], [], [], wait)[0]:
+        answers = worker.read()
+        if answers is None:
+            return Status.CRASHED, _crash(worker.end(), errors)
+        for answer in answers:
+            wait = timeout
+            if "error" not in answer:
+                continue
             if answer["status"] is None:
                 raise UsageError(
                     f"the call cannot be made in a process of its own: {answer['error']} (such a process imports the "
                     'program\'s file, so the program itself belongs behind `if __name__ == "__main__":`)'
                 )
             return Status(answer["status"]), str(answer["error"])[:_LENGTH]
-    if done.returncode < 0:
-        return Status.CRASHED, f"it ended its process with {signal.Signals(-done.returncode).name}"
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    return Status.CRASHED, f"it ended its process with status {done.returncode}: {last}"[:_LENGTH]
+    return Status.TIMEOUT, f"it took longer than {timeout:g} s in a process of its own"
+
+
+def _crash(status: int, errors: IO[bytes]) -> str:
+    if status < 0:
+        return f"it ended its process with {how_it_ended(status)}"
+    errors.seek(0)
+    last = (errors.read().decode(errors="replace").strip().splitlines() or ["it wrote no error"])[-1]
+    return f"it ended its process with status {status}: {last}"[:_LENGTH]
 
 
 def _places_of_names(call: Any) -> list[str]:

@@ -6,32 +6,30 @@ process, or hangs on a device, would end the measurements on the other devices, 
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.autotune.call_documents import RecordedNames
 from ejcache.autotune.records.record import decode_record
-from ejcache.autotune.replay import TunedCall, TuningOutcome
+from ejcache.autotune.replay import TunedCall, TuningOutcome, replay
+from ejcache.autotune.workers import PROGRAM, worker_environment
 from ejcache.errors import EjcacheError, UsageError
-from ejcache.settings.environment import child_environment
-from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended, python_of_ours
+from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.autotune.recording import RecordedCall
+    from ejcache.autotune.records.store import AutotuneStore
 
-__all__ = ["Spread"]
 
-_PROGRAM: Final = "ejcache.autotune.program.worker"
 _ATTEMPTS: Final = 5
 """A call whose process ends is tried again: a candidate that ends two is then left out, by the crash journal."""
 
 
 @dataclass(frozen=True)
-class Spread:
+class DevicePool:
     """How recorded calls are measured.
 
     Attributes:
@@ -47,6 +45,12 @@ class Spread:
     path: Sequence[str]
     force: bool = False
     unsure: bool = False
+
+    def tune_here(self, calls: Sequence[RecordedCall], store: AutotuneStore) -> Iterator[TunedCall]:
+        """Measure the calls in this process, on its default device; raises `UsageError` as `tune` does."""
+        names = RecordedNames(self.modules)
+        for call in calls:
+            yield replay(call, store, names, force=self.force, unsure=self.unsure)
 
     def tune(self, calls: Sequence[RecordedCall]) -> Iterator[TunedCall]:
         """Measure the calls, and yield each result when it is known. The processes end with the iterator.
@@ -77,13 +81,14 @@ class _Place:
 
 def _places() -> list[_Place]:
     """The devices of this host. They are counted in a process of its own, because a process may keep what it sees."""
-    command = python_of_ours("-m", _PROGRAM, "devices")
-    done = subprocess.run(command, env=_environment({}), stdout=subprocess.PIPE, text=True, check=False)
+    worker = WorkerProcess(PROGRAM, environment=worker_environment({}))
+    worker.send(do="devices")
     try:
-        found = json.loads(done.stdout)
+        found = (worker.read() or [])[0]
         platform, devices = str(found["platform"]), list(found["devices"])
-    except (KeyError, ValueError) as exc:
-        raise EjcacheError(f"the devices of this host cannot be counted: status {done.returncode}") from exc
+    except (IndexError, KeyError, ValueError) as exc:
+        raise EjcacheError(f"the devices of this host cannot be counted: {how_it_ended(worker.end())}") from exc
+    worker.end()
     if platform == "gpu":
         names = ("JAX_CUDA_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES")
         return [_Place(dict.fromkeys(names, str(device)), None) for device in devices]
@@ -93,19 +98,16 @@ def _places() -> list[_Place]:
     return [_Place({}, index) for index in range(len(devices))]
 
 
-def _environment(changes: dict[str, str]) -> dict[str, str]:
-    return child_environment({"EJCACHE_AUTOTUNE_RECORD": "0", **changes})
-
-
 class _Worker(WorkerProcess):
     """A process that measures on one device."""
 
-    def __init__(self, place: _Place, setup: Spread) -> None:
-        super().__init__(_PROGRAM, environment=_environment(place.environment))
+    def __init__(self, place: _Place, setup: DevicePool) -> None:
+        super().__init__(PROGRAM, environment=worker_environment(place.environment))
         self.place = place
         self.is_ready = False
         self.task: RecordedCall | None = None
         self.send(
+            do="setup",
             path=list(setup.path),
             modules=None if setup.modules is None else list(setup.modules),
             directory=setup.directory,
@@ -116,13 +118,13 @@ class _Worker(WorkerProcess):
 
     def give(self, task: RecordedCall) -> None:
         self.task = task
-        self.send(path=task.path, call=task.call, problem=task.problem)
+        self.send(do="tune", path=task.path, call=task.call, problem=task.problem)
 
 
 class _Queue:
     """The calls that wait, and the workers that take them."""
 
-    def __init__(self, setup: Spread, calls: Sequence[RecordedCall]) -> None:
+    def __init__(self, setup: DevicePool, calls: Sequence[RecordedCall]) -> None:
         self.setup = setup
         self.waiting = deque(calls)
         self.ended: Counter[str] = Counter()

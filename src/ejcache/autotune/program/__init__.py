@@ -1,1 +1,0 @@
-"""Tunes the operations that a program calls, before the program runs."""
