@@ -9,6 +9,7 @@ from ejcache.cli import output
 from ejcache.cli.launch import command_of, end_as, run_and_count
 from ejcache.cli.run import absolute_url, export
 from ejcache.errors import UsageError
+from ejcache.settings.environment import export_variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ def verify_direct(program: Sequence[str], directory: str | None, *, strict: bool
         raise UsageError("verify --direct needs a program: a script, -m MODULE, -c CODE, - or a command")
     command = command_of(program)
     given = {"cache_dir": absolute_url(directory), "direct": True}
+    export_variables({"EJCACHE_DIRECT_CHECK_ONE_IN": "1"})
     export({name: value for name, value in given.items() if value is not None})
     status, total = run_and_count(command)
     found = _Comparison(status, total, strict=strict)

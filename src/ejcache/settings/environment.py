@@ -23,6 +23,7 @@ __all__ = [
     "child_environment",
     "environment_variable",
     "export_settings",
+    "export_variables",
     "fixed_hash_seed",
     "settings_environment",
     "variables_to_compare",
@@ -68,6 +69,11 @@ def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
 def export_settings(values: Mapping[str, Any]) -> None:
     """Let child processes of this process enable the cache with these settings, however they are started."""
     os.environ.update(settings_environment(values))
+
+
+def export_variables(variables: Mapping[str, str]) -> None:
+    """Set variables in this process, for its children."""
+    os.environ.update(variables)
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

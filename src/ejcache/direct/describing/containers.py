@@ -8,6 +8,7 @@ import gc
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import is_scalar, scalar_token
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLERS", "write_mapping", "write_sequence", "write_set"]
 
-_PLAIN_KEYS: Final = frozenset(map(id, (str, bool)))
+_PLAIN_KEYS: Final = frozenset(map(identity, (str, bool)))
 
 
 def write_sequence(node: Node, items: Any) -> None:
@@ -27,7 +28,7 @@ def write_sequence(node: Node, items: Any) -> None:
 def write_mapping(node: Node, items: Any) -> None:
     """Write the keys and values of a dictionary in its order."""
     for index, (key, value) in enumerate(items):
-        if id(type(key)) in _PLAIN_KEYS:
+        if identity(type(key)) in _PLAIN_KEYS:
             text = repr(key)
             node.write(text.encode("utf-8", "surrogatepass"))
             node.child(f"[{text}]", value)

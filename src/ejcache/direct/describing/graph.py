@@ -16,7 +16,7 @@ import types
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ejcache.direct.describing.code import plain_token
+from ejcache.direct.describing.code import identity, plain_token
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
 
@@ -36,7 +36,7 @@ ARROW: Final = " → "
 
 _items: Final[Callable[[object], Iterator[object]]] = tuple.__iter__  # type: ignore[assignment]
 _SCALARS: Final = frozenset(
-    map(id, (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, types.NotImplementedType))
+    map(identity, (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, types.NotImplementedType))
 )
 _MAX_VALUES: Final = 1_000_000
 _MAX_NAMED: Final = 4_000
@@ -46,7 +46,7 @@ _TEXTS: Final = ("__repr__", "__str__", "__format__")
 
 def is_scalar(value: object) -> bool:
     """Whether a value is written where it is read, and leads to nothing."""
-    return id(type(value)) in _SCALARS
+    return identity(type(value)) in _SCALARS
 
 
 def scalar_token(value: object) -> bytes:
@@ -150,8 +150,8 @@ class Graph:
 
     def note_scalar(self, value: object) -> None:
         """Note a number or text that a name stands for: another name may stand for the same object."""
-        if id(type(value)) in _SCALARS or type(value) is tuple:
-            self._scalars.append(id(value))
+        if identity(type(value)) in _SCALARS or type(value) is tuple:
+            self._scalars.append(identity(value))
 
     def is_named(self, *names: str) -> bool:
         """Whether the code that was reached says one of these names."""
@@ -170,9 +170,9 @@ class Graph:
 
     def note_reads(self, reads: Reads, code: CodeType, *, project: bool) -> None:
         """Note what code names and does, wherever it is used."""
-        if id(code) in self._codes:
+        if identity(code) in self._codes:
             return
-        self._codes.add(id(code))
+        self._codes.add(identity(code))
         place = code.co_filename.rpartition("/")[2]
         for name, line in reads.names.items():
             self._names.setdefault(name, f"{place}:{line}")
@@ -255,14 +255,14 @@ class Graph:
         kind = type(value)
         if kind is str:
             return b"str" + str.encode(value, "utf-8", "surrogatepass")  # type: ignore[arg-type]
-        if id(kind) in _SCALARS:
+        if identity(kind) in _SCALARS:
             return scalar_token(value)
         if self._values > _MAX_VALUES:
             node.refuse(f"leads to more than {_MAX_VALUES:,} values")
         if kind is tuple:
             items = [self.reference(node, f"{label}[{index}]", item) for index, item in enumerate(_items(value))]
             return b"tuple" + b"".join([b":%d:%b" % (len(item), item) for item in items])
-        key = (id(value), as_type)
+        key = (identity(value), as_type)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._nodes)

@@ -14,7 +14,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing.code import plain_token
+from ejcache.direct.describing.code import identity, plain_token
 from ejcache.direct.describing.containers import write_mapping, write_sequence, write_set
 from ejcache.direct.describing.graph import ARROW
 from ejcache.direct.describing.real_types import (
@@ -170,9 +170,9 @@ def write_instance(node: Node, value: Any) -> None:
     kind = type(value)
     node.write(b"instance")
     node.child(f"{ARROW}{type_name(kind)}", kind, as_type=True)
-    layout = node.graph.layouts.get(id(kind))
+    layout = node.graph.layouts.get(identity(kind))
     if layout is None:
-        layout = node.graph.layouts[id(kind)] = _layout_of(node, kind)
+        layout = node.graph.layouts[identity(kind)] = _layout_of(node, kind)
     if not _write_content(node, value, kind) and (layout.is_pickled or layout.has_hidden_state):
         _write_pickled(node, value, kind)
         return

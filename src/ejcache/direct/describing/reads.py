@@ -10,6 +10,7 @@ import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.direct.describing.code import identity
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ _known: Final[dict[int, tuple[CodeType, Reads]]] = {}
 
 def reads_of(code: CodeType) -> Reads:
     """What `code` reads. The same code object is analysed once in a process."""
-    found = _known.get(id(code))
+    found = _known.get(identity(code))
     if found is None:
-        found = _known[id(code)] = (code, _Reader(code).reads)
+        found = _known[identity(code)] = (code, _Reader(code).reads)
     return found[1]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 import numpy as np
 
+from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import Description
 from ejcache.jax_integration.seam.direct.registrations import registered_functions
 
@@ -39,7 +40,7 @@ def describe_value(value: object) -> Description | None:
     kind = type(value)
     if type.__subclasscheck__(type, kind):
         return _registered(value)
-    handler = _handlers().get(id(kind))
+    handler = _handlers().get(identity(kind))
     if handler is None:
         handler = _handler_of_bases(kind)
     return None if handler is None else handler(value)
@@ -70,7 +71,7 @@ def _handlers() -> dict[int, Handler]:
         jax.sharding.AbstractMesh: _abstract_mesh,
         type(jax.config): _config,
     }
-    return {id(kind): handler for kind, handler in by_type.items()}
+    return {identity(kind): handler for kind, handler in by_type.items()}
 
 
 def _tree_handlers() -> None:
@@ -130,13 +131,13 @@ def _with_content(token: bytes, value: Any) -> Description:
 
 
 def _content_digest(value: Any) -> bytes:
-    found = _arrays.get(id(value))
+    found = _arrays.get(identity(value))
     if found is not None and found[0]() is value:
         return found[1]
     array = np.ascontiguousarray(value)
     digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data if array.size else b"").digest()
     if isinstance(value, jax.Array):
-        place = id(value)
+        place = identity(value)
         _arrays[place] = (weakref.ref(value, lambda _: _arrays.pop(place, None)), digest)
     return digest
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.direct.describing import containers, functions, special
 from ejcache.direct.describing.classes import write_class
+from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import ARROW, Description, Graph
 from ejcache.direct.describing.instances import write_instance
 from ejcache.direct.describing.names import library_name, write_module
@@ -124,7 +125,7 @@ _PLACES: Final = (
 )
 """Names with which code asks where it is run."""
 _HANDLERS: Final[dict[int, Handler]] = {
-    id(kind): handler
+    identity(kind): handler
     for handlers in (containers.HANDLERS, functions.HANDLERS, special.HANDLERS)
     for kind, handler in handlers.items()
 }
@@ -132,7 +133,7 @@ _HANDLERS: Final[dict[int, Handler]] = {
 
 
 def _handler_for(kind: type) -> Handler:
-    return _HANDLERS.get(id(kind), _other)
+    return _HANDLERS.get(identity(kind), _other)
 
 
 _FLAGS: Final = "absl.flags._flagvalues:FlagValues"

@@ -36,14 +36,17 @@ class Distribution(NamedTuple):
         version: as its directory says.
         root: the directory that it is installed in, with a separator.
         directory: its `.dist-info`.
-        is_project: nothing says that it came from an index.
     """
 
     name: str
     version: str
     root: str
     directory: str
-    is_project: bool
+
+    @property
+    def is_project(self) -> bool:
+        """Whether nothing says that it came from an index."""
+        return _is_project(self.name, self.directory)
 
     def top(self, path: str) -> str:
         """The top-level module of one of its files."""
@@ -64,13 +67,15 @@ def _installed(root: str) -> dict[str, Distribution]:
                 raw, _, version = each.removesuffix(".dist-info").partition("-")
                 name = _normalised(raw)
                 directory = os.path.join(root, each)
-                found[name] = Distribution(name, version, root, directory, _is_project(name, Path(directory)))
+                found[name] = Distribution(name, version, root, directory)
     return found
 
 
-def _is_project(name: str, directory: Path) -> bool:
+@functools.cache
+def _is_project(name: str, place: str) -> bool:
     if name in _ALWAYS_LIBRARIES:
         return False
+    directory = Path(place)
     try:
         installer = directory.joinpath("INSTALLER").read_text(encoding="utf-8").strip()
     except OSError:
@@ -136,15 +141,11 @@ def distribution_named(name: str) -> Distribution | None:
     return None
 
 
-@functools.cache
-def _sizes(directory: str) -> dict[str, tuple[bytes, bytes]]:
-    """For each file of a `RECORD` its digest and its size, as they are written there."""
-    found = {}
-    for line in _record(directory).splitlines():
-        path, _, rest = line.rpartition(b"\n")[2].partition(b",")
-        digest, _, size = rest.partition(b",")
-        found[path.decode("utf-8", "replace")] = (digest, size)
-    return found
+def _recorded(record: bytes, name: str) -> tuple[bytes, bytes]:
+    """The digest and the size of a file, as they are written in a `RECORD`."""
+    start = record.find(f"\n{name},".encode())
+    digest, _, size = record[start + len(name) + 2 : record.find(b"\n", start + 1)].strip().partition(b",")
+    return (digest, size) if start >= 0 else (b"", b"")
 
 
 def loaded_distributions() -> dict[str, tuple[Distribution, list[str]]]:
@@ -176,13 +177,12 @@ def distribution_state(distribution: Distribution, files: list[str]) -> str:
 def _state(distribution: Distribution, files: list[str]) -> str:
     record = _record(distribution.directory)
     hasher = hashlib.sha256(f"{distribution.name} {distribution.version}\n".encode() + record)
-    sizes = _sizes(distribution.directory)
     installed = 0
     with contextlib.suppress(OSError):
         installed = os.stat(os.path.join(distribution.directory, "RECORD")).st_mtime_ns
     for path in sorted(set(files)):
         name = path[len(distribution.root) :].replace(os.sep, "/")
-        digest, size = sizes.get(name, (b"", b""))
+        digest, size = _recorded(record, name)
         try:
             status = os.stat(path)
         except OSError:
