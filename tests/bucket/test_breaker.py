@@ -85,12 +85,6 @@ def test_late_failures_change_nothing(breaker, clock):
     assert breaker.retry_in == 10
 
 
-def test_a_closed_breaker_needs_no_probe(breaker):
-    """While it is closed, a call that would be a probe is an ordinary one."""
-    assert breaker.allow_probe() is True
-    assert breaker.probe("gs://b", lambda: pytest.fail("probed")) is True
-
-
 def test_cool_down_is_jittered(clock):
     """The cool-down is drawn around its value, so that a pod does not come back at one moment."""
     asked = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import gc
-import os
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from urllib.request import Request, urlopen
 import aiohttp
 import gcsfs.core
 import pytest
-from gcsfs.retry import HttpError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
@@ -61,65 +59,6 @@ def send(server, method, path, body=None, **headers):
     except HTTPError as exc:
         with exc:
             return exc.code, exc.headers, exc.read()
-
-
-class TestGcsfs:
-    def test_bytes_round_trip(self, fs):
-        """Every byte, also the delimiters of lines and parts, comes back as it was sent."""
-        for data in (b"", b"x", bytes(range(256)) * 40, b"\r\n\x00\n\r" * 100, os.urandom(300_000)):
-            fs.pipe_file("bucket/a/name with space+%?#.bin", data)
-            assert fs.cat_file("bucket/a/name with space+%?#.bin") == data
-
-    def test_ranges(self, fs):
-        """First, last and middle bytes are what a slice would give, and a range past the end is empty or refused."""
-        data = bytes(range(200))
-        fs.pipe_file("bucket/r", data)
-        assert fs.cat_file("bucket/r", start=10, end=20) == data[10:20]
-        assert fs.cat_file("bucket/r", start=-5) == data[-5:]
-        assert fs.cat_file("bucket/r", start=190) == data[190:]
-        assert fs.cat_file("bucket/r", start=150, end=999) == data[150:]
-        with pytest.raises(HttpError):
-            fs.cat_file("bucket/r", start=500)
-
-    def test_create_once(self, server, fs):
-        """Of 16 threads that create one object, one wins, and its bytes stand."""
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-
-            def create(number):
-                try:
-                    fs.pipe_file("bucket/once", b"%d" % number, mode="create")
-                except FileExistsError:
-                    return None
-                return b"%d" % number
-
-            winners = [w for w in pool.map(create, range(16)) if w is not None]
-        assert len(winners) == 1
-        assert server.objects()["once"] == winners[0]
-
-    def test_listing_pages_and_prefixes(self, fs, server):
-        """Listings come in pages of at most 1000, in order, with prefixes for directories."""
-        for number in range(2500):
-            server.api.buckets["bucket"].insert(f"d{number % 3}/{number:05}", b"x", {}, {})
-        server.clear_requests()
-        assert len(fs.find("bucket")) == 2500
-        assert [r.status for r in server.requests] == [200, 200, 200]
-        assert fs.ls("bucket", detail=False) == ["bucket/d0", "bucket/d1", "bucket/d2"]
-        assert len(fs.ls("bucket/d1")) == 833
-        assert fs.glob("bucket/d2/0000*") == ["bucket/d2/00002", "bucket/d2/00005", "bucket/d2/00008"]
-        assert sorted(fs.find("bucket", prefix="d1/0001")) == [f"bucket/d1/{n:05}" for n in (10, 13, 16, 19)]
-
-    def test_removal_one_by_one_and_in_batches(self, fs, server):
-        """Removed objects are gone; a batch answers for each of its parts."""
-        for number in range(5):
-            fs.pipe_file(f"bucket/x/{number}", b"x")
-        fs.rm_file("bucket/x/0")
-        fs.rm(["bucket/x/1", "bucket/x/2"])
-        out = gcsfs.core.asyn.sync(fs.loop, fs._rm_files, ["bucket/x/3", "bucket/x/9", "bucket/x/4"])
-        assert out[0] == "bucket/x/3"
-        assert isinstance(out[1], OSError)
-        assert out[2] == "bucket/x/4"
-        assert server.objects() == {}
-        assert sum(r.path == "/batch/storage/v1" for r in server.requests) == 1
 
 
 class TestConditions:

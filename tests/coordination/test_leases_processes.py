@@ -165,23 +165,6 @@ def test_stopped_holder(kind, tmp_path):
     assert not list(tmp_path.glob("shared/v1/leases/*"))
 
 
-def test_work_that_leaves_nothing(kind, tmp_path):
-    """Work that keeps nothing is done by everybody, side by side."""
-    with compilers(kind, tmp_path, 3, keeps="drops") as (first, *others):
-        first.go_on()
-        assert first.says() == ["working"]
-        for other in others:
-            other.go_on()
-            assert other.says() == ["waiting"]
-        first.go_on()
-        assert first.says() == ["done", "executable"]
-        for other in others:
-            assert other.says() == ["working"]
-        for other in others:
-            other.go_on()
-            assert other.says()[:2] == ["done", "executable"]
-
-
 def who_works(pair):
     """Of two processes, the one that says that it works, and the other."""
     with selectors.DefaultSelector() as selector:
