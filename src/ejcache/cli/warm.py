@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,14 +12,18 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, count
 from ejcache.cli.run import RunCommand, absolute_url
-from ejcache.errors import UsageError
+from ejcache.cli.warm_worker import FAILED
+from ejcache.errors import EjcacheError, UsageError
+from ejcache.util.threads import cores
 from ejcache.util.units import format_size
+from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["REGISTRATION", "WarmCommand", "warm"]
 
+_WORKER: Final = "ejcache.cli.warm_worker"
 _LARGE_BYTES: Final = 50_000_000
 """An entry above this size holds the code of many equal layers, most likely."""
 Devices = Annotated[
@@ -163,7 +167,6 @@ def _warm_function(
     devices: str | None,
     as_json: bool,
 ) -> None:
-    from ejcache.cli.warm_pool import WarmingPool
     from ejcache.settings.environment import child_environment, settings_environment
     from ejcache.settings.resolve import command_line, resolve, set_command_line
     from ejcache.stores.location import display_url
@@ -182,34 +185,131 @@ def _warm_function(
         # Each process on a GPU would take nearly all of its memory.
         variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     programs: list[dict[str, Any]] = []
+    work = _Work(target, devices, child_environment(variables), jobs)
     with output.progress("warming", len(calls) if calls is not None else None, quiet=as_json) as advance:
-
-        def answered(program: dict[str, Any]) -> None:
+        for program in work.programs(deque([{}] if calls is None else [{"shapes": call} for call in calls])):
             programs.append(program)
             advance()
             if not as_json:
                 output.say(_line(program))
                 sys.stdout.flush()  # a log file shows each program when it is there
-
-        pool = WarmingPool(
-            target, devices=devices, environment=child_environment(variables), jobs=jobs, answered=answered
-        )
-        pool.run([{}] if calls is None else [{"shapes": call} for call in calls])
-    outcomes = Counter(program["outcome"] for program in programs)
-    counts = {outcome: outcomes[outcome] for outcome in _OUTCOMES}
+    counts = {outcome: sum(program["outcome"] == outcome for program in programs) for outcome in _OUTCOMES}
     url = display_url(str(settings.cache_dir))
     if as_json:
-        fields = {"target": target, "url": url, "jobs": pool.jobs, "uploaded": pool.uploaded, **counts}
+        fields = {"target": target, "url": url, "jobs": work.jobs, "uploaded": work.uploaded, **counts}
         output.print_json({**fields, "programs": programs})
     elif programs:
         words = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items())
         output.say(f"{words} ({url})")
     else:
         raise UsageError(f"warm: {target} called ejcache.warm for nothing; give --shapes to compile it itself")
-    if not pool.uploaded:
+    if not work.uploaded:
         output.warn("not everything is uploaded; the next process of this host that uses this cache uploads the rest")
-    if counts["failed"] or not pool.uploaded:
+    if counts["failed"] or not work.uploaded:
         raise typer.Exit(1)
+
+
+class _Worker(WorkerProcess):
+    """A process that compiles one program at a time.
+
+    Attributes:
+        is_ready: it has imported the target.
+        request: what it is doing; None if nothing.
+    """
+
+    is_ready: bool = False
+    request: dict[str, str] | None = None
+
+
+class _Work:
+    """The compilation of the programs of one target in several processes.
+
+    Args:
+        target: `MODULE:FUNCTION` or `FILE.py:FUNCTION`.
+        devices: the name of the target whose devices to compile for; None for those of this host.
+        environment: of the processes.
+        wanted: how many processes; None for one for each core where the platform is CPU, and otherwise one.
+
+    Attributes:
+        jobs: how many processes there were at once.
+        uploaded: whether everything that was stored has reached shared storage.
+    """
+
+    def __init__(self, target: str, devices: str | None, environment: dict[str, str], wanted: int | None) -> None:
+        self.target = target
+        self.command = (_WORKER, target, *([] if devices is None else [devices]))
+        self.environment = environment
+        self.wanted = wanted
+        self.workers: WorkerProcesses[_Worker] = WorkerProcesses()
+        self.jobs = 0
+        self.uploaded = True
+
+    def programs(self, waiting: deque[dict[str, str]]) -> Iterator[dict[str, Any]]:
+        """The fields of each program: `shapes`, `program`, `outcome`, `reason`, `seconds`.
+
+        A program that ends its process, because XLA crashes or memory runs out, has failed: another process goes on.
+
+        Raises:
+            UsageError: there is no such target.
+            EjcacheError: it cannot be imported.
+        """
+        try:
+            self._start(1)
+            for worker, answer in self.workers.answers():
+                if answer is None:
+                    # It may still write its counters to slow storage.
+                    how = how_it_ended(worker.end(timeout=None))
+                    if not worker.is_ready:
+                        raise EjcacheError(f"warm: {self.target} ends its process with {how} when it is imported")
+                    if worker.request is not None:
+                        yield _failure(worker.request, f"its process ended with {how}")
+                        self._start(bool(waiting))
+                elif "refused" in answer:
+                    kind = UsageError if answer["usage"] else EjcacheError
+                    raise kind(f"warm: {self.target} cannot be imported: {answer['refused']}")
+                elif "uploaded" in answer:
+                    self.uploaded = self.uploaded and bool(answer["uploaded"])
+                elif "platform" in answer:
+                    if answer["jitted"] and waiting and "shapes" not in waiting[0]:
+                        raise UsageError(
+                            f"warm: {self.target} is jitted; --shapes say for which arguments to compile it"
+                        )
+                    worker.is_ready = True
+                    _go_on(worker, waiting)
+                    self._start_others(str(answer["platform"]), waiting)
+                elif "done" in answer:
+                    _go_on(worker, waiting)
+                else:
+                    yield {"shapes": (worker.request or {}).get("shapes", ""), **answer}
+        finally:
+            self.workers.kill()
+
+    def _start(self, number: int) -> None:
+        for _ in range(number):
+            self.workers.add(_Worker(*self.command, environment=self.environment))
+        self.jobs = max(self.jobs, len(self.workers))
+
+    def _start_others(self, platform: str, waiting: deque[dict[str, str]]) -> None:
+        """Start as many processes as are wanted and have something to do; the first one knows the platform."""
+        # An accelerator belongs to one process, or has no memory for several.
+        wanted = self.wanted or (cores() if platform == "cpu" else 1)
+        coming = sum(not worker.is_ready for worker in self.workers)
+        active = sum(not worker.is_finishing for worker in self.workers)
+        self._start(min(wanted - active, len(waiting) - coming))
+
+
+def _go_on(worker: _Worker, waiting: deque[dict[str, str]]) -> None:
+    """Give a process the next program, or let it end."""
+    worker.request = waiting.popleft() if waiting else None
+    if worker.request is None:
+        worker.finish()
+    else:
+        worker.send(**worker.request)
+
+
+def _failure(request: dict[str, str], reason: str) -> dict[str, Any]:
+    shapes = request.get("shapes", "")
+    return {"shapes": shapes, "program": "", "outcome": FAILED, "reason": reason, "seconds": 0.0}
 
 
 def _line(program: dict[str, Any]) -> str:
