@@ -38,7 +38,7 @@ USED_BY: dict[str, set[str]] = {
     **{name: set() for name in THE_PROGRAMS},
     "gc.callbacks": set(),
     "threading.stack_size": {"util/threads.py"},  # reads it
-    "signal.signal": {"cli/launch.py"},  # in a process of our own, which waits for the program
+    "signal.signal": {"cli/run.py"},  # in a process of our own, which waits for the program
     "os.register_at_fork": {"util/lifecycle.py"},
     "atexit.register": {"util/lifecycle.py"},
     "threading.Thread": {
@@ -52,7 +52,7 @@ USED_BY: dict[str, set[str]] = {
     },
     "sys.executable": {
         "util/worker_processes.py",  # the one command of processes of ours
-        "cli/launch.py",  # the user's program, as the user's Python runs it
+        "cli/run.py",  # the user's program, as the user's Python runs it
     },
     "multiprocessing.Process": set(),
     "selectors.DefaultSelector": {"util/worker_processes.py"},

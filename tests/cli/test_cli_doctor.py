@@ -14,9 +14,8 @@ import pytest
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
-from ejcache.maintenance.doctor import directory, installation
-from ejcache.maintenance.doctor.bucket import check_bucket
-from ejcache.maintenance.doctor.credentials import remedy
+from ejcache.maintenance.doctor import checks, directory
+from ejcache.maintenance.doctor.bucket import check_bucket, remedy
 
 URL = "gs://bucket/a"
 HERE = ["JAX", "plug-in", "settings", "open files"]
@@ -32,7 +31,7 @@ def _patient(monkeypatch):
     for limit in ("budget", "slow_seconds", "operation_seconds"):
         monkeypatch.setitem(check_bucket.__kwdefaults__, limit, 60.0)
     monkeypatch.setattr(directory, "_SLOW", 60.0)
-    monkeypatch.setattr(installation, "_JAX_SECONDS", 240.0)
+    monkeypatch.setattr(checks, "_JAX_SECONDS", 240.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 39, 1 << 39))
 
 
@@ -372,8 +371,8 @@ def test_the_plug_in(tmp_path, monkeypatch):
 
 def test_a_machine_that_is_too_busy_to_import_jax(monkeypatch):
     """The check says how long it waited, and prints no command."""
-    monkeypatch.setattr(installation, "_JAX_SECONDS", 0.5)
-    check = installation._jax((sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(checks, "_JAX_SECONDS", 0.5)
+    check = checks._jax((sys.executable, "-c", "import time; time.sleep(60)"))
     assert (check.verdict, check.advice) == ("skipped", "")
     assert check.detail == "importing JAX took longer than 0 s, so its version is not known"
 

@@ -37,14 +37,14 @@ _CORE: Final = {
         ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
     ),
     "stats": Command(
-        "ejcache.cli.inspect:stats",
+        "ejcache.cli.entries:stats",
         "Show what the cache holds, its hits and its misses.",
         ("stats", "stats --dir gs://my-bucket/compiled --json"),
     ),
     "ls": Command(
-        "ejcache.cli.inspect:ls", "List the entries.", ("ls --sort size --limit 10", "ls --name 'jit_train*'")
+        "ejcache.cli.entries:ls", "List the entries.", ("ls --sort size --limit 10", "ls --name 'jit_train*'")
     ),
-    "show": Command("ejcache.cli.show:show", "Show one entry.", ("show jit_train_step", "show 50a34c --json")),
+    "show": Command("ejcache.cli.entries:show", "Show one entry.", ("show jit_train_step", "show 50a34c --json")),
     "why": Command(
         "ejcache.cli.explain:why",
         "Say why a program was compiled rather than loaded.",
@@ -56,7 +56,7 @@ _CORE: Final = {
         ("prune --max-size 10GB --dry-run", "prune --unused-for 30d --yes"),
     ),
     "verify": Command(
-        "ejcache.cli.audit:verify",
+        "ejcache.cli.checks:verify",
         "Check every entry, and repair; or the records of direct mode.",
         ("verify", "verify --fix", "verify --direct train.py --steps 1"),
     ),
@@ -85,7 +85,7 @@ _CORE: Final = {
         "ejcache.cli.transfer:import_bundle", "Copy the entries of a bundle into the cache.", ("import compiled.ejb",)
     ),
     "doctor": Command(
-        "ejcache.cli.doctor:doctor",
+        "ejcache.cli.checks:doctor",
         "Check whether a directory or bucket can hold a cache.",
         ("doctor", "doctor --dir gs://my-bucket/compiled"),
     ),
@@ -93,7 +93,7 @@ _CORE: Final = {
         "ejcache.cli.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
     ),
     "completion": Command(
-        "ejcache.cli.completion:completion", "Print a script for completion in the shell.", ("completion bash",)
+        "ejcache.cli.options:completion", "Print a script for completion in the shell.", ("completion bash",)
     ),
 }
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.completion import settings_beginning
-from ejcache.cli.options import Dir, Json, examples, warn_of_bytes
+from ejcache.cli.options import Dir, Json, examples, settings_beginning, warn_of_bytes
 from ejcache.cli.target import command_settings
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_file import change_file

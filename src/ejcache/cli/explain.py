@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.completion import keys_beginning
 from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match
-from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.options import Dir, Json, keys_beginning
 from ejcache.cli.target import NotFoundError, open_target
 from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.util.units import parse_age

@@ -125,8 +125,7 @@ def warm(
 
 
 def _run_script(program: list[str], wanted: dict[str, Any], *, as_json: bool) -> int:
-    from ejcache.cli.launch import command_of, run_and_report
-    from ejcache.cli.run import export
+    from ejcache.cli.run import command_of, export, run_and_report
 
     command = command_of(program)
     export(wanted)

@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.launch import command_of, end_as, run_and_count
-from ejcache.cli.run import absolute_url, export
+from ejcache.cli.run import absolute_url, command_of, end_as, export, run_and_count
 from ejcache.errors import UsageError
 from ejcache.settings.environment import export_variables
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreError
 from ejcache.keys.key import is_side_key
-from ejcache.maintenance.doctor.checkup import Check, CheckVerdict, failed, fine, skipped, warning
+from ejcache.maintenance.doctor.checks import Check, CheckVerdict, failed, fine, skipped, warning
 from ejcache.stores.filesystems import detect_filesystem, detect_network_filesystem
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore

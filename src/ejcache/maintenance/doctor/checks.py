@@ -1,4 +1,4 @@
-"""The checks of `ejcache doctor` that are about this installation rather than about a place for a cache."""
+"""What a check of `ejcache doctor` finds, and the checks of this installation rather than of a place for a cache."""
 
 from __future__ import annotations
 
@@ -7,19 +7,69 @@ import importlib.metadata
 import importlib.util
 import resource
 import subprocess
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ejcache.maintenance.doctor.checkup import fine, skipped, warning
 from ejcache.settings.environment import environment_variable
 from ejcache.util.worker_processes import python_of_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ejcache.maintenance.doctor.checkup import Check
     from ejcache.settings.resolve import Settings
 
-__all__ = ["check_installation"]
+__all__ = ["Check", "CheckVerdict", "check_installation", "failed", "fine", "skipped", "warning"]
+
+
+class CheckVerdict(StrEnum):
+    """The verdict of a check. Codes are append-only."""
+
+    OK = "ok"
+    """It was tried and it works."""
+    WARNING = "warning"
+    """It works, but not as it should."""
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """It was not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried.
+
+    Attributes:
+        name: what was tried, in a word or two.
+        verdict: the verdict.
+        detail: one sentence on what was observed.
+        advice: one sentence on what to do; empty if there is nothing to do.
+    """
+
+    name: str
+    verdict: CheckVerdict
+    detail: str
+    advice: str = ""
+
+
+def fine(name: str, detail: str) -> Check:
+    """A check that found nothing wrong."""
+    return Check(name, CheckVerdict.OK, detail)
+
+
+def warning(name: str, detail: str, advice: str) -> Check:
+    """A check of something that works, but not as it should."""
+    return Check(name, CheckVerdict.WARNING, detail, advice)
+
+
+def failed(name: str, detail: object, advice: str) -> Check:
+    """A check of something that does not work."""
+    return Check(name, CheckVerdict.FAILED, str(detail), advice)
+
+
+def skipped(name: str, why: str) -> Check:
+    """A check that was not made."""
+    return Check(name, CheckVerdict.SKIPPED, why)
+
 
 _FEWEST_FILES: Final = 512
 _JAX_SECONDS: Final = 20.0

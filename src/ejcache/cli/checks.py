@@ -1,0 +1,208 @@
+"""`ejcache verify` and `doctor`: whether entries are intact, and whether a place can hold them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.listing import Totals
+from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.run import REGISTRATION
+from ejcache.cli.target import command_settings, open_target
+from ejcache.errors import UsageError
+from ejcache.wings import hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.cli.target import Target
+    from ejcache.maintenance.audit import Audit
+    from ejcache.maintenance.doctor.bucket import Credentials
+    from ejcache.maintenance.doctor.checks import Check
+    from ejcache.settings.resolve import Settings
+
+__all__ = ["REGISTRATION", "doctor", "verify"]
+
+
+def verify(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROGRAM ARGS]",
+            help="With --direct: a script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command.",
+            show_default=False,
+        ),
+    ] = None,
+    directory: Dir = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Quarantine damaged entries. The next compilation replaces them.")
+    ] = False,
+    direct: Annotated[
+        bool,
+        typer.Option("--direct", help="Run PROGRAM, and compare the records of direct mode with what it traces."),
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="With --direct, also exit with 1 if a function was refused or nothing compared."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Read and decode every entry, and check the store's own files.
+
+    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. Entries of plain JAX have
+    no checksum: only those that are cut off or cannot be decompressed are found. --fix deletes them.
+
+    With --direct, no entry is read. PROGRAM runs as by `ejcache run`, with its output on stderr. Every direct function
+    is traced at its first call, and what the trace gives is compared with the record. Exits with 1 if a record was
+    wrong or the program failed.
+    """
+    if direct:
+        if fix:
+            raise UsageError("--fix repairs entries, and --direct reads none: give one of them")
+        compare = hooks("verify").get("direct")
+        if compare is None:
+            raise UsageError("this installation has no direct mode")
+        raise typer.Exit(compare(program or [], directory, strict=strict, as_json=as_json))
+    if program or strict:
+        raise UsageError(f"{program[0] if program else '--strict'} is for verify --direct, which runs a program")
+    with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:
+        audits = list(_audits(target, fix=fix, advance=advance))
+    own, jax = audits[0], audits[-1]
+    totals = Totals(own.entries, own.size, own.side_objects, own.side_size, jax.entries, jax.size)
+    unread = sum(one.unreadable for one in audits)
+    findings = [finding for one in audits for finding in one.findings]
+    unknown = sum(one.unknown_versions for one in audits)
+    clean = all(one.clean for one in audits)
+    if as_json:
+        fields: dict[str, Any] = {"url": target.url, **asdict(totals), "unknown_versions": unknown, "clean": clean}
+        fields["findings"] = [asdict(finding) for finding in findings]
+        output.print_json(fields)
+    else:
+        for finding in findings:
+            subject = f"{finding.key}: " if finding.key else ""
+            output.say(f"{finding.problem}: {subject}{finding.detail}{' (repaired)' if finding.repaired else ''}")
+        if unknown:
+            output.say(f"{output.plural(unknown, 'entry', 'entries')} of another format version were left alone")
+        if unread:
+            output.say(f"{output.plural(unread, 'entry', 'entries')} could not be read")
+        verdict = output.plural(len(findings), "problem") if findings else "all intact"
+        output.say(f"verified {totals.words()} in {target.url}: {verdict}")
+    if not clean:
+        raise typer.Exit(1)
+
+
+def _audits(target: Target, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
+    """The audits of the entries of ejcache, of its structures, and of the entries of plain JAX."""
+    from ejcache.maintenance.audit import Audit, audit, audit_jax_directory, audit_structure
+    from ejcache.util.parallel import THREADS
+
+    threads = THREADS if target.shared else 1
+    options: Any = {"fix": fix, "threads": threads, "advance": advance}
+    if target.store is None:
+        yield from (Audit(), Audit())
+    else:
+        yield audit(target.store, target.store.entries(), **options)
+        yield audit_structure(target.store, fix=fix)
+    yield Audit() if target.jax is None else audit_jax_directory(target.jax, target.jax.entries(), **options)
+
+
+_NAME_WIDTH: Final = 18
+_VERDICT_WIDTH: Final = 7
+
+
+def doctor(
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="A directory or a URL. Default: the cache.")
+    ] = None,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Try everything that a cache needs of its storage and of this installation, and advise on what does not work.
+
+    First: JAX's version and internals, its plug-ins, variables that are misspelt, and the limit of open files. For
+    a bucket: credentials, creating, reading and deleting an object, conditional writes (which leases need), the
+    clock, listing and latency. For a directory: permissions, file system, free space, locks, and times in the
+    future. It takes at most ten seconds for the storage, and leaves nothing behind. Exits with 1 if a check failed.
+    """
+    if url is not None and directory is not None:
+        raise UsageError("give the URL once: as an argument or as --dir")
+    settings = command_settings(url if url is not None else directory)
+    place = str(settings.cache_dir)
+    checks = []
+    for check in _checks(place, settings):
+        checks.append(check)
+        if not as_json:
+            output.say_columns([(check.name, _NAME_WIDTH), (check.verdict, _VERDICT_WIDTH)], check.detail)
+            sys.stdout.flush()
+    healthy = all(check.verdict != "failed" for check in checks)
+    if as_json:
+        output.print_json({"url": place, "healthy": healthy, "checks": [asdict(check) for check in checks]})
+    else:
+        _print_advice(place, checks, healthy=healthy)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _checks(url: str, settings: Settings) -> Iterator[Check]:
+    from ejcache.maintenance.doctor.checks import check_installation, fine
+    from ejcache.maintenance.doctor.directory import check_local_directory, check_shared_directory, check_tier
+    from ejcache.stores.filesystems import detect_shared_storage
+    from ejcache.stores.local.layout import Layout
+    from ejcache.stores.location import Location, LocationKind
+
+    location = Location.parse(url)
+    yield from check_installation(settings)
+    if not detect_shared_storage(location):
+        if location.kind is LocationKind.MEMORY:
+            yield fine("memory", "each process keeps its own entries; they are gone when it ends")
+            return
+        own = Layout(Path(location.path)).limit() if settings.chosen_max_size is None else settings.chosen_max_size
+        yield from check_local_directory(
+            Path(location.path),
+            max_size=-1 if own is None else own,
+            read_only=settings.read_only,
+            trusted=settings.trust_dir,
+        )
+        return
+    from ejcache.maintenance.doctor.bucket import check_bucket
+    from ejcache.stores.local_tier import find_local_tier
+    from ejcache.stores.opening import open_bucket
+
+    if location.kind is LocationKind.DIRECTORY:
+        yield from check_shared_directory(Path(location.path))
+    bucket = open_bucket(location, settings=settings)
+    try:
+        credentials = _google() if location.kind is LocationKind.GCS else None
+        yield from check_bucket(bucket, credentials=credentials, read_only=settings.read_only)
+    finally:
+        bucket.close()
+    tier = find_local_tier(location, settings)
+    yield from check_tier(None if tier is None else tier.directory, max_size=settings.local_max_size)
+
+
+def _google() -> Credentials:
+    from ejcache.maintenance.doctor.bucket import Credentials
+    from ejcache.settings.environment import environment_variable
+    from ejcache.stores.location import display_url
+
+    endpoint = environment_variable("STORAGE_EMULATOR_HOST") or ""
+    shown = display_url(endpoint if "://" in endpoint else f"http://{endpoint}")
+    at = f", at {shown} (STORAGE_EMULATOR_HOST)" if endpoint else ""
+    for source in ("EASYDEL_GCS_CLIENT", *([] if endpoint else ["GOOGLE_APPLICATION_CREDENTIALS"])):
+        if file := environment_variable(source):
+            return Credentials(f"{file} ({source}){at}", file, source)
+    return Credentials(("none" if at else "the default credentials that Google's libraries find") + at)
+
+
+def _print_advice(url: str, checks: list[Check], *, healthy: bool) -> None:
+    advised = [check for check in checks if check.advice]
+    if advised:
+        output.say("\nWhat to do:")
+        for check in advised:
+            output.say_columns([(f"  {check.name}:", 0)], check.advice)
+    output.say(f"\n{url} {'can' if healthy else 'cannot'} hold a cache as it is")
