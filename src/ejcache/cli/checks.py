@@ -12,7 +12,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.listing import Totals
 from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
-from ejcache.cli.run import REGISTRATION
+from ejcache.cli.run import BEFORE_A_PROGRAM
 from ejcache.cli.target import command_settings, open_target
 from ejcache.errors import UsageError
 from ejcache.wings import hooks
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ejcache.settings.resolve import Settings
 
 __all__ = ["REGISTRATION", "doctor", "verify"]
+
+REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
+"""How the application registers commands, by their names."""
 
 
 def verify(

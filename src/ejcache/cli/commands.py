@@ -119,11 +119,13 @@ def build(only: str | None = None) -> typer.Typer:
     wanted = {only: COMMANDS[only]} if only in COMMANDS else COMMANDS
     for name, command in wanted.items():
         target = load(command.place)
-        said: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}
+        shown: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}
         if isinstance(target, typer.Typer):
-            app.add_typer(target, name=name, **said)
+            app.add_typer(target, name=name, **shown)
         else:
-            app.command(name, **said, **getattr(sys.modules[target.__module__], "REGISTRATION", {}))(target)
+            app.command(name, **shown, **getattr(sys.modules[target.__module__], "REGISTRATION", {}).get(name, {}))(
+                target
+            )
     return app
 
 

@@ -245,10 +245,10 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
     for name, what in (("Below a floor", "left_out"), ("For one host", "kept_here")):
         if fields[what]:
             lines.append([name, f"{fields[what]:,} ({_duration(fields[f'{what}_seconds'])} of compiling)"])
-    for tier, asked in counted.tiers.items():
-        looked = asked.get("hits", 0) + asked.get("misses", 0)
+    for tier, counts in counted.tiers.items():
+        looked = counts.get("hits", 0) + counts.get("misses", 0)
         if looked:
-            lines.append([f"{tier.capitalize()} tier", f"hits {output.share(asked.get('hits', 0), looked)}"])
+            lines.append([f"{tier.capitalize()} tier", f"hits {output.share(counts.get('hits', 0), looked)}"])
     for name, failures in (("Damaged", counted.corrupt), ("Errors", counted.errors)):
         if failures:
             lines.append([name, f"{failures:,}"])
@@ -317,9 +317,9 @@ def _entry_fields(target: Target, row: ListedEntry, listed: dict[str, Any]) -> d
         fields["problem"] = str(exc)
     header = read_header(target.store, row.info.key)
     if header is not None:
-        said = output.fields_of(header, "codec", "raw_size", "compile_seconds", "jax", "jaxlib", "profile_digest")
+        noted = output.fields_of(header, "codec", "raw_size", "compile_seconds", "jax", "jaxlib", "profile_digest")
         named = output.fields_of(header, "name", "platform", "logical_key")
-        fields |= said | {name: value or listed[name] for name, value in named.items()}
+        fields |= noted | {name: value or listed[name] for name, value in named.items()}
         fields |= {
             "created": header.created or row.info.created,
             "payload": header.kind,

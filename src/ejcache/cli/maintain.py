@@ -193,11 +193,11 @@ def _named(target: Target, wanted: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _to_prune(target: Target, asked: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
+def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
     """What is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
     from ejcache.maintenance.stored_policy import policy_of
 
-    policy = asked if asked.has_criterion else policy_of(target.limits or {})
+    policy = given if given.has_criterion else policy_of(target.limits or {})
     if not policy.has_criterion:
         raise UsageError(f"prune needs a rule that says what to remove: give {_CRITERIA}")
     if jax and target.jax is None:
@@ -205,7 +205,7 @@ def _to_prune(target: Target, asked: EvictionPolicy, *, jax: bool) -> tuple[Stor
     store = target.jax if jax or target.store is None else target.store
     if store is None:
         raise NotAStoreError(f"{target.url} holds no entries that could be pruned")
-    return store, replace(policy, keep_pgle=asked.keep_pgle)
+    return store, replace(policy, keep_pgle=given.keep_pgle)
 
 
 def _ask_if_most_goes(target: Target, planned: EvictionPlan, *, yes: bool) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ejcache.cache.run_counts import RunTotal
 
 __all__ = [
+    "BEFORE_A_PROGRAM",
     "REGISTRATION",
     "RunCommand",
     "absolute_url",
@@ -75,8 +76,9 @@ class RunCommand(TyperCommand):
         return [*arguments[:position], *(["--"] if begins else []), *program]
 
 
-REGISTRATION: Final = {"cls": RunCommand, "context_settings": {"allow_interspersed_args": False}}
-"""How the application registers `run`."""
+BEFORE_A_PROGRAM: Final = {"cls": RunCommand, "context_settings": {"allow_interspersed_args": False}}
+REGISTRATION: Final = {"run": BEFORE_A_PROGRAM}
+"""How the application registers commands, by their names."""
 
 
 def run(
@@ -226,7 +228,7 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
 
 
 def run_and_count(command: Sequence[str]) -> tuple[int, RunTotal]:
-    """Run the program, whose output goes to stderr, so that stdout is free for what is said about it.
+    """Run the program, whose output goes to stderr, so that stdout is free for the report on it.
 
     Returns:
         Its exit status, negative for the signal that killed it, and what its processes have counted.

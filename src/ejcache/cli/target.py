@@ -29,7 +29,7 @@ __all__ = [
 
 
 class NotFoundError(EjcacheError):
-    """What a command was asked for does not exist, or several things have the name that was given."""
+    """What a command line names does not exist, or several things have the name that was given."""
 
 
 @dataclass(frozen=True, slots=True)

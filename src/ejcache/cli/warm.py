@@ -66,8 +66,8 @@ class WarmCommand(RunCommand):
         return not _is_function(argument)
 
 
-REGISTRATION: Final = {"cls": WarmCommand}
-"""How the application registers `warm`."""
+REGISTRATION: Final = {"warm": {"cls": WarmCommand}}
+"""How the application registers commands, by their names."""
 
 
 def _is_function(target: str) -> bool:

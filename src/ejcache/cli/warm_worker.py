@@ -1,6 +1,6 @@
 """A process of `ejcache warm`: `python -m ejcache.cli.warm_worker TARGET`.
 
-It imports the target, and compiles what it is asked for; see `util.worker_processes`.
+It imports the target, and answers requests to compile it; see `util.worker_processes`.
 
     first answer := {"platform": "cpu", "jitted": true or false}    it is ready
     request      := {"shapes": text}                    compile the target for these arguments

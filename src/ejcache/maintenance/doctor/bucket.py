@@ -251,8 +251,8 @@ class _Checkup:
 
     def _create(self) -> str | Check:
         if not self.bucket.create(self.name, _PROBE):
-            said = "the storage says that a new object exists already"
-            return failed("create", said, "ask the operators of the storage")
+            what = "the storage answers that a new object exists already"
+            return failed("create", what, "ask the operators of the storage")
         return "an object in {took}"
 
     def _create_once(self) -> str | Check:
