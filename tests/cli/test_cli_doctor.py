@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import shutil
 import sqlite3
@@ -224,16 +223,16 @@ def test_s3(monkeypatch):
 
 
 def test_network_file_system(tmp_path, monkeypatch):
-    """A directory between hosts is tried as one: hard links, and that conditions are the writer's own."""
+    """A directory between hosts is tried as one: its file system is named, and conditions are the writer's own."""
     real = "ejcache.stores.filesystems.detect_filesystem"
     monkeypatch.setattr(real, lambda path, **_: ("nfs4" if "nfs" in str(path) else "ext4", frozenset()))
     monkeypatch.setattr("ejcache.maintenance.doctor.directory.detect_filesystem", lambda path: ("nfs4", frozenset()))
     (tmp_path / "nfs").mkdir()
     checks = doctor(tmp_path / "nfs" / "cache")
-    assert verdicts(checks) == {"compare and swap": "warning"}
-    assert "nfs4" in checks["file system"]["detail"]
-    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(PermissionError(1, "not permitted")))
-    assert verdicts(doctor(tmp_path / "nfs" / "cache"))["hard links"] == "warning"
+    assert verdicts(checks) == {}
+    assert "two hosts compile one program" in checks["compare and swap"]["detail"]
+    (tmp_path / "nfs" / "cache").mkdir()
+    assert "nfs4 on a network" in doctor(tmp_path / "nfs" / "cache")["directory"]["detail"]
 
 
 def test_local_directory(tmp_path):
@@ -243,7 +242,6 @@ def test_local_directory(tmp_path):
     checks = doctor(tmp_path / "cache")
     assert list(checks) == [
         *HERE,
-        "file system",
         "directory",
         "trust",
         "free space",

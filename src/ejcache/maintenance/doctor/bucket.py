@@ -284,11 +284,7 @@ class _Checkup:
                 "use storage that honours conditions: leases cannot be taken over safely here",
             )
         if not self.bucket.conditional:
-            return warning(
-                "compare and swap",
-                "the writer compares the condition itself, a moment before it writes",
-                "nothing to do: at worst two hosts compile the same program at once",
-            )
+            return "the writer compares the condition itself: at worst two hosts compile one program at once"
         return "a write whose condition does not hold is refused"
 
     def _clock(self) -> str | Check:

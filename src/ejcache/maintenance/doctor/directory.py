@@ -5,7 +5,6 @@ Checks that write use a temporary directory inside it, which is deleted again.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
@@ -46,7 +45,6 @@ def check_local_directory(
         read_only: only read.
         trusted: programs use it even if other users could have put code there.
     """
-    yield _kind(path)
     there, directory = _directory(path, read_only=read_only)
     yield directory
     trust = _trust(path, trusted=trusted)
@@ -72,18 +70,14 @@ def check_local_directory(
 
 
 def check_shared_directory(path: Path) -> Iterator[Check]:
-    """Check the file system, the free space and the hard links of a directory that hosts share.
+    """Check the permissions and the free space of a directory that hosts share.
 
     `check_bucket` checks everything else.
     """
-    yield _kind(path)
     there, directory = _directory(path, read_only=False)
     yield directory
-    if there is None:
-        return
-    yield _space(there, wanted=-1, held=0)
-    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(prefix=".ejcache-doctor-", dir=there) as scratch:
-        yield _links(Path(scratch))
+    if there is not None:
+        yield _space(there, wanted=-1, held=0)
 
 
 def check_tier(directory: Path | None, *, max_size: int) -> Iterator[Check]:
@@ -117,16 +111,6 @@ def check_tier(directory: Path | None, *, max_size: int) -> Iterator[Check]:
 _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or set EJCACHE_READ_ONLY=1 to read only"
 
 
-def _kind(path: Path) -> Check:
-    kind, _ = detect_filesystem(path)
-    if detect_network_filesystem(path):
-        return fine(
-            "file system",
-            f"{kind}; other hosts may mount it, so ejcache uses no database and no locks there",
-        )
-    return fine("file system", f"{kind or 'unknown'}, on a disk of this host")
-
-
 def _directory(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
     """The directory, or the one in which it would be created; None if it cannot be used."""
     name = "directory"
@@ -149,7 +133,8 @@ def _directory(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
             f"{path} can be written to by everybody (mode {mode:04o})",
             "chmod o-w: entries are code, and everybody who can write there can make other users run it",
         )
-    return path, fine(name, f"{path} (mode {mode:04o})")
+    where = "on a network, as other hosts may see it" if detect_network_filesystem(path) else "on a disk of this host"
+    return path, fine(name, f"{path} (mode {mode:04o}, {detect_filesystem(path)[0] or 'a file system'} {where})")
 
 
 def _trust(path: Path, *, trusted: bool) -> Check:
@@ -256,18 +241,3 @@ def _store(scratch: Path) -> Check:
         return failed(name, "a stored entry could not be read again", "use another disk")
     text = f"created, written, read and deleted in {seconds * 1000:.0f} ms"
     return fine(name, text) if seconds < _SLOW * 10 else warning(name, text, "use a faster disk")
-
-
-def _links(scratch: Path) -> Check:
-    name = "hard links"
-    first = scratch / "first"
-    first.write_bytes(b"")
-    try:
-        os.link(first, scratch / "second")
-    except OSError as exc:
-        return warning(
-            name,
-            f"this file system has none ({exc.strerror or exc})",
-            "nothing to do: if two hosts publish one entry at once, both think they were first; it is intact",
-        )
-    return fine(name, "of several hosts exactly one creates an entry")
