@@ -11,7 +11,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.cli.listing import Totals
-from ejcache.cli.options import Dir, Json  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.options import Dir, Json, argument, flag
 from ejcache.cli.run import BEFORE_A_PROGRAM
 from ejcache.cli.target import command_settings, open_target
 from ejcache.errors import UsageError
@@ -35,23 +35,20 @@ REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
 def verify(
     program: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PROGRAM ARGS]",
-            help="With --direct: a script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command.",
-            show_default=False,
+        argument(
+            "[PROGRAM ARGS]",
+            "With --direct: a script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command.",
         ),
     ] = None,
     directory: Dir = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Quarantine damaged entries. The next compilation replaces them.")
-    ] = False,
+    fix: Annotated[bool, flag("--fix", "Quarantine damaged entries. The next compilation replaces them.")] = False,
     direct: Annotated[
         bool,
-        typer.Option("--direct", help="Run PROGRAM, and compare the records of direct mode with what it traces."),
+        flag("--direct", "Run PROGRAM, and compare the records of direct mode with what it traces."),
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="With --direct, also exit with 1 if a function was refused or nothing compared."),
+        flag("--strict", "With --direct, also exit with 1 if a function was refused or nothing compared."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -119,9 +116,7 @@ _VERDICT_WIDTH: Final = 7
 
 
 def doctor(
-    url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="A directory or a URL. Default: the cache.")
-    ] = None,
+    url: Annotated[str | None, argument("[URL]", "A directory or a URL. Default: the cache.")] = None,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:

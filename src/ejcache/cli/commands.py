@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ejcache.cli.options import examples
+from ejcache.cli.options import examples, flag, option
 from ejcache.wings import Command, load, wings
 
 __all__ = ["COMMANDS", "build"]
@@ -139,16 +139,14 @@ def _print_version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, flag("--version", "-V", "Print the version.", callback=_print_version, is_eager=True)
     ] = False,
-    directory: Annotated[
-        str | None, typer.Option("--dir", metavar="URL", help="The same as --dir of COMMAND.", show_default=False)
-    ] = None,
+    directory: Annotated[str | None, option("--dir", "URL", "The same as --dir of COMMAND.")] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print what is logged, on stderr; before or after COMMAND.")
+        bool, flag("--verbose", "-v", "Also print what is logged, on stderr; before or after COMMAND.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no progress and no warnings; before or after COMMAND.")
+        bool, flag("--quiet", "-q", "Print no progress and no warnings; before or after COMMAND.")
     ] = False,
 ) -> None:
     """Keep the programs that JAX compiles, so that the next start loads them."""

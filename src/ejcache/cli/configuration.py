@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.options import Dir, Json, examples, settings_beginning, warn_of_bytes
+from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.cli.target import command_settings
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_file import change_file
@@ -31,7 +31,7 @@ __all__ = ["app", "config", "get_value", "set_values", "unset_values"]
 _LIMITS_SECONDS: Final = 3.0
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""
 
-_SETTING: Final = typer.Argument(metavar="NAME", help="Such as max_size.", autocompletion=settings_beginning)
+_SETTING: Final = argument("NAME", "Such as max_size.", autocompletion=settings_beginning)
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -111,12 +111,11 @@ class _GroupOptions:
 
 _To = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--to",
-        metavar="user|host|cache",
-        help="The user's file, the host's file, or the shared cache. Default: the shared cache for its limits, "
+        "user|host|cache",
+        "The user's file, the host's file, or the shared cache. Default: the shared cache for its limits, "
         "else the user's file.",
-        show_default=False,
     ),
 ]
 
@@ -130,9 +129,9 @@ def set_values(
     context: typer.Context,
     assignments: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME=VALUE",
-            help="Such as max_size=100GB; of a shared cache also max_entries=N, …",
+        argument(
+            "NAME=VALUE",
+            "Such as max_size=100GB; of a shared cache also max_entries=N, …",
             autocompletion=settings_beginning,
         ),
     ],
@@ -162,9 +161,7 @@ def set_values(
 )
 def unset_values(
     context: typer.Context,
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Such as max_size.", autocompletion=settings_beginning)
-    ],
+    names: Annotated[list[str], argument("NAME", "Such as max_size.", autocompletion=settings_beginning)],
     to: _To = None,
     directory: Dir = None,
     as_json: Json = False,

@@ -13,7 +13,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.cli.listing import header_facts, list_entries
-from ejcache.cli.options import Dir, Json, MinCompileSeconds, count
+from ejcache.cli.options import Dir, Json, MinCompileSeconds, count, option
 from ejcache.cli.target import open_target
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.units import format_size
@@ -27,9 +27,7 @@ _PHASES: Final = ("import", "trace_and_lower", "compile_or_load", "first_step", 
 
 def demo(
     directory: Dir = None,
-    blocks: Annotated[
-        str, typer.Option("--blocks", metavar="N", help="Transformer blocks. More blocks take longer to compile.")
-    ] = "24",
+    blocks: Annotated[str, option("--blocks", "N", "Transformer blocks. More blocks take longer to compile.")] = "24",
     min_compile_seconds: MinCompileSeconds = "0",
     as_json: Json = False,
 ) -> None:

@@ -31,6 +31,7 @@ from ejcache.cli.options import (
     Limit,
     Name,
     count,
+    flag,
 )
 from ejcache.cli.target import NotFoundError, open_target
 from ejcache.errors import EntryError
@@ -70,7 +71,7 @@ _ORDERS: Final = {
 def stats(
     directory: Dir = None,
     as_json: Json = False,
-    reset: Annotated[bool, typer.Option("--reset", help="Set the counters to zero. Entries stay.")] = False,
+    reset: Annotated[bool, flag("--reset", "Set the counters to zero. Entries stay.")] = False,
 ) -> None:
     """Show what the cache holds, its hits and misses with their reasons, and the time that it saved.
 
@@ -100,10 +101,7 @@ def ls(
     name: Name = None,
     sort: Annotated[
         Order,
-        typer.Option(
-            "--sort",
-            help="By size (largest first), age (oldest first), used (latest first), hits (most first) or name.",
-        ),
+        flag("--sort", "By size (largest first), age (oldest first), used (latest first), hits (most first) or name."),
     ] = Order.used,
     limit: Limit = None,
     as_json: Json = False,

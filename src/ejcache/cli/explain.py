@@ -8,11 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from ejcache.cli import output
 from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match
-from ejcache.cli.options import Dir, Json, keys_beginning
+from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
 from ejcache.cli.target import NotFoundError, open_target
 from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.util.units import parse_age
@@ -34,23 +32,21 @@ _LINES: Final = 20
 def why(
     what: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[KEY]",
-            help="A function's name, a key, or the beginning of one as `ls` shows it.",
+        argument(
+            "[KEY]",
+            "A function's name, a key, or the beginning of one as `ls` shows it.",
             autocompletion=keys_beginning,
         ),
     ] = None,
     directory: Dir = None,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", help="The last N misses of this user on this host.")
-    ] = None,
+    last: Annotated[int | None, option("--last", "N", "The last N misses of this user on this host.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="AGE", help="The misses of this long ago or less, such as 2h or 7d."),
+        option("--since", "AGE", "The misses of this long ago or less, such as 2h or 7d."),
     ] = None,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Show everything, with the diff of the two programs; in a pager if it is long."),
+        flag("--full", "Show everything, with the diff of the two programs; in a pager if it is long."),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.cli.listing import ListedEntry, check_wanted, choose, identify_entry, list_entries
-from ejcache.cli.options import Dir, DryRun, Json, Key, Keys, Name, OlderThan, Yes, age, count, size
+from ejcache.cli.options import Dir, DryRun, Json, Key, Keys, Name, OlderThan, Yes, age, count, flag, option, size
 from ejcache.cli.target import open_target
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
@@ -42,27 +42,19 @@ _COPIES_STAY: Final = (
 
 def prune(
     directory: Dir = None,
-    max_size: Annotated[
-        str | None, typer.Option("--max-size", metavar="SIZE", help="Bytes that may stay, such as 10GB or 10GiB.")
-    ] = None,
-    max_entries: Annotated[
-        str | None, typer.Option("--max-entries", metavar="N", help="Number of entries that may stay.")
-    ] = None,
+    max_size: Annotated[str | None, option("--max-size", "SIZE", "Bytes that may stay, such as 10GB or 10GiB.")] = None,
+    max_entries: Annotated[str | None, option("--max-entries", "N", "Number of entries that may stay.")] = None,
     older_than: OlderThan = None,
-    unused_for: Annotated[
-        str | None, typer.Option("--unused-for", metavar="AGE", help="Remove what was last used longer ago.")
-    ] = None,
+    unused_for: Annotated[str | None, option("--unused-for", "AGE", "Remove what was last used longer ago.")] = None,
     name: Name = None,
     old_versions: Annotated[
         bool,
-        typer.Option("--old-versions", help="Remove entries of another JAX, jaxlib or host than the newest one."),
+        flag("--old-versions", "Remove entries of another JAX, jaxlib or host than the newest one."),
     ] = False,
     keep_pgle: Annotated[
-        bool, typer.Option("--keep-pgle", help="Keep PGLE profiles, and the entries that were compiled with one.")
+        bool, flag("--keep-pgle", "Keep PGLE profiles, and the entries that were compiled with one.")
     ] = False,
-    jax: Annotated[
-        bool, typer.Option("--jax", help="Prune the entries that plain JAX wrote, instead of those of ejcache.")
-    ] = False,
+    jax: Annotated[bool, flag("--jax", "Prune the entries that plain JAX wrote, instead of those of ejcache.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer._completion_shared import get_completion_script
@@ -43,6 +43,24 @@ __all__ = [
     "warn_of_bytes",
 ]
 
+
+def option(*texts: str, **more: Any) -> Any:
+    """An option with a value: its names, the name of the value, and its help."""
+    *names, metavar, about = texts
+    return typer.Option(*names, metavar=metavar, help=about, **more)
+
+
+def flag(*texts: str, **more: Any) -> Any:
+    """An option without a value: its names, and its help."""
+    *names, about = texts
+    return typer.Option(*names, help=about, **more)
+
+
+def argument(metavar: str, about: str, **more: Any) -> Any:
+    """An argument: its name, and its help."""
+    return typer.Argument(metavar=metavar, help=about, **more)
+
+
 _SECONDS: Final = 1.0
 """A person waits for this after pressing Tab; a cache that answers later is not completed."""
 _MOST: Final = 200
@@ -56,7 +74,7 @@ class Shell(StrEnum):
     fish = "fish"
 
 
-def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]) -> None:
+def completion(shell: Annotated[Shell, argument("bash|zsh|fish", "The shell.")]) -> None:
     """Print a script that completes commands, options, settings, and keys and names of a local cache.
 
     For one session of bash or zsh: eval "$(ejcache completion bash)". For all of them, put that line at the end of
@@ -101,53 +119,30 @@ def _entries(directory: str | None) -> set[str]:
 
 Dir = Annotated[
     str | None,
-    typer.Option(
-        "--dir",
-        metavar="URL",
-        help="The cache: a directory or a URL. Default: the cache_dir that `ejcache config` shows.",
-        show_default=False,
-    ),
+    option("--dir", "URL", "The cache: a directory or a URL. Default: the cache_dir that `ejcache config` shows."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable field names.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be done, and do nothing.")]
-Name = Annotated[
-    str | None, typer.Option("--name", metavar="GLOB", help="Only names that match the pattern, such as 'jit_train*'.")
-]
-Limit = Annotated[str | None, typer.Option("--limit", metavar="N", help="At most this many.", show_default=False)]
-OlderThan = Annotated[
-    str | None, typer.Option("--older-than", metavar="AGE", help="Remove what was created longer ago, such as 14d.")
-]
-NewerThan = Annotated[
-    str | None, typer.Option("--newer-than", metavar="AGE", help="Only what was created within this time, such as 14d.")
-]
-UsedWithin = Annotated[
-    str | None, typer.Option("--used-within", metavar="AGE", help="Only what was used within this time, such as 14d.")
-]
+Json = Annotated[bool, flag("--json", "Print JSON with stable field names.")]
+Yes = Annotated[bool, flag("--yes", "-y", "Do not ask.")]
+DryRun = Annotated[bool, flag("--dry-run", "-n", "Say what would be done, and do nothing.")]
+Name = Annotated[str | None, option("--name", "GLOB", "Only names that match the pattern, such as 'jit_train*'.")]
+Limit = Annotated[str | None, option("--limit", "N", "At most this many.")]
+OlderThan = Annotated[str | None, option("--older-than", "AGE", "Remove what was created longer ago, such as 14d.")]
+NewerThan = Annotated[str | None, option("--newer-than", "AGE", "Only what was created within this time, such as 14d.")]
+UsedWithin = Annotated[str | None, option("--used-within", "AGE", "Only what was used within this time, such as 14d.")]
 Key = Annotated[
     str,
-    typer.Argument(
-        metavar="KEY",
-        help="A key, the beginning of one as `ls` shows it, or a name.",
-        autocompletion=keys_beginning,
-    ),
+    argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=keys_beginning),
 ]
 Keys = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[KEY]...",
-        help="Only these: keys, beginnings of keys, or names.",
-        autocompletion=keys_beginning,
-    ),
+    argument("[KEY]...", "Only these: keys, beginnings of keys, or names.", autocompletion=keys_beginning),
 ]
 MinCompileSeconds = Annotated[
     str | None,
-    typer.Option(
-        "--min-compile-seconds", metavar="SECONDS", help="Store only programs that took this long to compile."
-    ),
+    option("--min-compile-seconds", "SECONDS", "Store only programs that took this long to compile."),
 ]
-Url = Annotated[str, typer.Argument(metavar="URL", help="The other place: a directory or a URL.")]
-File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle.")]
+Url = Annotated[str, argument("URL", "The other place: a directory or a URL.")]
+File = Annotated[str, argument("FILE", "The bundle.")]
 
 
 def size(text: str | None, *, option: str) -> int | None:

@@ -19,12 +19,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
-import typer
 from typer.core import TyperCommand
 
 from ejcache.cache.exit_report import report_run
 from ejcache.cache.run_counts import RUN_COUNTS, read_counts
-from ejcache.cli.options import Dir, MinCompileSeconds, warn_of_bytes
+from ejcache.cli.options import Dir, MinCompileSeconds, argument, flag, option, warn_of_bytes
 from ejcache.cli.output import warn
 from ejcache.errors import EjcacheError, JaxImportError, UsageError
 from ejcache.settings.environment import child_environment, environment_variable
@@ -84,29 +83,27 @@ REGISTRATION: Final = {"run": BEFORE_A_PROGRAM}
 def run(
     program: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PROGRAM ARGS",
-            help="A script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command, such as pytest.",
-            show_default=False,
+        argument(
+            "PROGRAM ARGS",
+            "A script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command, such as pytest.",
         ),
     ] = None,
     directory: Dir = None,
     max_size: Annotated[
-        str | None, typer.Option("--max-size", metavar="SIZE", help="Limit for all entries, such as 10GB; -1 for none.")
+        str | None, option("--max-size", "SIZE", "Limit for all entries, such as 10GB; -1 for none.")
     ] = None,
     min_compile_seconds: MinCompileSeconds = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Read entries, but write none.")] = False,
+    read_only: Annotated[bool, flag("--read-only", "Read entries, but write none.")] = False,
     report: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--report",
-            metavar="off|line|json|PATH",
-            help="The report at the end: a line or JSON on stderr, or a JSON file. Default: EJCACHE_REPORT, or line.",
-            show_default=False,
+            "off|line|json|PATH",
+            "The report at the end: a line or JSON on stderr, or a JSON file. Default: EJCACHE_REPORT, or line.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --report json.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as --report off.")] = False,
+    as_json: Annotated[bool, flag("--json", "The same as --report json.")] = False,
+    quiet: Annotated[bool, flag("--quiet", "-q", "The same as --report off.")] = False,
 ) -> int:
     """Run a program with the cache enabled in each of its processes that uses JAX, and report on all of them together.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.options import Dir, Json, examples
+from ejcache.cli.options import Dir, Json, argument, examples, flag
 from ejcache.cli.target import command_settings
 from ejcache.util.units import format_size
 
@@ -21,15 +21,13 @@ __all__ = ["app", "environment_of"]
 app = typer.Typer(
     help="Save and compare devices to compile for elsewhere.", no_args_is_help=True, rich_markup_mode=None
 )
-Named = Annotated[str, typer.Argument(metavar="NAME", help="A saved target, or tpu:v5e:4x4, or gpu:h100:8.")]
+Named = Annotated[str, argument("NAME", "A saved target, or tpu:v5e:4x4, or gpu:h100:8.")]
 
 
 @app.command(short_help="Save the devices of this host, or of its job.", epilog=examples("target save v5p-128"))
 def save(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call them.")],
-    distributed: Annotated[
-        bool, typer.Option("--distributed", help="Join the job first, by jax.distributed.initialize().")
-    ] = False,
+    name: Annotated[str, argument("NAME", "What to call them.")],
+    distributed: Annotated[bool, flag("--distributed", "Join the job first, by jax.distributed.initialize().")] = False,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +89,7 @@ def show(name: Named, directory: Dir = None, as_json: Json = False) -> None:
 def diff(
     name: Named,
     devices: Annotated[
-        bool, typer.Option("--devices", help="Compare the devices of this host, too, rather than only its compiler.")
+        bool, flag("--devices", "Compare the devices of this host, too, rather than only its compiler.")
     ] = False,
     directory: Dir = None,
     as_json: Json = False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.options import Dir, Json, MinCompileSeconds, count
+from ejcache.cli.options import Dir, Json, MinCompileSeconds, argument, count, option
 from ejcache.cli.run import RunCommand, absolute_url
 from ejcache.cli.warm_worker import FAILED
 from ejcache.errors import EjcacheError, UsageError
@@ -28,32 +28,25 @@ _LARGE_BYTES: Final = 50_000_000
 """An entry above this size holds the code of many equal layers, most likely."""
 Devices = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--target",
-        metavar="NAME",
-        help="Compile for these devices, which this host need not have: saved by `ejcache target save`, or "
+        "NAME",
+        "Compile for these devices, which this host need not have: saved by `ejcache target save`, or "
         "such as tpu:v5e:4x4 or gpu:h100:8.",
-        show_default=False,
     ),
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--shapes",
-        metavar="SHAPES",
-        help="The arguments of one call, such as 'f32[32,128] i32[8] lr=f32[] mode:=\"fast\"'; or @FILE with one "
+        "SHAPES",
+        "The arguments of one call, such as 'f32[32,128] i32[8] lr=f32[] mode:=\"fast\"'; or @FILE with one "
         "call in each line. May be given several times.",
     ),
 ]
 Jobs = Annotated[
     str | None,
-    typer.Option(
-        "--jobs",
-        "-j",
-        metavar="N",
-        help="Processes that compile at once. Default: one for each core on CPU, otherwise 1.",
-        show_default=False,
-    ),
+    option("--jobs", "-j", "N", "Processes that compile at once. Default: one for each core on CPU, otherwise 1."),
 ]
 _OUTCOMES: Final = ("hit", "compiled", "not_stored", "failed")
 
@@ -78,11 +71,9 @@ def _is_function(target: str) -> bool:
 def warm(
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="MODULE:FUNCTION or FILE.py:FUNCTION; or a script, which is run."),
+        argument("TARGET", "MODULE:FUNCTION or FILE.py:FUNCTION; or a script, which is run."),
     ],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Of the script.", show_default=False)
-    ] = None,
+    arguments: Annotated[list[str] | None, argument("[ARGS]...", "Of the script.")] = None,
     shapes: Shapes = None,
     jobs: Jobs = None,
     devices: Devices = None,
