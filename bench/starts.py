@@ -119,6 +119,7 @@ class Start:
         phases: where the time of the main thread went; `behind` is of other threads.
         called: from before `enable()` to the return of the first call; not for real programs.
         done: to the last result.
+        called_cpu: what the process took of all processors during its calls.
     """
 
     seconds: float
@@ -128,6 +129,7 @@ class Start:
     counts: dict[str, int]
     called: float
     done: float
+    called_cpu: float
     digest: str
     direct: Direct = field(default_factory=Direct)
 
@@ -237,6 +239,7 @@ def start_once(context: Context, program: str, size: int, one: Contestant, home:
         counts=answer["counts"],
         called=answer["called"],
         done=answer["done"],
+        called_cpu=answer["called_cpu"],
         digest=answer["digest"],
         direct=Direct(**answer.get("direct", {})),
     )

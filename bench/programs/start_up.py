@@ -56,13 +56,13 @@ def main() -> None:
     for _ in range(units):
         work()
     worked = time.perf_counter()
-    before = dict(phases.main)
+    before, processor = dict(phases.main), time.process_time()
     results, called = [], 0.0
     for call in calls:
         results.append(call())
         called = called or time.perf_counter()
         jax.block_until_ready(results[-1])
-    done = time.perf_counter()
+    done, processor = time.perf_counter(), time.process_time() - processor
     if least is not None:
         least.end()
     during = {name: seconds - before.get(name, 0.0) for name, seconds in phases.main.items()}
@@ -82,6 +82,7 @@ def main() -> None:
                 "counts": phases.counts,
                 "called": called - imported,
                 "done": done - imported,
+                "called_cpu": processor,
                 "digest": _digest(results),
                 "ended": time.monotonic(),
                 **_direct(phases, records),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
 import sys
 import time
 
@@ -138,34 +135,6 @@ def test_why_names_the_verdict_beside_the_miss(what):
     assert [history.words for history in explanation.wings["direct"]] == [f"missed because {CHANGED}"]
 
 
-@pytest.mark.parametrize(
-    ("verdict", "words"),
-    [
-        (Verdict.HIT, "hit: a reason"),
-        (Verdict.UNPROVEN, "unproven: a reason"),
-        (Verdict.CHECKED, "checked: a reason"),
-        (Verdict.WRONG, "wrong: a reason"),
-        (Verdict.MISSED, "missed because a reason"),
-        (Verdict.REFUSED, "refused because a reason"),
-        (Verdict.PLAIN, "plain because a reason"),
-    ],
-)
-def test_why_of_a_function_that_was_never_missed(verdict, words):
-    """Without a miss and an entry, the verdict is all that is said, for a person, a machine and a program."""
-    record_verdict("train.step", verdict, "a reason", url="/c")
-    said = ejcache("why", "step")
-    assert (said.status, said.lines[0]) == (0, f"train.step in direct mode: {words}.")
-    assert said.lines[1].startswith("given ")
-    assert said.lines[1].endswith(f" ago; 1 {verdict} in all")
-    assert said.lines[2:] == ["cache  /c", ""]
-    (document,) = ejcache("why", "step", "--json").json
-    assert (document["name"], document["reason"], document["outcome"], document["key"]) == ("train.step", "", "", "")
-    assert [each["verdict"] for each in document["direct"]] == [verdict]
-    (explanation,) = package.why("train.step")
-    assert explanation.sentence == f"train.step in direct mode: {words}"
-    assert package.why("unknown") == []
-
-
 def test_why_without_a_name_is_about_the_last_miss(tmp_path):
     """Without a miss it is about the last function of direct mode; `--dir` and `--since` choose of both."""
     assert ejcache("why").status == 1
@@ -183,16 +152,6 @@ def test_why_without_a_name_is_about_the_last_miss(tmp_path):
     assert ejcache("why").lines[0].startswith("jit_eval was compiled")
     assert ejcache("why", "--json").json[0]["direct"] == []
     assert package.why()[0].wings["direct"] == ()
-
-
-def test_why_of_an_entry_that_another_host_stored(cache):
-    """An entry without a miss on this host is explained as ever, with the verdict beside it."""
-    record_verdict("train.step", Verdict.HIT, "nothing has changed", url=str(cache))
-    for what in ("train.step", "step", key_text("jit_step")):
-        said = ejcache("why", what, "--dir", cache)
-        assert said.lines[0].startswith("jit_step was compiled")
-        (row,) = [line for line in said.lines if line.startswith("direct ")]
-        assert "train.step hit: nothing has changed (" in row
 
 
 def test_control_characters_of_a_verdict_are_not_printed():
@@ -257,26 +216,6 @@ def test_verify_direct_exits_with_1_if_a_record_was_wrong(tmp_path, calls, statu
     assert ("nothing was compared: no call of a direct function." in strict.stdout) == (not calls)
 
 
-def test_verify_direct_of_a_program_that_fails(tmp_path):
-    """The exit status is 1, whatever was compared; a program that was killed by a signal is imitated."""
-    said = verify_direct(tmp_path, "verify", "--direct", "-c", f"{SAYS}\nsys.exit(3)", "checked=a")
-    assert (said.returncode, said.stdout.splitlines()[0]) == (1, "checked  train.step: a")
-    assert said.stderr.endswith("ejcache: the program ended with status 3\n")
-    said = verify_direct(tmp_path, "verify", "--direct", "--json", "-c", "import os; os.kill(os.getpid(), 15)")
-    assert (said.returncode, json.loads(said.stdout)["status"]) == (-15, -15)
-
-
-def test_verify_direct_leaves_the_programs_options_to_it(tmp_path):
-    """Options behind the program are the program's; those before it may be before the command, too."""
-    code = "import sys; print(sys.argv)"
-    for command in (["verify", "--direct"], ["run", "-q"]):
-        said = verify_direct(tmp_path, "--dir", "cache", *command, "-c", code, "-v", "--json")
-        assert "['-c', '-v', '--json']\n" in (said.stderr, said.stdout)
-    outer = verify_direct(tmp_path, "run", "--json", "-m", "ejcache", "verify", "--direct", "program.py", "checked=a")
-    assert outer.stdout.splitlines()[0] == "checked  train.step: a"
-    assert "checked=a" in outer.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -293,30 +232,3 @@ def test_wrong_use_of_verify_direct(tmp_path, arguments, complaint):
     said = verify_direct(tmp_path, "verify", *arguments)
     assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
     assert said.stderr.startswith(f"ejcache: {complaint}")
-
-
-@pytest.mark.parametrize("columns", [60, 80])
-def test_verify_direct_fits_a_narrow_terminal(tmp_path, columns):
-    """Sentences are wrapped between words, below themselves."""
-    (tmp_path / "program.py").write_text(SAYS)
-    sentence = "step reads a value that no record can describe, " * 4
-    terminal, theirs = os.openpty()
-    command = [sys.executable, "-m", "ejcache", "verify", "--direct", "program.py", f"refused={sentence}", "missed=b"]
-    environment = {**os.environ, "COLUMNS": str(columns)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=theirs, stderr=subprocess.PIPE) as process:
-        assert process.wait(timeout=120) == 0
-        os.close(theirs)
-    said = b""
-    while part := read_rest(terminal):
-        said += part
-    os.close(terminal)
-    lines = said.decode().splitlines()
-    assert max(map(len, lines)) <= columns
-    assert " ".join(said.decode().split()).startswith(f"refused train.step: {sentence}missed train.step: b 2 calls of ")
-
-
-def read_rest(terminal):
-    """A part of what was written to a terminal; nothing when its writers are gone."""
-    with contextlib.suppress(OSError):  # Linux says so when nobody has it open any more
-        return os.read(terminal, 10_000)
-    return b""

@@ -13,6 +13,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import threading
@@ -60,6 +61,7 @@ def run_child(request: dict[str, Any], answers: int) -> None:
         answer["failed"] = f"{type(exc).__name__}: {exc}"
         answer["traceback"] = traceback.format_exc()
     answer |= {"traced": len(names.intersection(traced)), "output": _of_program(heard.getvalue())}
+    answer["warned"] = "direct mode is off" in heard.getvalue()
     answer["verdicts"] = [] if request["plain"] else _verdicts()
     if request["plain"]:
         answer["module"] = _module_digest(home, names)
@@ -269,7 +271,7 @@ def _described(result: Any) -> list[str]:
     import jax
 
     leaves, tree = jax.tree_util.tree_flatten(result)
-    return [str(tree), *(_leaf(leaf) for leaf in leaves)]
+    return [re.sub(r"0x[0-9a-f]+", "0x", str(tree)), *(_leaf(leaf) for leaf in leaves)]
 
 
 def _leaf(leaf: Any) -> str:
@@ -294,7 +296,5 @@ def _module_digest(home: Path, names: set[str]) -> list[str]:
 
 
 def _without_locations(text: str) -> str:
-    import re
-
     lines = [line for line in text.splitlines() if not line.startswith("#loc")]
     return re.sub(r" loc\(#loc\d*\)", "", "\n".join(lines))

@@ -63,7 +63,7 @@ class Server:
         env |= {
             "PYTHONHASHSEED": "random", "JAX_PLATFORMS": "cpu", "HOME": str(home), "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT / "src")]), "EJCACHE_DIRECT_CHECK_ONE_IN": "0",
-            "EJCACHE_DIRECT_MIN_TRACE_SECONDS": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+            "EJCACHE_DIRECT_FLOOR": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         command = [sys.executable, *options, "-m", "direct_traps.server", history, *libraries.split()]
         with (home / "servers.log").open("a") as log:
@@ -175,7 +175,7 @@ def _lead(trap: Trap, servers: _Servers, way: str, home: Path, *, quick: bool) -
         if not quick:
             answers["hit"] = third = start(1, "first")
             unchanged, why = _verdict(third)
-            if not _traced(third) and third.get("results") != first.get("results"):
+            if third.get("results") != first.get("results") and not third.get("warned") and "miss" not in trap.flags:
                 unchanged = STALE
             elif unchanged == "hit" and third.get("traced") and "traced" not in trap.flags:
                 return result("FAILED", "hit", "", "direct mode says that it hit, and JAX has traced the function")
@@ -185,9 +185,10 @@ def _lead(trap: Trap, servers: _Servers, way: str, home: Path, *, quick: bool) -
     if problems:
         return result("FAILED", unchanged, "", *problems)
     if not _traced(fourth):
-        changed = _judged(trap, fourth, [start(number, "second", plain=True) for number in (1, 2)])
+        plain = [start(number, "second", plain=True) for number in (1, 2)]
+        changed = _judged(trap, fourth, plain)
         if changed == STALE and not trap.apart:
-            problems.append(f"stale: {fourth['results']}")
+            problems.append(f"stale: {fourth['results']} for {plain[1]['results']}")
     unchanged = {"missed": "miss", "unproven": "miss"}.get(unchanged, unchanged)
     if unchanged == STALE and "varies" not in trap.flags and not trap.apart:
         problems.append(f"an unchanged start had another result: {answers['hit']['results']} for {first['results']}")
@@ -209,7 +210,7 @@ def _judged(trap: Trap, answer: dict[str, Any], plain: list[dict[str, Any]]) -> 
     """Whether a hit of the changed version is right: its results are those of plain JAX, whose program is the same."""
     same = plain[0]["results"] == plain[1]["results"]
     same_program = plain[0]["module"] == plain[1]["module"] or ("same" in trap.flags and same)
-    right = answer["results"] == plain[1]["results"] and answer["output"] == plain[1]["output"]
+    right = answer["warned"] or (answer["results"] == plain[1]["results"] and answer["output"] == plain[1]["output"])
     return "right" if right and same_program and "varies" not in trap.flags else STALE
 
 
