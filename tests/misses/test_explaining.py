@@ -22,9 +22,11 @@ from ejcache import entry
 from ejcache.cli.commands import build
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key
+from ejcache.misses.difference import program_differences
 from ejcache.misses.explanation import explain
 from ejcache.misses.log import MissRecord, read_misses, record_miss
 from ejcache.misses.nearest import Known, stored_text
+from ejcache.misses.text import SourceFiles, read_text
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
 
@@ -416,6 +418,28 @@ def test_a_text_that_is_not_the_one_of_its_key():
         assert stored_text(store, digests[0]) == "one\n"
         store.replace(key, entry.encode(entry.Header(key=key), b"one\n"))
         assert stored_text(store, digests[0]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("func.func public @main(" + "%arg0: " * 60_000 + "{", id="arguments"),
+        pytest.param("func.func public @main(%arg0: f32 {sharding = " + "<@m, [" * 60_000 + "}) {", id="sharding"),
+        pytest.param("%0 = a.b " + "tensor<" * 60_000 + " : x", id="types"),
+        pytest.param("%0 = stablehlo.constant dense<" + "1" * 400_000 + "> : tensor<f32>", id="constant"),
+        pytest.param("sdy.mesh @" + "@a = <[" * 60_000, id="mesh"),
+        pytest.param("%0 = a.b x loc(#loc1)\n#loc1 = loc(callsite(#loc1 at #loc1))", id="a location in itself"),
+        pytest.param(
+            "\n".join(f"%{n} = a.b loc(#loc{n})\n#loc{n} = loc(fused[#loc{n + 1}, #loc{n + 2}])" for n in range(3000)),
+            id="locations",
+        ),
+    ],
+)
+def test_a_text_that_nothing_compiled(text):
+    """A bucket may hold anything under the key of a text: reading and comparing it ends, and raises nothing."""
+    before, after = read_text(text), read_text(text.replace("a.b", "a.c", 1))
+    assert 0 <= before.likeness(after) <= 1
+    assert isinstance(program_differences(before, after, sources=SourceFiles(until=0)), list)
 
 
 def test_a_reason_of_a_later_version(directory):

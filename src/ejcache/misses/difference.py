@@ -38,6 +38,8 @@ _MEANING: Final = {
 _WEAK: Final = "a Python scalar takes the dtype of the array beside it, an array scalar has its own (weak types)"
 _SHOWN: Final = 5
 _IN_CHANGE: Final = 2
+_COMPARED: Final = 300
+"""Characters of a line of which it is shown what differs."""
 _LONGEST: Final = 100
 """Characters of a source line."""
 _PART: Final = re.compile(r", (?![^\[(]*[\])])| (?=\w+ = )")
@@ -178,7 +180,7 @@ def _line_differences(pairs: Sequence[tuple[Line, Line]], sources: SourceFiles, 
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for old, new in pairs:
         if old.text != new.text and new.name != "return":
-            was, now = _apart(_PART.split(old.text), _PART.split(new.text))
+            was, now = _apart(_PART.split(old.text[:_COMPARED]), _PART.split(new.text[:_COMPARED]))
             groups.setdefault((new.name, was, now), []).append(new)
     if typed and not groups:
         retyped = ((new, _apart(_TYPE.findall(old.type), _TYPE.findall(new.type))) for old, new in pairs)

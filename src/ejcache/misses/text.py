@@ -26,7 +26,7 @@ from ejcache.util.safe_files import read_regular
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ELIDED",
@@ -42,23 +42,21 @@ __all__ = [
 ]
 
 _DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
-_FILE: Final = re.compile(r'^"([^"\n]*)":(\d+):\d+')
+_FILE: Final = re.compile(r'^"([^"\n]*)":(\d{1,9}):\d')
 _NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"(?:\(|$)')
 _REFERENCE: Final = re.compile(r"#(loc\d*)")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
-_DEEPEST: Final = 100
-"""Names that are followed from one location; a text that we did not write may name itself."""
+_DEEPEST: Final = 200
+"""Locations in one another that are followed."""
+_LONGEST_READ: Final = 1000
+"""Characters of a location and of a constant that are read: others may have written the text."""
 
 _LOCATION: Final = re.compile(r' loc\((?:#(loc\d*)|unknown|"(?:[^"\\]|\\.)*")\)')
-_ARGUMENT: Final = re.compile(
-    r'%arg(\d+): (.*?)(?: loc\((?:"((?:[^"\\]|\\.)*)"|#(loc\d*)|unknown)\))?(?=, %arg\d|\) -> |\) \{$|\)$)'
-)
 _OPERATION: Final = re.compile(r'^(?:(%[\w#:]+(?:, %[\w#:]+)*) = )?"?((?:[a-z_]+\.)?[a-zA-Z_][\w.]*)"?(.*)$')
 _VALUE: Final = re.compile(r"%[\w#]+(?::\d+)?")
 _FUNCTION: Final = re.compile(r"@([A-Za-z_]\w*?)(?:_\d+)?\b")
-_TENSOR: Final = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([\w<>]+?)(?:, [^<>]*(?:<[^<>]*>)?[^<>]*)?>")
+_TENSOR: Final = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^<>,]+(?:<[^<>]*>)?)(?:, [^<>]*(?:<[^<>]*>)?[^<>]*)?>")
 _NUMBER: Final = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
-_MESH: Final = re.compile(r"@\w+ = <\[([^\]]+)\]")
 _DONATION: Final = frozenset({"tf.aliasing_output", "jax.buffer_donor"})
 _AXES: Final = re.compile(r"\{([^{}]*)\}")
 ELIDED: Final = "contents "
@@ -164,24 +162,23 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
     digests = iter([line.removeprefix(LARGE_CONSTANT) for line in every if line.startswith(LARGE_CONSTANT)])
     module, meshes = "", []
     arguments: list[Argument] = []
-    results: tuple[Argument, ...] = ()
+    results: list[Argument] = []
     lines: list[Line] = []
     values: dict[str, str] = {}
     for line in map(str.strip, every):
         if line.startswith("module @"):
             module = _LOCATION.sub("", line).partition(" attributes ")[2]
         elif "sdy.mesh @" in line:
-            meshes += [axes.replace('"', "") for axes in _MESH.findall(line)]
+            axes = line.partition(" = <[")[2].partition("]")[0]
+            meshes += [axes.replace('"', "")] * bool(axes)
         elif line.startswith("func.func"):
             values = {}
             if "@main(" in line:
-                numbers = [*names, *map(str, range(len(names), line.count("%arg")))]
-                arguments = [_argument(*each, places) for each in zip(_ARGUMENT.finditer(line), numbers, strict=False)]
-                results = _results(line)
+                arguments, results = _signature(line.partition("@main(")[2], places, names)
                 values = {f"%arg{number}": each.name for number, each in enumerate(arguments)}
         elif line and not line.startswith(("#", "/", "^", "}")):
             lines += _operation(line, places, values, digests)
-    return ProgramText(module, ", ".join(meshes), tuple(arguments), results, tuple(lines))
+    return ProgramText(module, ", ".join(meshes), tuple(arguments), tuple(results), tuple(lines))
 
 
 def _operation(line: str, places: _Places, values: dict[str, str], digests: Iterable[str]) -> list[Line]:
@@ -207,14 +204,19 @@ def _operation(line: str, places: _Places, values: dict[str, str], digests: Iter
     return [Line(name, spelled(text), spelled(types), constants, tuple(_VALUE.findall(body)), place)]
 
 
-def _argument(match: re.Match[str], name: str, places: _Places) -> Argument:
-    return _described(match[3] or places.label(match[4] or "") or name, match[2])
-
-
-def _results(line: str) -> tuple[Argument, ...]:
-    results = line.rpartition(") -> ")[2].removesuffix("{").strip().removeprefix("(").removesuffix(")")
-    found = [_described("", each) for each in re.split(r", (?=tensor<|!)", results) if each]
-    return tuple(each._replace(name=each.name or f"result {number}") for number, each in enumerate(found))
+def _signature(line: str, places: _Places, names: Sequence[str]) -> tuple[list[Argument], list[Argument]]:
+    """The arguments and the results, of what follows `@main(`."""
+    inner, arrow, after = line.removesuffix("{").strip().rpartition(") -> ")
+    inner = inner if arrow else after.removesuffix(")")
+    arguments = []
+    for number, part in enumerate(re.split(r", (?=%arg\d)", inner) if inner else ()):
+        text, _, location = part.partition(": ")[2].rpartition(" loc(")
+        label = location.removesuffix(")").removeprefix("#")
+        label = label[1:-1] if label.startswith('"') else places.label(label)
+        arguments.append(_described(label or "".join(names[number : number + 1]) or str(number), text or location))
+    parts = re.split(r", (?=tensor<|!)", after.removeprefix("(").removesuffix(")")) if arrow else ()
+    results = [_described("", part) for part in parts if part]
+    return arguments, [each._replace(name=each.name or f"result {number}") for number, each in enumerate(results)]
 
 
 def _described(name: str, text: str) -> Argument:
@@ -231,7 +233,7 @@ def _described(name: str, text: str) -> Argument:
 
 def _partition_spec(sharding: str) -> str:
     """`P('data', None)` of `#sdy.sharding<@mesh, [{"data"}, {}]>`; any other text as it is."""
-    match = re.search(r"<@\w+, \[(.*?)\]", sharding)
+    match = re.search(r"<@\w+, \[(.*?)\]", sharding[:_LONGEST_READ])
     if match is None:
         return sharding
     axes = [group.replace('"', "'") or "None" for group in _AXES.findall(match[1])]
@@ -243,7 +245,8 @@ def _partition_spec(sharding: str) -> str:
 
 def _value(text: str) -> str:
     """The value in `dense<…>` as Python writes it, cut to a few dozen characters."""
-    value = _NUMBER.sub(lambda match: f"{float(match[0]):.7g}", text.removeprefix("dense<").removesuffix(">"))
+    value = text.removeprefix("dense<").removesuffix(">")[:_LONGEST_READ]
+    value = _NUMBER.sub(lambda match: f"{float(match[0]):.7g}", value)
     return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -253,27 +256,29 @@ class _Places:
     def __init__(self, lines: list[str]) -> None:
         found = (_DEFINITION.match(line) for line in lines if line.startswith("#loc"))
         self._texts = {match[1]: match[2] for match in found if match}
-        self.of = functools.cache(self._place)
+        self._places: dict[str, Place] = {}
 
-    def _place(self, name: str) -> Place:
+    def of(self, name: str, depth: int = _DEEPEST) -> Place:
         """The innermost line of the user's own program: not of an installed library, if another one is there."""
-        frames = list(self._frames(name, "", _DEEPEST))
-        own = [frame for frame in frames if not any(part in frame.file for part in _INSTALLED)]
-        return next(iter(own or frames), NOWHERE)
+        if name not in self._places:
+            self._places[name] = NOWHERE  # a text that others wrote may name itself
+            self._places[name] = self._place(self._texts.get(name, ""), depth)
+        return self._places[name]
 
     def label(self, name: str) -> str:
         """The name that the location has itself, as arguments have theirs; empty if it has none."""
         match = _NAMED.match(self._texts.get(name, ""))
         return match[1] if match else ""
 
-    def _frames(self, name: str, function: str, depth: int) -> Iterator[Place]:
-        text = self._texts.get(name, "")
+    def _place(self, text: str, depth: int) -> Place:
         if match := _FILE.match(text):
-            yield Place(match[1], int(match[2]), function)
-            return
+            return Place(match[1], int(match[2]))
         named = _NAMED.match(text)
-        for inner in _REFERENCE.findall(text) if depth else ():
-            yield from self._frames(inner, named[1] if named else function, depth - 1)
+        inner = [self.of(name, depth - 1) for name in _REFERENCE.findall(text[:_LONGEST_READ]) if depth]
+        found = [place for place in inner if place.line]
+        own = [place for place in found if not any(part in place.file for part in _INSTALLED)]
+        place = next(iter(own or found), NOWHERE)
+        return place._replace(function=named[1]) if named and place.line and not place.function else place
 
 
 _LARGEST: Final = 2_000_000
