@@ -166,7 +166,7 @@ def test_why(tmp_path):
     jax.clear_caches()
     jax.jit(scaled)(jax.numpy.ones(3))
     (latest,) = ejcache.why("scaled")
-    assert latest.sentence.startswith("jit_scaled was compiled because the rank changed: argument x f32[] -> f32[3]")
+    assert latest.sentence.startswith("jit_scaled was compiled because argument x changed: f32[] -> f32[3]")
     both = ejcache.why("scaled", url=tmp_path, last=5)
     assert len(both) == 2
     assert both[0].sentence == latest.sentence

@@ -215,10 +215,6 @@ class Presence:
         locked_descriptors.add(self._fd)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def is_only_one(self) -> bool:
-        """Whether there is no presence file of another process, living or dead."""
-        return all(path == self._path for path in _presences(self._path.parent))
-
     def leave(self, *, clean: bool) -> None:
         """Release the lock; remove the file if `clean`, otherwise leave it for the next process to find."""
         if self._fd is None:
