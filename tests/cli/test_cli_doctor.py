@@ -114,8 +114,8 @@ def test_trouble_is_not_waited_for(bucket, impatient, fault, what):
 def test_missing_permissions(bucket):
     """Each permission that is missing is named by what needs it."""
     bucket.add_fault("status", method="POST", path="/upload/", status=403)
-    checks = doctor(URL, status=1)
-    assert verdicts(checks)["create"] == "failed"
+    checks = doctor(URL)
+    assert (verdicts(checks)["create"], "only reading works" in checks["create"]["detail"]) == ("warning", True)
     assert "storage.objects.create" in checks["create"]["advice"]
     bucket.clear_faults()
     bucket.add_fault("status", method="DELETE", status=403)
@@ -231,7 +231,7 @@ def test_network_file_system(tmp_path, monkeypatch):
     checks = doctor(tmp_path / "nfs" / "cache")
     assert verdicts(checks) == {}
     assert "two hosts compile one program" in checks["compare and swap"]["detail"]
-    (tmp_path / "nfs" / "cache").mkdir()
+    (tmp_path / "nfs" / "cache").mkdir(exist_ok=True)
     assert "nfs4 on a network" in doctor(tmp_path / "nfs" / "cache")["directory"]["detail"]
 
 
