@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.direct.call.shardings import Devices
-from ejcache.direct.call.signature import call_signature
+from ejcache.direct.call.signature import argument_names, call_signature
 from ejcache.direct.contexts import known_contexts
 from ejcache.direct.describing.values import describe_value
 from ejcache.direct.describing.walk import difference, walk, whole_digest
@@ -26,8 +26,8 @@ from ejcache.direct.files.owners import Owners, module_file
 from ejcache.direct.record_store import read_document
 from ejcache.direct.records import DirectDocument
 from ejcache.jax_integration.lowering.key import UnkeyableError, program_independent_parts
+from ejcache.jax_integration.seam.direct.plain_calls import program_settings
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
-from ejcache.jax_integration.seam.direct.registrations import registered_functions
 from ejcache.keys.key import direct_record_key
 from ejcache.settings.environment import all_variables, fixed_hash_seed
 from ejcache.util.tuples import NamedTuple
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.direct.call.signature import Signature
     from ejcache.direct.describing.walk import Walk
     from ejcache.direct.records import DirectRecord
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
@@ -177,11 +176,11 @@ def ask(call: ParsedCall, subject: Subject, policy: CachePolicy, settings: Setti
     options = json.dumps([sorted(subject.ignored), [repr(each) for each in subject.reads if isinstance(each, str)]])
     is_lambda = subject.name.endswith("<lambda>")
     identity = (
-        *(subject.name, subject.code if is_lambda else "", options, signature.text, *parts),
+        *(subject.name, subject.code if is_lambda else "", options, signature, *parts),
         *(jax.__version__, _PYTHON, _number_context(), fixed_hash_seed()),
     )
     key = direct_record_key(subject.name, *identity)
-    look = partial(_look, subject, _roots(subject, call, signature))
+    look = partial(_look, subject, _roots(subject, call))
     state = look()
     document = read_document(key, policy, settings) or DirectDocument(subject.name)
     contexts = contexts_of(subject)
@@ -206,15 +205,15 @@ def _number_context() -> str:
 # -- the state -----------------------------------------------------------------------------------------------------
 
 
-def _roots(subject: Subject, call: ParsedCall, signature: Signature) -> Mapping[str, object]:
+def _roots(subject: Subject, call: ParsedCall) -> Mapping[str, object]:
     """Everything that belongs to a call but its arrays, by the names that paths begin with."""
     roots: dict[str, object] = {subject.name.rpartition(".")[2]: subject.fun}
     names = [*(f"argument {place}" for place in call.static_positions), *call.static_names]
     for name, value in zip(names, call.statics, strict=True):
         roots[f"static {name}"] = value
-    roots.update(signature.parts)
-    for kind in signature.classes:
-        roots[f"pytree class {kind.__qualname__}"] = (kind, *registered_functions(kind))
+    roots.update(zip(argument_names(call), call.trees, strict=True))
+    roots["the options of jax.jit"] = call.info
+    roots["the settings of JAX"] = program_settings()
     return roots
 
 

@@ -1,8 +1,7 @@
 """The digest of a code object: what it does, not where it stands.
 
-    code := sha256 of `marshal` of the fields below; nested code objects by their digests, with their places:
-      bytecode without inline caches, names, variables, cells, free variables, name, qualified name, flags, counts of
-      arguments, exception table, constants with their exact types and float bits
+    code := sha256 of `marshal` of the code object without its constants, and of the constants with their exact types
+            and float bits, nested code objects by their digests
 
 File names and line numbers are left out. Bytecode depends on the Python version, which is part of what a record is
 stored under.
@@ -13,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import struct
 from marshal import dumps
-from operator import attrgetter
 from types import CodeType
-from typing import Any, Final
+from typing import Final
 
-__all__ = ["code_digest", "identity", "injective_bytes", "plain_token"]
+__all__ = ["code_digest", "identity", "plain_token"]
 
 
 identity: Final = object.__hash__
@@ -38,47 +36,10 @@ def code_digest(code: CodeType) -> bytes:
     return found[1]
 
 
-_FIELDS: Final = attrgetter(
-    *("co_code", "co_names", "co_varnames", "co_cellvars", "co_freevars", "co_name", "co_qualname", "co_flags"),
-    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
-)
-
-_VERSION: Final = 2
-"""Of marshal's format. Later ones write whether two constants are one object and whether a text is interned, and
-chance decides that."""
-
-_SIMPLE: Final = frozenset({type(None), type(Ellipsis), bool, int, float, complex, str, bytes})
-"""Types whose values `marshal` writes injectively, with their types."""
-
-
-def injective_bytes(value: Any) -> bytes:
-    """The bytes of plain values and tuples of such: other bytes for every other value or type.
-
-    Raises:
-        ValueError: there is something else in it.
-    """
-    return dumps(value, _VERSION)
-
-
 def _digest(code: CodeType) -> bytes:
-    constants = code.co_consts
-    nested: tuple[int, ...] = ()
-    if not _SIMPLE.issuperset(map(type, constants)):
-        nested = tuple(place for place, each in enumerate(constants) if type(each) is CodeType)
-        described = [code_digest(each) if type(each) is CodeType else each for each in constants]
-        for place, each in enumerate(described):
-            if not _is_simple(each):
-                # `marshal` takes more for bytes than bytes; what the compiler of Python does not make is described.
-                described[place] = plain_token(each)
-                nested += (~place,)
-        constants = tuple(described)
-    return hashlib.sha256(dumps((_FIELDS(code), constants, nested), _VERSION)).digest()
-
-
-def _is_simple(constant: object) -> bool:
-    if type(constant) is tuple or type(constant) is frozenset:
-        return all(map(_is_simple, constant))
-    return type(constant) in _SIMPLE
+    # Version 2 of the format: later ones write whether two constants are one object, and chance decides that.
+    bare = code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=())
+    return hashlib.sha256(dumps(bare, 2) + plain_token(code.co_consts)).digest()
 
 
 def plain_token(value: object) -> bytes:

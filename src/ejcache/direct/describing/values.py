@@ -256,13 +256,28 @@ def _memoised(value: Any) -> Description:
 
 
 def _tree(value: Any) -> Description:
-    data = value.node_data()
-    if data is None:
-        return Description(b"leaf" if value.num_leaves else b"no leaf")
-    kind, auxiliary = data
-    children = [(".node_type", kind), (".aux_data", auxiliary)]
-    children += [(f".children()[{index}]", child) for index, child in enumerate(value.children())]
-    return Description(b"tree", children=tuple(children))
+    token: list[object] = []
+    held: list[tuple[str, object]] = []
+    waiting = [value]
+    while waiting:
+        tree = waiting.pop()
+        node = tree.node_data()
+        if node is None:
+            token.append(tree.num_leaves)
+            continue
+        kind, data = node
+        below = tree.children()
+        waiting += reversed(below)
+        plain = data is None or (type(data) is list and all(type(each) is str for each in data))
+        token.append((_name_of(kind), len(below), data if plain else None))
+        if kind not in _BUILT_IN_NODES:
+            held.append((f".node_type[{len(token)}]", kind))
+        if not plain:
+            held.append((f".aux_data[{len(token)}]", data))
+    return Description(b"tree" + repr(token).encode(), children=tuple(held))
+
+
+_BUILT_IN_NODES: Final = frozenset({tuple, list, dict, type(None)})
 
 
 def _device(value: Any) -> Description:
@@ -278,7 +293,7 @@ def _mesh(value: Any) -> Description:
 
 
 def _mesh_text(mesh: Any) -> str:
-    devices = [_device_text(each) for each in mesh.devices.ravel().tolist()]
+    devices = [] if mesh.empty else [_device_text(each) for each in mesh.devices.ravel().tolist()]
     return repr((mesh.axis_names, mesh.devices.shape, str(getattr(mesh, "axis_types", None)), devices))
 
 

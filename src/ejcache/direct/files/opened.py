@@ -20,7 +20,7 @@ __all__ = ["Opened", "recorded"]
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
 _READ_MODES: Final = ("r", "+")
-_SYSTEM: Final = ("/proc/", "/sys/", "/dev/")
+_SYSTEM: Final = ("/proc/", "/sys/", "/dev/null", "/dev/random", "/dev/urandom", "/dev/tty")
 
 
 class Opened:

@@ -61,7 +61,7 @@ def encode_tree(tree: Any, devices: Devices, objects: CallObjects, where: str = 
             return ["tree", write_tree(value, writer, place)]
         return writer.encode_fields(value, place)
 
-    writer = DataWriter(devices, other, by_name=True)
+    writer = DataWriter(devices, other)
     return write_tree(tree, writer, where)
 
 

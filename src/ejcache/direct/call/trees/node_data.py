@@ -59,13 +59,11 @@ class DataWriter:
     Args:
         devices: of the backend.
         other: writes an object that is of no kind below, or raises `RefusedError`; given the object and its place.
-        by_name: write classes and functions by their names; otherwise they are for `other`.
     """
 
-    def __init__(self, devices: Devices, other: Callable[[Any, str], Any], *, by_name: bool) -> None:
+    def __init__(self, devices: Devices, other: Callable[[Any, str], Any]) -> None:
         self._devices = devices
         self._other = other
-        self._by_name = by_name
 
     def encode(self, value: Any, where: str, depth: int = 0) -> Any:
         """`value` as JSON.
@@ -119,14 +117,13 @@ class DataWriter:
             return ["spec", encode_spec(value)]
         if isinstance(value, Sharding):
             return ["sharding", self._devices.encode(value)]
-        if self._by_name:
-            if isinstance(value, enum.Enum):
-                name = name_of(type(value))
-                if name is not None and type(value).__members__.get(value.name) is value:
-                    return ["enum", name, value.name]
-            name = name_of(value)
-            if name is not None:
-                return ["name", name]
+        if isinstance(value, enum.Enum):
+            name = name_of(type(value))
+            if name is not None and type(value).__members__.get(value.name) is value:
+                return ["enum", name, value.name]
+        name = name_of(value)
+        if name is not None:
+            return ["name", name]
         return self._other(value, where)
 
     def encode_fields(self, value: Any, where: str) -> Any:
