@@ -154,7 +154,7 @@ def test_throttling_opens_no_breaker(server, bucket, retry_time, monkeypatch):
 def test_hosts_that_start_together(tmp_path, run_python):
     """A bucket that serves few requests a second: no host compiles what it holds, and none opens its breaker."""
     hosts, programs = 8, 6
-    with GcsServerProcess("--rate", "25") as server:
+    with GcsServerProcess("--rate", "8") as server:
         filled = gcs_bucket(server.url, "cache")
         for number in range(programs):
             filled.create(entry_name(key_of(number)), data_of(number))
