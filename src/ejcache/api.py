@@ -109,7 +109,7 @@ def why(
 
     Returns:
         An empty list if this host remembers no such miss and no such function. `explanation.sentence` says what
-        changed, from what to what. If the cache of a miss cannot be asked, `note` says so, and the miss is compared
+        changed, from what to what. If the cache of a miss cannot be read, `note` says so, and the miss is compared
         with what this host has compiled.
 
     Raises:
