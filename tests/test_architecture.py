@@ -77,6 +77,7 @@ INNER_LEVELS = {
         "wing": 0,
         "settings": 0,
         "contexts": 0,
+        "object_names": 0,
         "verdicts": 0,
         "files": 1,
         "describing": 2,

@@ -72,14 +72,24 @@ def verify(
         raise UsageError(f"{program[0] if program else '--strict'} is for verify --direct, which runs a program")
     with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:
         audits = list(_audits(target, fix=fix, advance=advance))
+    _report_audits(target.url, audits, as_json=as_json)
+    if not all(one.clean for one in audits):
+        raise typer.Exit(1)
+
+
+def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
     own, jax = audits[0], audits[-1]
     totals = Totals(own.entries, own.size, own.side_objects, own.side_size, jax.entries, jax.size)
     unread = sum(one.unreadable for one in audits)
     findings = [finding for one in audits for finding in one.findings]
     unknown = sum(one.unknown_versions for one in audits)
-    clean = all(one.clean for one in audits)
     if as_json:
-        fields: dict[str, Any] = {"url": target.url, **asdict(totals), "unknown_versions": unknown, "clean": clean}
+        fields: dict[str, Any] = {
+            "url": url,
+            **asdict(totals),
+            "unknown_versions": unknown,
+            "clean": all(one.clean for one in audits),
+        }
         fields["findings"] = [asdict(finding) for finding in findings]
         output.print_json(fields)
     else:
@@ -91,9 +101,7 @@ def verify(
         if unread:
             output.say(f"{output.plural(unread, 'entry', 'entries')} could not be read")
         verdict = output.plural(len(findings), "problem") if findings else "all intact"
-        output.say(f"verified {totals.words()} in {target.url}: {verdict}")
-    if not clean:
-        raise typer.Exit(1)
+        output.say(f"verified {totals.words()} in {url}: {verdict}")
 
 
 def _audits(target: Target, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:

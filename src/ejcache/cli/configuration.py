@@ -79,18 +79,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
             }
         )
     else:
-        shown = {"min_compile_seconds": str(floors)}
-        if own_limit is not None:
-            shown["max_size"] = f"{format_size(own_limit)} (this cache's own)"
-        output.print_table(
-            ["setting", "value", "source", "meaning"],
-            [
-                [setting.name, _worded(setting.name, shown.get(setting.name, value.value)), value.source, setting.doc]
-                for setting, value in settings.items()
-            ],
-            shrink=("value", "source"),
-            optional="meaning",
-        )
+        _print_settings(settings, floors, own_limit)
         if settings.disabled_reason:
             output.say(f"\nnothing is cached: {settings.disabled_reason}")
         if untrusted:
@@ -99,6 +88,21 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
             output.say(f"\nstored with {settings.cache_dir}, and used instead of a job's own: {_limits_text(limits)}")
     if problems:
         raise typer.Exit(1)
+
+
+def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -> None:
+    shown = {"min_compile_seconds": str(floors)}
+    if own_limit is not None:
+        shown["max_size"] = f"{format_size(own_limit)} (this cache's own)"
+    output.print_table(
+        ["setting", "value", "source", "meaning"],
+        [
+            [setting.name, _worded(setting.name, shown.get(setting.name, value.value)), value.source, setting.doc]
+            for setting, value in settings.items()
+        ],
+        shrink=("value", "source"),
+        optional="meaning",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jax.experimental.layout import Layout
 
-from ejcache.direct.call.trees.names import type_name
+from ejcache.direct.object_names import type_name
 from ejcache.jax_integration.seam.direct.fastpath import key_type_name, leaf_aval
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 

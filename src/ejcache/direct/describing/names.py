@@ -7,7 +7,6 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.call.trees.names import name_of
 from ejcache.direct.describing.forbidden import forbidden_attribute, forbidden_value
 from ejcache.direct.describing.graph import ARROW, is_scalar
 from ejcache.direct.describing.real_types import (
@@ -19,6 +18,7 @@ from ejcache.direct.describing.real_types import (
     type_dict,
     type_module,
 )
+from ejcache.direct.object_names import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.call.trees.names import MISSING
+from ejcache.direct.object_names import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -28,7 +28,7 @@ import numpy as np
 from jax.sharding import PartitionSpec, Sharding
 
 from ejcache.direct.call.shardings import Devices, decode_spec, encode_spec, is_mesh
-from ejcache.direct.call.trees.names import MISSING, name_of, named, singleton, singleton_name, type_name
+from ejcache.direct.object_names import MISSING, name_of, named, singleton, singleton_name, type_name
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.direct.fastpath import prng_implementation, prng_name
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
