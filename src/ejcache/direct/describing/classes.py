@@ -78,7 +78,11 @@ def write_class(node: Node, value: Any) -> None:
 
 
 def _is_generated_by_attrs(member: object) -> bool:
-    return type(member) is types.FunctionType and member.__code__.co_filename.startswith("<attrs generated")
+    if type(member) is not types.FunctionType:
+        return False
+    return (
+        member.__code__.co_filename.startswith("<attrs generated") or member.__globals__.get("__name__") == "attr._make"
+    )
 
 
 def _is_said(name: str, member: object, *, called: bool) -> bool:

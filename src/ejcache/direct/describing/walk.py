@@ -44,7 +44,7 @@ class Walk(NamedTuple):
         tokens: for each path a short digest of what is there, nearest first: it only serves to name a difference.
         constants: texts in the code that was reached.
         functions: names of the project's functions that were reached.
-        places: it asks where it is run: the working directory and the home directory count.
+        places: it asks where it is run: the working directory, the home directory and the thread's name count.
         hash_order: where the order of a set may decide something; empty if it does not.
         reads_environment: names in the environment are computed.
     """
@@ -121,7 +121,19 @@ def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str | None:
 
 
 _PLACES: Final = (
-    *("abspath", "absolute", "cwd", "expanduser", "expandvars", "getcwd", "getcwdb", "home", "realpath", "resolve"),
+    *(
+        "abspath",
+        "absolute",
+        "current_thread",
+        "cwd",
+        "expanduser",
+        "expandvars",
+        "getcwd",
+        "getcwdb",
+        "home",
+        "realpath",
+        "resolve",
+    ),
 )
 """Names with which code asks where it is run."""
 _HANDLERS: Final[dict[int, Handler]] = {
