@@ -1005,3 +1005,19 @@ def test_values_without_end_have_no_fingerprint():
     endless.block = endless
     assert fingerprint((X, endless), {}) is None
     assert fingerprint((X, Loose("a", list(range(100_000)))), {}) is None
+
+
+def test_a_module_with_a_data_type_is_more_than_that():
+    """A flax module is a dataclass that can be called and has a `dtype`; two of other sizes are two values."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Layer:
+        size: int
+        dtype: object = jnp.float32
+
+        def __call__(self, x):
+            return x
+
+    small, large = (Describer().describe(Layer(size)) for size in (1, 2))
+    assert small != large
+    assert small["size"] == 1
