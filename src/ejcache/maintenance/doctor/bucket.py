@@ -223,7 +223,7 @@ class _Checkup:
             self.problem = exc
             advice, _ = remedy(exc, self.scheme, otherwise=self.advice[needs or name])
             if name == "create" and isinstance(exc, StoreReadOnlyError):
-                return failed(name, f"only reading works, and jobs here store nothing: {exc}", advice)
+                return warning(name, f"only reading works, and jobs here store nothing: {exc}", advice)
             stays = f"; {self.bucket.url}/{self.name} stays" if name == "delete" else ""
             return failed(name, exc, advice + stays)
         return result if isinstance(result, Check) else fine(name, result.format(took=_text(started)))
