@@ -65,7 +65,7 @@ SHOWN = {
     "target show": [("pod",)],
     "target diff": [("pod",)],
 }
-"""What each command is called with, in this order. `demo`, `run`, `warm` and `target save` run programs."""
+"""What each command is called with, in this order. `bench`, `demo`, `run`, `warm` and `target save` run programs."""
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def words(text):
 
 def test_every_command_is_here():
     """A new command is tried on narrow terminals, too."""
-    running = {"completion", "demo", "run", "warm", "target save"}
+    running = {"bench", "completion", "demo", "run", "warm", "target save"}
     assert sorted({*SHOWN, *running} - {"config"}) == sorted(set(COMMANDS) - {"config"})
 
 

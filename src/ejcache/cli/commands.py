@@ -89,6 +89,11 @@ _CORE: Final = {
         "Check whether a directory or bucket can hold a cache.",
         ("doctor", "doctor --dir gs://my-bucket/compiled"),
     ),
+    "bench": Command(
+        "ejcache.cli.bench:bench",
+        "Time a program's starts beside JAX's own cache.",
+        ("bench train.py --steps 2", "bench --rounds 9 -m my_project.train"),
+    ),
     "demo": Command(
         "ejcache.cli.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
     ),

@@ -1,0 +1,171 @@
+"""`ejcache bench`: how a program starts without a cache, with JAX's own, and with ejcache.
+
+Each contestant has caches of its own in a temporary directory. In every round each of them starts once, in turn, so
+that a machine that is busy for a while slows all of them down. What the program prints is compared, because a start
+that gives another result proves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.options import Json, count
+from ejcache.cli.run.command import REGISTRATION
+from ejcache.cli.run.launch import command_of
+from ejcache.errors import EjcacheError, UsageError
+from ejcache.settings.directories import default_directory
+from ejcache.settings.environment import all_variables
+from ejcache.settings.table import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["REGISTRATION", "bench"]
+
+_OFF: Final = {"EJCACHE": "0"}
+_JAX: Final = {**_OFF, "JAX_COMPILATION_CACHE_DIR": "jax"}
+_FLOORLESS: Final = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+_CONTESTANTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "no cache": {**_OFF, "JAX_ENABLE_COMPILATION_CACHE": "0"},
+    "JAX, defaults": _JAX,
+    "JAX, floor 0": {**_JAX, **_FLOORLESS, "JAX_COMPILATION_CACHE_DIR": "jax-0"},
+    "ejcache, cold": {"EJCACHE": "cold"},
+    "ejcache, warm": {"EJCACHE": "warm"},
+}
+"""The variables of each contestant; a value that names a directory is one below the temporary directory."""
+_DIRECTORIES: Final = frozenset({"jax", "jax-0", "cold", "warm"})
+_FILLING: Final = {"JAX, defaults": 1, "JAX, floor 0": 1, "ejcache, warm": 2}
+"""Starts that are not timed: the first one compiles, and the second one of ejcache notes what a warm start uses."""
+
+
+def bench(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROGRAM ARGS",
+            help="A script, -m MODULE or -c CODE, as after `python`; or a command.",
+            show_default=False,
+        ),
+    ] = None,
+    rounds: Annotated[
+        str, typer.Option("--rounds", metavar="N", help="How often each contestant starts; 3 is the least to compare.")
+    ] = "5",
+    as_json: Json = False,
+) -> None:
+    """Time the starts of a program without a cache, with JAX's own cache, and with this one, cold and warm.
+
+    Nothing is read from or written to your caches, unless the program itself names one. The program should end by
+    itself, and do what it does each time that it starts: a few training steps, not all of them. Exits with 1 if a start
+    failed, or if its output is another one than without a cache.
+    """
+    number = count(rounds, option="--rounds") or 0
+    if not number:
+        raise UsageError("--rounds cannot be 0: accepted is a whole number, 1 or more")
+    command = command_of(program or [])
+    starts = number * len(_CONTESTANTS) + sum(_FILLING.values())
+    seconds: dict[str, list[float]] = {name: [] for name in _CONTESTANTS}
+    outputs: dict[str, set[bytes]] = {name: set() for name in _CONTESTANTS}
+    with (
+        tempfile.TemporaryDirectory(prefix="ejcache-bench-") as scratch,
+        output.progress("starting", starts, quiet=as_json, after=0.0) as advance,
+    ):
+        start = _starter(command, Path(scratch), advance)
+        for name, times in _FILLING.items():
+            for _ in range(times):
+                start(name, 0)
+        for turn in range(number):
+            for name in _CONTESTANTS:
+                took, printed = start(name, turn)
+                seconds[name].append(took)
+                outputs[name].add(printed)
+    found = _compared(seconds, outputs)
+    if as_json:
+        output.print_json({"command": command, "rounds": number, "contestants": found})
+    else:
+        _print(found, number)
+    if any(each["same_output"] is False for each in found):
+        raise typer.Exit(1)
+
+
+def _starter(
+    command: list[str], scratch: Path, advance: Callable[[], None]
+) -> Callable[[str, int], tuple[float, bytes]]:
+    caches = scratch / "home"
+    with contextlib.suppress(OSError):
+        _mirror(default_directory(all_variables()).parent, caches)
+    ours = {variable for setting in SETTINGS for variable in setting.variables}
+    rest = {name: value for name, value in all_variables().items() if name not in ours and name != "XDG_CACHE_HOME"}
+
+    def start(name: str, turn: int) -> tuple[float, bytes]:
+        """Seconds from the start of the process to its end, and what it has printed."""
+        own = {
+            variable: f"{scratch / value}{turn if value == 'cold' else ''}/" if value in _DIRECTORIES else value
+            for variable, value in _CONTESTANTS[name].items()
+        }
+        began = time.monotonic()
+        done = subprocess.run(
+            command, env={**rest, "XDG_CACHE_HOME": str(caches), **own}, capture_output=True, check=False
+        )
+        took = time.monotonic() - began
+        if done.returncode != 0:
+            last = done.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+            raise EjcacheError(f"the program ended with {done.returncode} ({name}): {last}")
+        advance()
+        return took, done.stdout
+
+    return start
+
+
+def _mirror(caches: Path, target: Path) -> None:
+    """Links to what other libraries keep in the user's cache directory, and a place of its own for ejcache."""
+    target.mkdir()
+    for path in caches.iterdir():
+        if path.name != "ejcache":
+            (target / path.name).symlink_to(path)
+
+
+def _compared(seconds: Mapping[str, list[float]], outputs: Mapping[str, set[bytes]]) -> list[dict[str, Any]]:
+    plain = outputs["no cache"]
+    base = statistics.median(seconds["no cache"])
+    return [
+        {
+            "name": name,
+            "seconds": round(statistics.median(taken), 4),
+            "least_seconds": round(min(taken), 4),
+            "most_seconds": round(max(taken), 4),
+            "times_faster": round(base / statistics.median(taken), 3),
+            # A program that prints the time differs from itself, and so proves nothing.
+            "same_output": None if len(plain) > 1 else outputs[name] == plain,
+        }
+        for name, taken in seconds.items()
+    ]
+
+
+def _print(found: list[dict[str, Any]], rounds: int) -> None:
+    output.print_table(
+        ("", "median", "least", "most", "no cache ÷ it", "output"),
+        list(_rows(found)),
+        right=("median", "least", "most", "no cache ÷ it"),
+    )
+    output.say(f"\n{output.plural(rounds, 'start')} of each, in turn; whole processes")
+    if found[0]["same_output"] is None:
+        output.say("the program prints something else at each start, so its results were not compared")
+
+
+def _rows(found: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    words = {None: "varies", True: "same", False: "DIFFERS"}
+    for each in found:
+        spread = (f"{each[name]:.2f} s" for name in ("seconds", "least_seconds", "most_seconds"))
+        yield each["name"], *spread, f"{each['times_faster']:.2f}x", words[each["same_output"]]
