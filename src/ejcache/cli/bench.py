@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.options import Json, count
-from ejcache.cli.run.command import REGISTRATION
-from ejcache.cli.run.launch import command_of
+from ejcache.cli.options import Json, argument, count, option
+from ejcache.cli.run import BEFORE_A_PROGRAM, command_of
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.directories import default_directory
 from ejcache.settings.environment import all_variables
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["REGISTRATION", "bench"]
 
+REGISTRATION: Final = {"bench": BEFORE_A_PROGRAM}
+"""How the application registers `bench`."""
 _OFF: Final = {"EJCACHE": "0"}
 _JAX: Final = {**_OFF, "JAX_COMPILATION_CACHE_DIR": "jax"}
 _FLOORLESS: Final = {
@@ -45,6 +46,8 @@ _CONTESTANTS: Final[Mapping[str, Mapping[str, str]]] = {
     "ejcache, warm": {"EJCACHE": "warm"},
 }
 """The variables of each contestant; a value that names a directory is one below the temporary directory."""
+_OTHERS: Final = frozenset({"ALLOW_FULL_CACHE", "EASYDEL_CACHE_COMPILES"})
+"""Variables, besides those of the settings, that change what is cached."""
 _DIRECTORIES: Final = frozenset({"jax", "jax-0", "cold", "warm"})
 _FILLING: Final = {"JAX, defaults": 1, "JAX, floor 0": 1, "ejcache, warm": 2}
 """Starts that are not timed: the first one compiles, and the second one of ejcache notes what a warm start uses."""
@@ -53,15 +56,9 @@ _FILLING: Final = {"JAX, defaults": 1, "JAX, floor 0": 1, "ejcache, warm": 2}
 def bench(
     program: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PROGRAM ARGS",
-            help="A script, -m MODULE or -c CODE, as after `python`; or a command.",
-            show_default=False,
-        ),
+        argument("PROGRAM ARGS", "A script, -m MODULE or -c CODE, as after `python`; or a command."),
     ] = None,
-    rounds: Annotated[
-        str, typer.Option("--rounds", metavar="N", help="How often each contestant starts; 3 is the least to compare.")
-    ] = "5",
+    rounds: Annotated[str, option("--rounds", "N", "How often each contestant starts.")] = "5",
     as_json: Json = False,
 ) -> None:
     """Time the starts of a program without a cache, with JAX's own cache, and with this one, cold and warm.
@@ -105,8 +102,12 @@ def _starter(
     caches = scratch / "home"
     with contextlib.suppress(OSError):
         _mirror(default_directory(all_variables()).parent, caches)
-    ours = {variable for setting in SETTINGS for variable in setting.variables}
-    rest = {name: value for name, value in all_variables().items() if name not in ours and name != "XDG_CACHE_HOME"}
+    ours = {variable for setting in SETTINGS for variable in setting.variables} | _OTHERS
+    rest = {
+        name: value
+        for name, value in all_variables().items()
+        if name not in ours and not name.startswith("EJCACHE") and name != "XDG_CACHE_HOME"
+    }
 
     def start(name: str, turn: int) -> tuple[float, bytes]:
         """Seconds from the start of the process to its end, and what it has printed."""
