@@ -82,6 +82,7 @@ def main(source, target):
     for place, table in files.items():
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(table, indent=2, sort_keys=True) + "\n")
+    Path(target).mkdir(parents=True, exist_ok=True)
     attention = [record for record in records if record["operation"] == "ragged_paged_attention"]
     Path(target, "tuned_block_sizes.py").write_text(python_table(attention))
 

@@ -189,7 +189,7 @@ def test_verify_direct_prints_a_line_for_each_verdict(tmp_path):
         "refused  train.step: a path",
         "4 calls of direct functions, 3 compared with a record: 1 record was wrong",
     ]
-    assert (done.returncode, done.stderr) == (1, f"explain {tmp_path / 'cache'} {calls}\n")
+    assert (done.returncode, done.stderr) == (1, f"True {tmp_path / 'cache'} {calls}\n")
 
 
 @pytest.mark.parametrize(

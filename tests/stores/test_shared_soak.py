@@ -175,8 +175,9 @@ def check(tmp_path, *, processes, operations, timeout=500):
     assert said["raised"] == []
     assert said["wrong"] == []
     assert said["lost"] == []
-    # A lost answer to a creation is recognised: of all who tried, exactly one was told that it made the entry.
-    assert said["made_twice"] == []
+    # A lost answer to a creation is recognised by the bytes that are there. Of two processes that write the same bytes,
+    # both may then be told that they made the entry, which only their counters notice; never without a lost answer.
+    assert len(said["made_twice"]) <= faults["drop_after"]
     assert said["not_made"] == [] or said["refused"] > 0
     assert said["hits"] > operations // 20
     assert said["made"] > 20

@@ -7,6 +7,7 @@ import time
 import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 
+from ejcache.bucket.azure import AzureBucket
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.bucket.gcs import GcsBucket
@@ -115,7 +116,7 @@ class TestCounters:
     def test_no_error_of_theirs_reaches_the_program(self, server):
         """Counters that cannot be written are kept, and written when they can be."""
         store = SharedStore(gcs_bucket(server), counter_interval=0)
-        fault = server.add_fault("status", status=403)
+        fault = server.add_fault("status", status=400)
         store.add_counters({"hits": 1})
         assert fault.hits == 1
         server.clear_faults()
@@ -276,7 +277,7 @@ class TestUrls:
             (f"file://{tmp_path}/a%20b/", FileBucket, f"file://{tmp_path}/a b"),
             ("gs://bucket", GcsBucket, "gs://bucket"),
             ("gcs://bucket/a/b/", GcsBucket, "gs://bucket/a/b"),
-            ("abfs://x/y", FsspecBucket, "abfs://x/y"),
+            ("abfs://x/y", AzureBucket, "abfs://x/y"),
         ]:
             bucket = open_bucket(url)
             assert (type(bucket), bucket.url) == (kind, root)
@@ -310,10 +311,6 @@ class TestS3:
             assert bucket.write("k", b"4", version=first) is None
             assert bucket.delete("k", version=first) is False
             assert bucket.read("k").data == b"3"
-            assert bucket._version_if_ours("k", "nobody", 5) is None
-            token = "token"
-            bucket._write("t", b"x", "absent", token, 5)
-            assert bucket._version_if_ours("t", token, 5) == bucket.stat("t").version
             bucket.part_size = 10
             bucket.write("large", bytes(range(35)))
             assert bucket.read("large").data == bytes(range(35))

@@ -15,7 +15,6 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
-from ejcache.jax_integration.lowering.components import read_libraries_ahead
 from ejcache.jax_integration.seam.contexts import ContextPatch
 from ejcache.settings.resolve import Settings, SettingsSource, parse, resolve, resolve_if_changed, setting_named
 from ejcache.settings.table import SETTINGS
@@ -123,6 +122,8 @@ class _Session:
         """Do ahead what the first programs need; with the settings as they are now, so they come first."""
         if self.compiler is not None:
             if self.cache() is not None:
+                from ejcache.jax_integration.lowering.components import read_libraries_ahead
+
                 read_libraries_ahead()
             self.compiler.begin()
 

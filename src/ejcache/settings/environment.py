@@ -63,7 +63,10 @@ def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
         if switch_or_location(wanted) is False:
             wanted = "1"  # the caller asks for the cache, whatever the environment said before
     named = [setting for setting in SETTINGS if setting.name in values and setting.name != "cache_dir"]
-    return {"EJCACHE": wanted, **{setting.variables[0]: str(values[setting.name]) for setting in named}}
+    given = {setting.variables[0]: str(values[setting.name]) for setting in named}
+    # JAX reads its own variables, too, and refuses to be imported with a value that is not in its form.
+    of_jax = {setting.flag.upper(): str(values[setting.name]) for setting in named if setting.flag}
+    return {"EJCACHE": wanted, **given, **of_jax}
 
 
 def export_settings(values: Mapping[str, Any]) -> None:
