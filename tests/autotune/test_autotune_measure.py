@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -427,6 +428,7 @@ def test_a_candidate_that_crashes_ends_only_its_own_process(operation):
 
 def test_a_candidate_that_hangs_in_its_own_process_is_killed(operation):
     """The process of a candidate that takes too long is ended."""
+    Path(sys.modules["isolated_operation"].__file__).write_text("import threading\nthreading.Event().wait()\n")
     call = {"how": {"kind": "autotuned", "object": "isolated_operation:op"}, "args": [], "kwargs": {}}
     status, error = screened(call, {"n": 1}, timeout=0.01)
     assert status is Status.TIMEOUT

@@ -26,8 +26,8 @@ from ejcache.stores.local.store import LocalStore
 GENERATED = {"api.md", "cli.md", "json.md", "settings.md"}
 """Pages that a tool makes. The tests of the tools compare their blocks: signatures, helps and fields."""
 PLACES = ("/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")
-CLOUDS = ("gcloud ", "az ", '{"Version"')
-"""How blocks begin that are commands for, or policies of, a cloud; tests/stores/test_identities.py tests what they give."""
+CLOUDS = ("gcloud ", '{"Version"')
+"""How blocks begin that are commands for a cloud, or policies of one; test_identities.py tests what they give."""
 SHOWN = (
     "autotune/<",
     '{\n "ejcache": "autotune record"',
