@@ -426,9 +426,19 @@ def test_a_candidate_that_crashes_ends_only_its_own_process(operation):
     assert record.configuration == {"n": 1}
 
 
+HANGING = """
+import threading
+from ejcache.autotune import autotuned
+
+@autotuned(configs=[{"n": 1}], name="isolated", version="1")
+def op(*, n):
+    threading.Event().wait()
+"""
+
+
 def test_a_candidate_that_hangs_in_its_own_process_is_killed(operation):
     """The process of a candidate that takes too long is ended."""
-    Path(sys.modules["isolated_operation"].__file__).write_text("import threading\nthreading.Event().wait()\n")
+    Path(sys.modules["isolated_operation"].__file__).write_text(HANGING)
     call = {"how": {"kind": "autotuned", "object": "isolated_operation:op"}, "args": [], "kwargs": {}}
     status, error = screened(call, {"n": 1}, timeout=0.01)
     assert status is Status.TIMEOUT
