@@ -57,7 +57,7 @@ def test_two_runs(run, clean_environment):
         text = re.sub(r", \d+ not stored \(\d+ quick\)", "", text)
         return re.sub(r"\d+ (hits|hit|misses|miss|stored)\b", lambda found: f"N {found[1][:3]}", text)
 
-    (block,) = CONSOLE
+    (block,) = [text for text in CONSOLE if "ejcache run" in text]
     runs = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, flags=re.MULTILINE)
     assert len(runs) == 2
     for command, expected in runs:
