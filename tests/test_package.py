@@ -15,5 +15,5 @@ def test_metadata():
     shown = json.loads(done.stdout)
     text = shown["readme"]["text"]
     assert "[" not in re.sub(r"`[^`]*`|```.*?```|\[[^]]*\]\((https?://|#)[^)]*\)", "", text, flags=re.DOTALL)
-    assert "docs/settings.md" in text
+    assert "· settings ·" in text
     assert "urls" not in shown

