@@ -107,13 +107,51 @@ _ONE_PYTHON = (
 """Files and directories of tests that take long and are about JAX, XLA, servers, file systems or our own source: mark
 `one_python`."""
 
+_ONE_JAX = (
+    "autotune/test_autotune_cli.py",
+    "autotune/test_autotune_failures.py",
+    "autotune/test_autotune_merging.py",
+    "autotune/test_autotune_packages.py",
+    "autotune/test_autotune_pod.py",
+    "autotune/test_autotune_records.py",
+    "autotune/test_autotune_right.py",
+    "autotune/test_autotune_safety.py",
+    "autotune/test_autotune_store.py",
+    "autotune/test_autotune_tables.py",
+    "autotune/test_autotune_time.py",
+    "bucket",
+    "cli",
+    "coordination",
+    "docs",
+    "hostile",
+    "jax_integration/test_credentials_in_urls.py",
+    "jax_integration/test_damage.py",
+    "jax_integration/test_remote_programs.py",
+    "maintenance",
+    "misses/test_why_pairs.py",
+    "settings",
+    "stores",
+    "test_architecture.py",
+    "test_bench.py",
+    "test_entry.py",
+    "test_fuzz_formats.py",
+    "test_import_cost.py",
+    "test_one_of_each.py",
+    "test_package.py",
+    "test_wings.py",
+    "typing",
+    "util",
+)
+"""Files and directories of tests that never ask which JAX compiles: mark `one_jax`."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
-    long = {path for path in {item.path for item in items} if any(path.is_relative_to(tests / n) for n in _ONE_PYTHON)}
-    for item in items:
-        if item.path in long:
-            item.add_marker("one_python")
+    for mark, names in (("one_python", _ONE_PYTHON), ("one_jax", _ONE_JAX)):
+        marked = {path for path in {item.path for item in items} if any(path.is_relative_to(tests / n) for n in names)}
+        for item in items:
+            if item.path in marked:
+                item.add_marker(mark)
 
 
 def pytest_configure(config: pytest.Config) -> None:
