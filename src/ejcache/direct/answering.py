@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 from ejcache.direct.call.fastpath_format import decode_fastpath
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.backends import target_of
-from ejcache.jax_integration.seam.direct.fastpath import difference_to_executable
-from ejcache.jax_integration.seam.direct.kernels import prepare_kernels
+from ejcache.jax_integration.seam.direct.executables import (
+    difference_to_executable,
+    prepare_kernels,
+    program_text,
+    unknown_kernel,
+)
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.log import log
 
@@ -58,12 +62,15 @@ def load(
             return "its record is of no use: its entry is not in the cache"
         executable = loaded.executable
     try:
-        different = difference_to_executable(executable, found.parts, question.call.leaves)
+        text = program_text(executable)
+        different = difference_to_executable(executable, text, found.parts, question.call.leaves)
+        if different is None and unknown_kernel(text) is not None:
+            different = f"the kernel {unknown_kernel(text)}"
     except Exception as exc:
         different = f"what cannot be compared: {exc}"
     if different is not None:
         return f"its record is of no use: its executable has others: {different}"
     # Some libraries of kernels are imported for that, as JAX does when it lowers a call of one.
-    prepare_kernels(found.parts.kernels)
+    prepare_kernels(text)
     known[record.entry] = executable
     return executable, found.parts

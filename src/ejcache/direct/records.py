@@ -1,10 +1,10 @@
 """The records of direct mode: what a call needs to reach its executable without tracing. Pure functions.
 
 A document holds the records of one function, called with one signature in one environment. It is stored as an entry of
-kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 2):
+kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 3):
 
     payload    := JSON, an object of:
-      version    2
+      version    3
       function   module and qualified name
       off        why direct mode is off for this document; empty if it is not
       changing   what changes at each start although the program does not; empty if nothing does
@@ -54,7 +54,7 @@ DIRECT_RECORD_KIND: Final = "direct_record"
 """`kind` in the header of the stored object."""
 MAX_PAYLOAD: Final = 8 << 20
 """Bytes of a payload; a larger one is neither written nor decoded."""
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MAX_RECORDS: Final = 4
 
 

@@ -1,7 +1,6 @@
 """What C++ needs to run an executable without a trace, as JSON.
 
     record := an object of:
-      version     1
       name        of the function
       options     the compile options of the executable, in base64
       devices     [device, …] in the order of its device assignment
@@ -10,7 +9,6 @@
                   the spec that in the type of the array, on the mesh of that sharding; null without a mesh
       inputs      [[sharding, layout], …] of the leaves that the executable takes
       kept        "0110…", which leaves of the arguments it takes
-      kernels     [name, …] that it calls
       shardings   [sharding, …], see `shardings`
 
 layout := null | [[axis, …], tiles | null, bits]. Weak and committed are 0 or 1.
@@ -36,8 +34,8 @@ from ejcache.direct.call.trees.call_objects import CallObjects
 from ejcache.direct.call.trees.encoding import decode_tree, encode_tree
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.backends import raw_options
+from ejcache.jax_integration.seam.direct.executables import program_text, unknown_kernel
 from ejcache.jax_integration.seam.direct.fastpath import FastpathParts, split_fastpath
-from ejcache.jax_integration.seam.direct.kernels import is_known_kernel
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.keys.options import without_cache_paths
 from ejcache.util.tuples import NamedTuple
@@ -51,11 +49,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FastpathRecord", "decode_fastpath", "difference_to_record", "encode_fastpath", "objects_of"]
 
-_VERSION: Final = 1
 _MAX_LEAVES: Final = 1_000_000
 _MAX_OPTIONS: Final = 64 << 10
 _NO_MESH: Final = AbstractMesh((), ())
-_FIELDS: Final = {"version", "name", "options", "devices", "tree", "outputs", "inputs", "kept", "kernels", "shardings"}
+_FIELDS: Final = {"name", "options", "devices", "tree", "outputs", "inputs", "kept", "shardings"}
 
 
 class FastpathRecord(NamedTuple):
@@ -96,9 +93,9 @@ def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices:
     executable, parts, constants = split_fastpath(data, str(getattr(call.jitted, "__name__", "")))
     if constants:
         raise RefusedError("constants are given to it as arguments")
-    unknown = [name for name in parts.kernels if not is_known_kernel(name)]
-    if unknown:
-        raise RefusedError(f"it calls the kernel {unknown[0]}, which may be made ready while tracing")
+    unknown = unknown_kernel(program_text(executable))
+    if unknown is not None:
+        raise RefusedError(f"it calls the kernel {unknown}, which may be made ready while tracing")
     if executable.client is not devices.backend:
         raise RefusedError("it runs on another backend than the default one")
     record = _encode(parts, target, call, devices)
@@ -164,14 +161,12 @@ def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devic
         for sharding, layout in zip(parts.in_shardings, parts.in_layouts, strict=True)
     ]
     return {
-        "version": _VERSION,
         "name": parts.name,
         "options": base64.b64encode(options).decode(),
         "devices": devices.encode_devices(target.devices),
         "tree": encode_tree(parts.out_tree, devices, objects_of(call)),
         "outputs": outputs,
         "inputs": inputs,
-        "kernels": list(parts.kernels),
         "kept": "".join("1" if kept else "0" for kept in parts.kept),
         "shardings": written,
     }
@@ -199,8 +194,6 @@ def decode_fastpath(record: Any, call: ParsedCall, devices: Devices) -> Fastpath
     """
     if type(record) is not dict or set(record) != _FIELDS:
         raise EntryCorruptError("the fields of a record are missing, or there are others")
-    if record["version"] != _VERSION:
-        raise EntryCorruptError("a record of another version")
     try:
         return _decode(record, call, devices)
     except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as exc:
@@ -234,7 +227,6 @@ def _decode(record: dict[str, Any], call: ParsedCall, devices: Devices) -> Fastp
         out_avals=tuple(aval for aval, _, _ in outputs),
         out_committed=tuple(committed for _, _, committed in outputs),
         kept=kept,
-        kernels=_kernels(record["kernels"]),
     )
     return FastpathRecord(parts, options, tuple(int(device.id) for device in assigned))
 
@@ -268,13 +260,6 @@ class _OutputReader:
 def _input(value: Any, shardings: list[Any]) -> tuple[Any, Any]:
     sharding, layout = _list(value)
     return shardings[_number(sharding, len(shardings))], None if layout is None else _layout(layout)
-
-
-def _kernels(value: Any) -> tuple[str, ...]:
-    names = tuple(checked_text(name) for name in _list(value))
-    if not all(map(is_known_kernel, names)):
-        raise EntryCorruptError("kernels that no record may have")
-    return names
 
 
 def _layout(value: Any) -> Layout:

@@ -23,7 +23,6 @@ from jax._src.lib import _jax, jax_jit, xla_client
 from jax._src.random import prng as jax_prng
 from jax._src.sharding_impls import GSPMDSharding
 
-from ejcache.jax_integration.seam.direct.kernels import called_kernels, prepare_kernels
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FastpathParts",
     "ParsedCall",
-    "difference_to_executable",
     "direct_function",
     "fastpath_mismatches",
     "gspmd_devices",
@@ -228,7 +226,6 @@ class FastpathParts(NamedTuple):
         out_avals: types of the outputs.
         out_committed: which outputs are bound to their devices.
         kept: which of the arguments' leaves the executable takes.
-        kernels: that the executable calls by name.
     """
 
     name: str
@@ -239,7 +236,6 @@ class FastpathParts(NamedTuple):
     out_avals: tuple[Any, ...]
     out_committed: tuple[bool, ...]
     kept: tuple[bool, ...]
-    kernels: tuple[str, ...]
 
 
 def split_fastpath(data: Any, name: str) -> tuple[Any, FastpathParts, tuple[Any, ...]]:
@@ -253,53 +249,8 @@ def split_fastpath(data: Any, name: str) -> tuple[Any, FastpathParts, tuple[Any,
         tuple(data.out_avals),
         tuple(data.out_committed),
         tuple(data.kept_var_bitvec),
-        called_kernels(data.xla_executable),
     )
     return data.xla_executable, parts, tuple(data.const_args)
-
-
-def difference_to_executable(executable: Any, parts: FastpathParts, leaves: Iterable[Any]) -> str | None:
-    """In words, how what a record says differs from the executable that it names; None if it does not.
-
-    XLA believes what it is given: with other shapes it would read foreign memory, or take donated arguments in vain.
-
-    Raises whatever XLA raises where it has no description of its program.
-
-    Args:
-        executable: as XLA loaded it.
-        parts: of the record.
-        leaves: of the call.
-    """
-    proto = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-    shape = xla_client.XlaComputation(proto).program_shape()
-    result = shape.result_shape()
-    results = result.tuple_shapes() if result.is_tuple() else [result]
-    arrays = jax_trees.dispatch_registry.flatten(list(leaves))[0]
-    if len(arrays) != len(parts.kept):
-        return f"{len(parts.kept)} arguments, and the call has {len(arrays)}"
-    taken = [leaf_aval(array) for array, kept in zip(arrays, parts.kept, strict=True) if kept]
-    inputs = _types_on_device(taken, parts.in_shardings)
-    if inputs != [_type_of(each) for each in shape.parameter_shapes()]:
-        return "the types of its arguments"
-    if _types_on_device(parts.out_avals, parts.out_shardings) != [_type_of(each) for each in results]:
-        return "the types of its results"
-    memory = [kind for kinds in executable.get_output_memory_kinds() for kind in kinds]
-    said = [sharding.memory_kind for sharding in parts.out_shardings]
-    if len(memory) != len(said) or any(one not in {None, other} for one, other in zip(said, memory, strict=True)):
-        return "the memories of its results"
-    return None
-
-
-def _types_on_device(avals: Sequence[Any], shardings: Sequence[Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """The type and shape of the part of each array that one device has."""
-    return [
-        (str(aval.dtype), tuple(sharding.shard_shape(aval.shape)))
-        for aval, sharding in zip(avals, shardings, strict=True)
-    ]
-
-
-def _type_of(shape: Any) -> tuple[str, tuple[int, ...]]:
-    return str(shape.numpy_dtype()), tuple(shape.dimensions())
 
 
 def run_loaded(executable: Any, parts: FastpathParts, leaves: Iterable[Any]) -> tuple[Any, Any]:
@@ -312,7 +263,6 @@ def run_loaded(executable: Any, parts: FastpathParts, leaves: Iterable[Any]) -> 
         parts: of the record that belongs to it.
         leaves: of the call.
     """
-    prepare_kernels(parts.kernels)
     # C++ takes keys apart into their arrays; the shardings and layouts are those of the arrays.
     arrays = jax_trees.dispatch_registry.flatten(list(leaves))[0]
     handlers = [
