@@ -37,7 +37,7 @@ def all_hits(ranks: list[Rank]) -> bool:
     return all(rank.stats["hits"] > 0 and rank.stats["misses"] == 0 for rank in ranks)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_every_rank_has_the_keys_of_rank_0_and_lives_on_its_entries(processes, tmp_path):
     """Directories of their own, then one with what rank 0 wrote, then copies of that: keys, values, 100 % hits."""
     cold = run(processes, lambda rank: str(tmp_path / f"cold{rank}"))

@@ -99,6 +99,7 @@ def test_every_mixture_of_two_ranks(share, tmp_path):
     assert healed == [[1] * len(mixtures)] * 2
 
 
+@pytest.mark.soak
 def test_four_ranks_warm_and_mixed(tmp_path):
     """Every rank hits on a warm start with directories of their own (JAX: ranks 1 to 3 never do); mixtures agree."""
     programs = 8

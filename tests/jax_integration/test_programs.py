@@ -21,7 +21,14 @@ def run(program, tmp_path, *, cached, floor="0"):
     return finished.stdout.splitlines()[-1], json.loads(report.read_text()) if cached else None
 
 
-@pytest.mark.parametrize("name", ["equinox_mlp", "flax_linen", "flax_nnx", "optax_scan", "transforms"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flax_nnx",
+        "transforms",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("equinox_mlp", "flax_linen", "optax_scan")),
+    ],
+)
 def test_the_second_process_starts_from_the_store(name, tmp_path):
     """Hits = requests, no miss, no store; and all three runs print the same digest."""
     program = PROGRAMS / f"{name}.py"
@@ -43,7 +50,7 @@ def test_with_the_default_floor_every_long_compilation_hits(tmp_path):
     program.write_text(
         "import jax, jax.numpy as jnp\n"
         "def f(x):\n"
-        "    for i in range(600):\n"
+        "    for i in range(150):\n"
         "        x = jnp.sin(jax.lax.sort(x * i, dimension=0)) @ x\n"
         "    return x\n"
         "print(float(jax.jit(f)(jnp.ones((16, 16))).sum()))\n"
