@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-__all__ = ["MISSING", "name_of", "named", "singleton", "singleton_name", "type_name"]
+__all__ = ["MISSING", "name_of", "named", "type_name"]
 
 MISSING: Final = object()
 """There is no object of this name."""
@@ -26,29 +26,6 @@ def name_of(value: Any) -> str | None:
         return None
     name = f"{module}:{qualified}"
     return name if _found(name) is value else None
-
-
-def singleton_name(value: Any) -> str | None:
-    """`module:NAME` of an object, such as a sentinel, that the module of its class has under this name; or None.
-
-    Only objects without content have one: that of others may differ in another process.
-    """
-    kind = type(value)
-    module = sys.modules.get(kind.__module__) if type(kind.__module__) is str else None
-    if module is None or kind.__module__ == "builtins" or getattr(value, "__dict__", None) or _slots(kind):
-        return None
-    found = next((key for key, each in tuple(vars(module).items()) if each is value and type(key) is str), None)
-    return None if found is None else f"{kind.__module__}:{found}"
-
-
-def singleton(name: str) -> Any:
-    """The object of a name that `singleton_name` gave, or `MISSING`."""
-    found = _found(name)
-    return found if found is not MISSING and singleton_name(found) == name else MISSING
-
-
-def _slots(kind: type) -> bool:
-    return any(base.__dict__.get("__slots__") for base in kind.__mro__)
 
 
 def named(name: str) -> Any:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.direct.call.shardings import Devices
-from ejcache.direct.call.signature import argument_names, call_signature
+from ejcache.direct.call.signature import Devices, argument_names, call_signature
 from ejcache.direct.contexts import known_contexts
 from ejcache.direct.describing.values import describe_value
 from ejcache.direct.describing.walk import difference, walk, whole_digest

@@ -83,7 +83,8 @@ def _compare(question: Question, record: DirectRecord, made: Made, fastpath: Any
     if made.key != record.entry:
         wrong = f"tracing gave {made.key}, and the record of the same state {record.entry}"
     else:
-        different = difference_to_record(record.fastpath, fastpath, made.target, question.call, question.devices)
+        fresh = encode_fastpath(fastpath, made.target, question.call, question.devices)
+        different = difference_to_record(record.fastpath, fresh)
         if different is not None:
             wrong = f"tracing gave the program of its record, but {different}"
     if wrong:

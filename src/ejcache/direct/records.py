@@ -30,7 +30,6 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.call.checked import checked_text
 from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.util.key_text import check_key
 from ejcache.util.tuples import NamedTuple
@@ -44,6 +43,9 @@ __all__ = [
     "DirectDocument",
     "DirectRecord",
     "Witness",
+    "checked_list",
+    "checked_number",
+    "checked_text",
     "decode_document",
     "encode_document",
     "with_record",
@@ -192,4 +194,40 @@ def _witness(fields: dict[str, Any]) -> Witness:
 def _object(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
         raise ValueError(value)
+    return value
+
+
+# -- checked reading -----------------------------------------------------------------------------------------------
+
+
+def checked_list(value: Any, *, most: int = 1 << 16) -> list[Any]:
+    """A list of at most so many elements.
+
+    Raises:
+        EntryCorruptError: it is something else.
+    """
+    if type(value) is not list or len(value) > most:
+        raise EntryCorruptError("a list is missing, or too long")
+    return value
+
+
+def checked_text(value: Any) -> str:
+    """A text.
+
+    Raises:
+        EntryCorruptError: it is something else.
+    """
+    if type(value) is not str:
+        raise EntryCorruptError("a text is missing")
+    return value
+
+
+def checked_number(value: Any, below: int) -> int:
+    """A number from 0.
+
+    Raises:
+        EntryCorruptError: it is something else, or too large.
+    """
+    if type(value) is not int or not 0 <= value < below:
+        raise EntryCorruptError(f"{value!r:.40} is no number below {below}")
     return value

@@ -25,7 +25,9 @@ _EVALUATED_LATER = sys.version_info >= (3, 14)
 
 
 def write_annotations(node: Node, owner: Any) -> None:
-    """Write the annotations of a function or class, and for a class its original bases."""
+    """Write the annotations of a function or class of the project, and for a class its original bases."""
+    if node.quiet:
+        return
     if type(owner) is types.FunctionType:
         scope: Mapping[str, object] = owner.__globals__
         annotations = None if _EVALUATED_LATER else owner.__annotations__
@@ -61,6 +63,9 @@ def write_annotation(node: Node, label: str, value: Any, scope: Mapping[str, obj
             node.child(label, value, as_type=True)
         else:
             node.write(class_text(value).encode("utf-8", "surrogatepass"))
+    elif node.graph.is_apart:
+        # Annotations lead to functions with annotations, and so on: each would be a walk of its own.
+        node.write(class_text(kind).encode("utf-8", "surrogatepass"))
     else:
         try:
             node.write(node.graph.apart(value))

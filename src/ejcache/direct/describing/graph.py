@@ -115,6 +115,8 @@ class Graph:
         """The names of the project's functions that were reached."""
         self._identity = False
         self._scalars: list[int] = []
+        self.is_apart = everything
+        """It is the walk of a value that stands alone."""
         self._everything = everything
         self._names: dict[str, str] = {}
         self._codes: set[int] = set()

@@ -19,9 +19,8 @@ from jax._src import config as jax_config
 from jax._src import core as jax_core
 from jax._src import tree_util as jax_trees
 from jax._src.interpreters import pxla
-from jax._src.lib import _jax, jax_jit, xla_client
+from jax._src.lib import _jax, jax_jit
 from jax._src.random import prng as jax_prng
-from jax._src.sharding_impls import GSPMDSharding
 
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
@@ -34,18 +33,12 @@ __all__ = [
     "ParsedCall",
     "direct_function",
     "fastpath_mismatches",
-    "gspmd_devices",
-    "gspmd_proto",
-    "gspmd_sharding",
     "has_logical_devices",
-    "is_gspmd",
     "key_type_name",
     "leaf_aval",
     "make_tree",
     "parse_call",
     "plain_miss",
-    "prng_implementation",
-    "prng_name",
     "run_loaded",
     "split_fastpath",
 ]
@@ -320,44 +313,13 @@ def make_tree(node: tuple[type, Any] | None, children: Sequence[Any], *, of_outp
     return _jax.pytree.PyTreeDef.from_node_data_and_children(registry, node, list(children))
 
 
-def prng_name(value: Any) -> str | None:
-    """The name of an implementation of random numbers that JAX knows by name; None for everything else."""
-    is_known = isinstance(value, jax_prng.PRNGImpl) and jax_prng.prngs.get(value.name) is value
-    return str(value.name) if is_known else None
-
-
 def key_type_name(dtype: Any) -> str | None:
     """The name of the implementation of keys of this type; None for other types of elements."""
-    return prng_name(dtype._impl) if isinstance(dtype, jax_prng.KeyTy) else None
-
-
-def prng_implementation(name: str) -> Any:
-    """The implementation of this name, or None."""
-    return jax_prng.prngs.get(name)
-
-
-def is_gspmd(sharding: Any) -> bool:
-    """Whether a sharding is one that XLA chose."""
-    return isinstance(sharding, GSPMDSharding)
+    implementation: Any = getattr(dtype, "_impl", None)
+    is_known = isinstance(dtype, jax_prng.KeyTy) and jax_prng.prngs.get(implementation.name) is implementation
+    return str(implementation.name) if is_known else None
 
 
 def has_logical_devices(sharding: Any) -> bool:
     """Whether a named sharding is of a program that is compiled for devices that it does not know."""
     return sharding._logical_device_ids is not None
-
-
-def gspmd_devices(sharding: Any) -> tuple[Any, ...]:
-    """The devices of a sharding that XLA chose, in their order."""
-    return tuple(sharding._device_assignment)
-
-
-def gspmd_proto(sharding: Any) -> bytes:
-    """What XLA chose, serialised."""
-    return bytes(sharding._hlo_sharding.to_proto().SerializeToString())
-
-
-def gspmd_sharding(devices: Sequence[Any], proto: bytes, memory_kind: str | None) -> Any:
-    """The sharding that XLA chose, from `gspmd_proto`."""
-    parsed = xla_client.OpSharding()
-    parsed.ParseFromString(proto)
-    return GSPMDSharding(tuple(devices), xla_client.HloSharding.from_proto(parsed), memory_kind=memory_kind)

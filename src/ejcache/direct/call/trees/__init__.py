@@ -1,1 +1,0 @@
-"""The trees of arguments and outputs as JSON."""
