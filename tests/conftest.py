@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import json
 import logging
 import os
 import shutil
@@ -24,7 +25,7 @@ from ejcache.settings.resolve import set_command_line
 from ejcache.util.log import forget_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from buckets import GcsServer
     from helpers import Finished
@@ -272,6 +273,42 @@ def run_python(tmp_path: Path) -> Callable[..., Finished]:
     def run(code_or_path: str | os.PathLike[str], *arguments: str, **options: object) -> Finished:
         program = textwrap.dedent(code_or_path) if isinstance(code_or_path, str) else code_or_path
         return run_program(python_command(program, *arguments), **{"cwd": tmp_path, **options})
+
+    return run
+
+
+FORKED = """
+import json, os, runpy, sys
+import jax, jax.numpy, numpy
+import ejcache.jax_integration.activate, ejcache.jax_integration.compiling
+
+program, lists = sys.argv[1:]
+for arguments in json.loads(lists):
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        sys.argv[:] = [program, *arguments]
+        break
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{arguments} failed")
+else:
+    sys.exit()
+runpy.run_path(program, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def run_forked(run_python: Callable[..., Finished], tmp_path: Path) -> Callable[..., Finished]:
+    """Run a program once for each list of arguments, in turns: `run_forked(code, ["a"], ["b"], env=…)`.
+
+    Each run is a process of its own, with a back end, a cache and an end of its own. It is forked from a process that
+    has imported JAX and done nothing with it, which saves that second.
+    """
+
+    def run(code: str, *lists: Iterable[str], **options: object) -> Finished:
+        path = tmp_path / "forked.py"
+        path.write_text(textwrap.dedent(code))
+        return run_python(FORKED, path, json.dumps([list(each) for each in lists]), **options)
 
     return run
 

@@ -88,8 +88,10 @@ def facilities(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             aliases |= {(alias.asname or alias.name): f"{node.module}.{alias.name}" for alias in node.names}
     found = set()
+    last = {name.rpartition(".")[2] for name in USED_BY}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name):
+        # Also under another name, so that each plain name is looked up.
+        if isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and node.attr in last):
             head, _, tail = ast.unparse(node).partition(".")
             found.add(f"{aliases.get(head, head)}.{tail}" if tail else aliases.get(head, head))
         # str.replace takes two arguments and dataclasses.replace keywords: one argument is a path's.
@@ -104,10 +106,16 @@ def facilities(tree: ast.Module) -> set[str]:
     return found & USED_BY.keys()
 
 
+@cache
+def facilities_by_path() -> dict[str, set[str]]:
+    return {path: facilities(tree) for path, tree in trees().items()}
+
+
 @pytest.mark.parametrize("facility", sorted(USED_BY))
 def test_facility_is_used_in_one_place(facility):
     """Files are locked, written and renamed, threads started and exits ordered by `ejcache.util` only."""
-    users = {path for path, tree in trees().items() if facility in facilities(tree) and not path.startswith("testing/")}
+    users = {path for path, found in facilities_by_path().items() if facility in found}
+    users = {path for path in users if not path.startswith("testing/")}
     assert users == USED_BY[facility]
 
 

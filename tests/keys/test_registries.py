@@ -71,12 +71,12 @@ PASS = """
 
 
 @pytest.fixture
-def run(run_python, tmp_path):
-    """Run the steps in a process of its own, then the program."""
+def run(run_forked, tmp_path):
+    """Run each list of steps in a process of its own, and then the program."""
 
-    def run(*steps: str, program: str = PASS, env: dict | None = None) -> dict:
-        done = run_python(program, str(tmp_path / "cache"), *steps, env=env or {})
-        return json.loads(done.stdout.splitlines()[-1])
+    def run(*lists: tuple[str, ...], program: str = PASS, env: dict | None = None) -> list[dict]:
+        done = run_forked(program, *((str(tmp_path / "cache"), *steps) for steps in lists), env=env or {})
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     return run
 
@@ -91,7 +91,7 @@ def test_a_pass_and_none_are_two_programs(run, verb, first):
     with_pass = ("enable", f"{verb}:to_tanh")
     order = [with_pass, PLAIN] if first == "pass" else [PLAIN, with_pass]
 
-    found = [run(*steps) for steps in (*order, *order)]
+    found = run(*order, *order)
 
     expected = ["tanh" if steps is with_pass else "sine" for steps in order]
     assert [each["value"] for each in found] == expected * 2
@@ -113,20 +113,18 @@ def test_name_stage_order_and_content_of_passes_count(run):
         ("register:to_ceil", "register:to_tanh"): "ceil",
     }
 
-    found = {steps: run("enable", *steps) for steps in variants}
+    *each, again = run(*(("enable", *steps) for steps in variants), ("enable", "closing:ceil"))
+    found = dict(zip(variants, each, strict=True))
 
     assert {steps: each["value"] for steps, each in found.items()} == variants
     assert [steps for steps, each in found.items() if each["hits"]] == []
-    assert run("enable", "closing:ceil")["hits"] > 0
+    assert again["hits"] > 0
 
 
 def test_a_pass_that_was_cleared_counts_no_more(run):
     """XLA clears the first of a name; the passes that are left are in the key, and after the last none is."""
-    run(*PLAIN)
-    run(*TO_TANH)
-
-    cleared = run(*TO_TANH, "clear:to_tanh")
-    left = run("enable", "register:to_tanh", "register:to_tanh", "clear:to_tanh")
+    twice = (*TO_TANH, "register:to_tanh", "clear:to_tanh")
+    *_, cleared, left = run(PLAIN, TO_TANH, (*TO_TANH, "clear:to_tanh"), twice)
 
     assert (cleared["value"], cleared["hits"] > 0) == ("sine", True)
     assert (left["value"], left["hits"] > 0) == ("tanh", True)
@@ -146,7 +144,7 @@ def test_a_pass_that_cannot_be_named_keeps_its_programs_out(run, steps, first):
     """Nothing is stored or found with it, in either order; that is counted."""
     order = [steps, PLAIN] if first == "pass" else [PLAIN, steps]
 
-    found = dict(zip(order, (run(*each) for each in order), strict=True))
+    found = dict(zip(order, run(*order), strict=True))
 
     assert {each: each_found["value"] for each, each_found in found.items()} == {steps: "tanh", PLAIN: "sine"}
     assert (found[steps]["hits"], found[steps]["stores"]) == (0, 0)
@@ -156,15 +154,15 @@ def test_a_pass_that_cannot_be_named_keeps_its_programs_out(run, steps, first):
 
 def test_who_only_imports_the_function_is_cached(run):
     """flax, optax and equinox import the module; that registers nothing."""
-    assert run("import", "enable")["stores"] > 0
-    assert run("import", "enable")["hits"] > 0
-    assert run("import", "enable", "disable", "enable")["hits"] > 0
+    first, second, third = run(("import", "enable"), ("import", "enable"), ("import", "enable", "disable", "enable"))
+    assert first["stores"] > 0
+    assert second["hits"] > 0
+    assert third["hits"] > 0
 
 
-def test_why_names_the_pass(run_python, tmp_path):
+def test_why_names_the_pass(run, run_python, tmp_path):
     """A program that is compiled because of a pass is explained by it."""
-    for steps in (PLAIN, TO_TANH):
-        run_python(PASS, str(tmp_path / "cache"), *steps)
+    run(PLAIN, TO_TANH)
 
     done = run_python("from ejcache.cli.main import main; main()", "why", "--dir", str(tmp_path / "cache"), check=False)
 
@@ -259,7 +257,7 @@ def test_a_custom_call_that_is_partitioned_by_its_batch_is_another_program(run, 
     plain = ("enable",)
     order = [batched, plain] if first == "batched" else [plain, batched]
 
-    found = [run(*steps, program=BATCHED, env=TWO_DEVICES) for steps in (*order, *order)]
+    found = run(*order, *order, program=BATCHED, env=TWO_DEVICES)
 
     expected = ["partitioned" if steps is batched else "gathered" for steps in order]
     assert [each["value"] for each in found] == expected * 2
@@ -272,7 +270,7 @@ def test_a_registration_that_nobody_saw_keeps_its_program_out(run, first):
     unseen, plain = ("backend", "factor", "enable"), ("enable",)
     order = [unseen, plain] if first == "batched" else [plain, unseen]
 
-    found = dict(zip(order, (run(*steps, program=BATCHED, env=TWO_DEVICES) for steps in order), strict=True))
+    found = dict(zip(order, run(*order, program=BATCHED, env=TWO_DEVICES), strict=True))
 
     assert (found[unseen]["value"], found[plain]["value"]) == ("partitioned", "gathered")
     assert (found[unseen]["hits"], found[unseen]["stores"], found[unseen]["skipped"]) == (0, 0, 1)
@@ -324,7 +322,8 @@ def test_a_call_that_a_registered_function_partitions_is_not_cached(run, first):
     """Its Python function has no identity in another process, so the program has no key while it is registered."""
     order = ["partitioned", "plain"] if first == "partitioned" else ["plain", "partitioned"]
 
-    found = {each: run(each, program=PARTITIONED, env=TWO_DEVICES) for each in order}
+    each = run(*((step,) for step in order), program=PARTITIONED, env=TWO_DEVICES)
+    found = dict(zip(order, each, strict=True))
 
     assert (found["partitioned"]["value"], found["plain"]["value"]) == (2.0, 3.0)
     assert (found["partitioned"]["hits"], found["partitioned"]["skipped"]) == (0, 1)
@@ -352,7 +351,7 @@ TARGET = """
 
 def test_the_function_behind_a_custom_call_is_that_of_the_process(run):
     """An executable names its targets, and XLA looks them up when it loads it; so they are not in the key."""
-    first, second = run("2", program=TARGET), run("5", program=TARGET)
+    first, second = run(("2",), ("5",), program=TARGET)
 
     assert (first["value"], second["value"]) == (6.0, 15.0)
     assert (first["hits"], second["hits"]) == (0, 1)
