@@ -206,7 +206,7 @@ class DirectCalls:
 
     def _note_trace(self, name: str) -> None:
         """JAX has traced a function of this name: one of those that this function leads to, perhaps."""
-        if any(name in question.state.functions for question in self._answered):
+        if not name or any(name in question.state.functions for question in self._answered):
             self.look_again()
 
     def _use(self) -> _Use | None:

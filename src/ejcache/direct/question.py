@@ -251,7 +251,11 @@ def _named_content(value: object) -> object:
 def _variables(found: Walk) -> str:
     """The environment variables that the code names, as a text; where names are computed, all that may be meant."""
     every = all_variables()
-    places = (str(Path.cwd()), every.get("HOME"), threading.current_thread().name) if found.places else ()
+    places = (
+        (str(Path.cwd()), every.get("HOME"), threading.current_thread().name, sys.getrecursionlimit())
+        if found.places
+        else ()
+    )
     if not found.reads_environment:
         return repr((places, sorted((name, every[name]) for name in found.constants if name in every)))
     parts = tuple(each for each in found.constants if len(each) > 2)

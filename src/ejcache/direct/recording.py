@@ -74,6 +74,10 @@ def learn(question: Question, opened: Opened | None, made: list[Made], result: A
         return _compare(question, question.fitting, mine, fastpath, missed=missed)
     if opened is None:
         return Learnt(Verdict.MISSED, f"{missed}; another trace was being recorded, so this was not")
+    owners = question.subject.owners
+    found = [name for name in opened.unpickled if name == "__main__" or owners.is_project_module(name)]
+    if opened.refusal or found:
+        raise RefusedError(opened.refusal or f"tracing unpickles what the module {found[0]} defines")
     return _record(question, opened, mine, fastpath, missed=missed)
 
 

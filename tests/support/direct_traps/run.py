@@ -184,7 +184,7 @@ def _lead(trap: Trap, servers: _Servers, way: str, home: Path, *, quick: bool) -
     problems = [f"{name}: {answer['failed']}" for name, answer in answers.items() if "failed" in answer]
     if problems:
         return result("FAILED", unchanged, "", *problems)
-    if not _traced(fourth):
+    if not _traced(fourth, expected="traced" in trap.flags):
         plain = [start(number, "second", plain=True) for number in (1, 2)]
         changed = _judged(trap, fourth, plain)
         if changed == STALE and not trap.apart:
@@ -214,8 +214,8 @@ def _judged(trap: Trap, answer: dict[str, Any], plain: list[dict[str, Any]]) -> 
     return "right" if right and same_program and "varies" not in trap.flags else STALE
 
 
-def _traced(answer: dict[str, Any]) -> bool:
-    return bool(answer["traced"]) or _verdict(answer)[0] != "hit"
+def _traced(answer: dict[str, Any], *, expected: bool) -> bool:
+    return (bool(answer["traced"]) and not expected) or _verdict(answer)[0] != "hit"
 
 
 def _verdict(answer: dict[str, Any]) -> tuple[str, str]:

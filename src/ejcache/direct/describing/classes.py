@@ -55,6 +55,9 @@ def write_class(node: Node, value: Any) -> None:
         _write_patches(node, kind)
         return
     node.quiet = not is_project_class(node, kind)
+    if type_dict(kind).get("_is_protocol"):
+        names = (type_dict(kind).get(each, ()) for each in ("__protocol_attrs__", "__annotations__"))
+        node.graph.note_names({*type_dict(kind)}.union(*names))
     metaclass = type(kind)
     if metaclass is not type and metaclass is not abc.ABCMeta:
         node.child(".__class__", metaclass)
@@ -70,6 +73,8 @@ def write_class(node: Node, value: Any) -> None:
     every = is_subtype(metaclass, enum.EnumType) or (is_project_class(node, metaclass))
     wanted = [name for name, member in members.items() if every or _is_said(name, member, called=not node.as_type)]
     node.graph.add_namespace(node, members, wanted=wanted)
+    if "__dataclass_fields__" in members:
+        node.graph.add_namespace(node, {"": members["__dataclass_fields__"]}, opens={"fields"})
     write_annotations(node, kind)
     abstract = type_dict(kind).get("__abstractmethods__")
     if type(abstract) is frozenset:

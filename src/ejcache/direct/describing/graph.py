@@ -189,6 +189,11 @@ class Graph:
             self._identity |= reads.identity
             self._everything |= reads.computed
 
+    def note_names(self, names: Collection[str]) -> None:
+        """Note names that are asked for by no code, but by what a class is."""
+        for name in names:
+            self._names.setdefault(name, "")
+
     def add_namespace(
         self,
         node: Node,

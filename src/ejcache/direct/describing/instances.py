@@ -72,7 +72,7 @@ class _Layout(NamedTuple):
         is_namespace: only the attributes count that the code can name.
         is_pickled: a library says how it is pickled.
         cached: the names of its cached properties.
-        inner: the attribute that has the others, of a class of `_HOLDERS`.
+        inner: attributes that have more attributes, of a class of `_HOLDERS`.
         opens: methods of such a class, with which code reaches all attributes.
         unread: attributes that mean nothing.
     """
@@ -84,7 +84,7 @@ class _Layout(NamedTuple):
     is_namespace: bool
     is_pickled: bool
     cached: frozenset[str]
-    inner: str
+    inner: tuple[str, ...]
     opens: frozenset[str]
     unread: frozenset[str]
 
@@ -95,7 +95,7 @@ def _layout_of(node: Node, kind: type) -> _Layout:
     is_pickled = False
     unread: frozenset[str] = frozenset()
     foreign = False
-    inner = ""
+    inner: tuple[str, ...] = ()
     cached: set[str] = set()
     opens: set[str] = set()
     for base in mro_of(kind):
@@ -112,7 +112,7 @@ def _layout_of(node: Node, kind: type) -> _Layout:
         if any(base is each for each in _NEUTRAL):
             continue
         if text in _HOLDERS:
-            inner = _HOLDERS[text] or inner
+            inner += _HOLDERS[text]
             opens.update(name for name in members if name[:1] != "_" or name in {"_get_kwargs", "_get_args"})
         elif is_project_class(node, base):
             foreign |= any(name in members for name in _LOOKS_UP)
@@ -140,14 +140,14 @@ def _layout_of(node: Node, kind: type) -> _Layout:
 
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _HOLDERS: Final = {
-    "argparse:Namespace": "",
-    "argparse:_AttributeHolder": "",
-    "ml_collections.config_dict.config_dict:ConfigDict": "_fields",
-    "ml_collections.config_dict.config_dict:FrozenConfigDict": "_fields",
-    "pydantic.main:BaseModel": "",
-    "types:SimpleNamespace": "",
+    "argparse:Namespace": (),
+    "argparse:_AttributeHolder": (),
+    "ml_collections.config_dict.config_dict:ConfigDict": ("_fields",),
+    "ml_collections.config_dict.config_dict:FrozenConfigDict": ("_fields",),
+    "pydantic.main:BaseModel": ("__pydantic_extra__", "__pydantic_private__"),
+    "types:SimpleNamespace": (),
 }
-"""Classes of libraries that only hold what the program reads by name, and the attribute that has it, if one has."""
+"""Classes of libraries that only hold what the program reads by name, and the attributes that have more of it."""
 _KEPT_WHOLE: Final = frozenset({_LINEN, "enum:Enum", "builtins:object"})
 """Classes whose attributes say all, although they say how they are pickled."""
 
@@ -185,7 +185,9 @@ def write_instance(node: Node, value: Any) -> None:
     own = layout.attributes.__get__(value) if layout.attributes is not None else {}
     if layout.is_namespace:
         # The attributes in the order in which they were set.
-        members = {**held, **own.get(layout.inner, {})} if layout.inner else {**held, **own}
+        members = {**held, **own}
+        for name in layout.inner:
+            members.update(members.pop(name, None) or {})
         for name in layout.cached & members.keys():
             # A trace may compute it, so it is no change that it is there.
             node.write_passing(name.encode() + node.graph.apart(members.pop(name)))

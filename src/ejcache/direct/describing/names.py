@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from ejcache.direct.describing.graph import Node
     from ejcache.direct.describing.reads import Chain, Reads
 
-__all__ = ["is_module", "library_name", "write_module", "write_names"]
+__all__ = ["FLAGS", "is_module", "library_name", "write_module", "write_names"]
+
+FLAGS: Final = "absl.flags._flagvalues:FlagValues"
+"""What `absl.flags.FLAGS` is: the program's values in a library's object."""
 
 _MISSING: Final = object()
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
@@ -174,6 +177,7 @@ def _write_value(node: Node, label: str, owner: Any, attribute: str, value: obje
         node.child(label, value)
         return
     known = kind in _CONTAINERS or kind in _BY_POSITION or node.graph.describe(value) is None
+    known = known and class_text(kind) != FLAGS
     if not known or (kind in _BY_POSITION and library_name(node, value) is not None):
         node.child(label, value)
         return

@@ -32,7 +32,7 @@ from ejcache.direct.describing.real_types import class_text, kind_name, type_nam
 if TYPE_CHECKING:
     from ejcache.direct.describing.graph import Handler, Node
 
-__all__ = ["HANDLERS", "INERT", "write_flags", "write_inert", "write_thread_local"]
+__all__ = ["HANDLERS", "INERT", "write_flag_holder", "write_flags", "write_inert", "write_thread_local"]
 
 INERT: Final[tuple[type, ...]] = (
     *(logging.Logger, logging.Handler, logging.LoggerAdapter, logging.Formatter, logging.Filter),
@@ -71,6 +71,13 @@ def write_flags(node: Node, value: Any) -> None:
     flags = object.__getattribute__(value, "__dict__").get("__flags", {})
     node.write(b"flags")
     node.graph.add_namespace(node, {name: vars(flag).get("_value") for name, flag in flags.items()})
+
+
+def write_flag_holder(node: Node, value: Any) -> None:
+    """What `absl.flags.DEFINE_…` gives: the value of its flag."""
+    own = vars(value)
+    node.write(b"flag", own["_name"].encode())
+    node.child(".value", vars(vars(own["_flagvalues"])["__flags"][own["_name"]]).get("_value"))
 
 
 def write_thread_local(node: Node, value: Any) -> None:

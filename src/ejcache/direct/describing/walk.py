@@ -19,7 +19,7 @@ from ejcache.direct.describing.classes import write_class
 from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import ARROW, Description, Graph
 from ejcache.direct.describing.instances import write_instance
-from ejcache.direct.describing.names import library_name, write_module
+from ejcache.direct.describing.names import FLAGS, library_name, write_module
 from ejcache.direct.describing.real_types import class_text, is_subtype
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
@@ -44,7 +44,8 @@ class Walk(NamedTuple):
         tokens: for each path a short digest of what is there, nearest first: it only serves to name a difference.
         constants: texts in the code that was reached.
         functions: names of the project's functions that were reached.
-        places: it asks where it is run: the working directory, the home directory and the thread's name count.
+        places: it asks where it is run: the working directory, the home directory, the thread's name and the limit of
+            recursion count.
         hash_order: where the order of a set may decide something; empty if it does not.
         reads_environment: names in the environment are computed.
     """
@@ -130,6 +131,7 @@ _PLACES: Final = (
         "expandvars",
         "getcwd",
         "getcwdb",
+        "getrecursionlimit",
         "home",
         "realpath",
         "resolve",
@@ -148,7 +150,11 @@ def _handler_for(kind: type) -> Handler:
     return _HANDLERS.get(identity(kind), _other)
 
 
-_FLAGS: Final = "absl.flags._flagvalues:FlagValues"
+_BY_TEXT: Final[dict[str, Handler]] = {
+    FLAGS: special.write_flags,
+    "absl.flags._flagvalues:FlagHolder": special.write_flag_holder,
+}
+"""By the name of the class, which is not imported for that."""
 _BASES: Final[tuple[tuple[type, Handler], ...]] = (
     (types.ModuleType, write_module),
     (functools.partial, functions.write_partial),
@@ -174,8 +180,9 @@ def _other(node: Node, value: Any) -> None:
         return
     if is_class:
         return
-    if class_text(kind) == _FLAGS:
-        special.write_flags(node, value)
+    by_text = _BY_TEXT.get(class_text(kind))
+    if by_text is not None:
+        by_text(node, value)
         return
     for base, handler in _BASES:
         if is_subtype(kind, base):

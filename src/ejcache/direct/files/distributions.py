@@ -19,9 +19,16 @@ from typing import Final
 from ejcache.direct.files.contents import file_digest
 from ejcache.util.tuples import NamedTuple
 
-__all__ = ["Distribution", "distribution_named", "distribution_of", "distribution_state", "loaded_distributions"]
+__all__ = [
+    "ALWAYS_LIBRARIES",
+    "Distribution",
+    "distribution_named",
+    "distribution_of",
+    "distribution_state",
+    "loaded_distributions",
+]
 
-_ALWAYS_LIBRARIES: Final = frozenset({"ejcache", "jax", "jaxlib", "ml-dtypes", "numpy", "opt-einsum", "scipy"})
+ALWAYS_LIBRARIES: Final = frozenset({"ejcache", "jax", "jaxlib", "ml-dtypes", "numpy", "opt-einsum", "scipy"})
 """What every key names, however it was installed."""
 _PACKAGERS: Final = frozenset({"conda"})
 """Installers that build each package from a directory, and say so in its provenance."""
@@ -73,7 +80,7 @@ def _installed(root: str) -> dict[str, Distribution]:
 
 @functools.cache
 def _is_project(name: str, place: str) -> bool:
-    if name in _ALWAYS_LIBRARIES:
+    if name in ALWAYS_LIBRARIES:
         return False
     directory = Path(place)
     try:

@@ -1,7 +1,8 @@
 """The files of a record: what was imported and opened up to the end of its trace, and whether it is the same now.
 
     manifest := an object of:
-      modules        name of a module of the project → digest of its file, or null: it could not be imported
+      modules        name of a module of the project, or of one that the trace imported → digest of its file, or null:
+                     it could not be imported
       files          place → digest of a file or directory that the trace opened, or null: it was not there
       distributions  name → digest of its state, see `distributions`
 
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.direct.files.contents import directory_digest, file_digest
 from ejcache.direct.files.distributions import (
+    ALWAYS_LIBRARIES,
     distribution_named,
+    distribution_of,
     distribution_state,
     loaded_distributions,
 )
@@ -45,6 +48,7 @@ def make_manifest(owners: Owners, opened: Opened, root: str) -> dict[str, dict[s
     """
     imported = owners.modules()
     absent = [name for name in opened.modules if name not in sys.modules and _find(name) is None]
+    late = [name for name in opened.modules if _is_late(module_file(name) or "")]
     files: dict[str, str | None] = {}
     modules = {path for name in imported if (path := module_file(name))}
     for path in opened.files:
@@ -59,10 +63,16 @@ def make_manifest(owners: Owners, opened: Opened, root: str) -> dict[str, dict[s
         if not distribution.is_project
     }
     return {
-        "modules": {name: _module_digest(name) for name in imported} | dict.fromkeys(absent),
+        "modules": {name: _module_digest(name) for name in (*imported, *late)} | dict.fromkeys(absent),
         "files": files,
         "distributions": dict(distributions),
     }
+
+
+def _is_late(path: str) -> bool:
+    """Whether what the trace imports is of a library that keys do not name: nobody has compared its file before."""
+    distribution = distribution_of(path)
+    return distribution is not None and distribution.name not in ALWAYS_LIBRARIES
 
 
 def manifest_difference(manifest: Mapping[str, Mapping[str, Any]], root: str) -> str | None:

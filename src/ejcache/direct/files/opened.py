@@ -20,7 +20,8 @@ __all__ = ["Opened", "recorded"]
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
 _READ_MODES: Final = ("r", "+")
-_SYSTEM: Final = ("/proc/", "/sys/", "/dev/null", "/dev/random", "/dev/urandom", "/dev/tty")
+_SYSTEM: Final = ("/proc/", "/sys/")
+_EMPTY: Final = ("/dev/null", "/dev/random", "/dev/urandom", "/dev/tty")
 
 
 class Opened:
@@ -30,6 +31,8 @@ class Opened:
         files: absolute paths of files that were opened to be read.
         directories: absolute paths of directories that were listed.
         modules: names that were imported.
+        unpickled: modules of which something was unpickled.
+        refusal: what cannot be compared afterwards; empty if there is nothing.
         paused: something is done that is not the program's trace.
     """
 
@@ -37,6 +40,8 @@ class Opened:
         self.files: dict[str, None] = {}
         self.directories: dict[str, None] = {}
         self.modules: dict[str, None] = {}
+        self.unpickled: dict[str, None] = {}
+        self.refusal = ""
         self.paused = False
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -50,6 +55,10 @@ class Opened:
                 self._add(self.files, path)
         elif event in {"os.listdir", "os.scandir"}:
             self._add(self.directories, "." if arguments[0] is None else arguments[0])
+        elif event == "pickle.find_class":
+            self.unpickled[str(arguments[0])] = None
+        elif event in _PROGRAMS:
+            self.refusal = f"tracing starts another program ({event})"
         elif event in {"sqlite3.connect", "ctypes.dlopen"}:
             self._add(self.files, arguments[0])
 
@@ -58,7 +67,9 @@ class Opened:
             return  # a descriptor: the file was opened before
         with contextlib.suppress(TypeError, ValueError, OSError):
             absolute = os.path.abspath(os.fsdecode(path))
-            if not absolute.startswith(_SYSTEM):
+            if absolute.startswith(_SYSTEM):
+                self.refusal = f"tracing reads {absolute}, which is about this machine or process"
+            elif not absolute.startswith(_EMPTY):
                 found[absolute] = None
 
 
@@ -77,7 +88,10 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         opened.note(event, arguments)
 
 
-_EVENTS: Final = frozenset({"import", "open", "os.listdir", "os.scandir", "sqlite3.connect", "ctypes.dlopen"})
+_PROGRAMS: Final = frozenset({"os.exec", "os.fork", "os.posix_spawn", "os.system", "subprocess.Popen"})
+_EVENTS: Final = _PROGRAMS | {
+    *("import", "open", "os.listdir", "os.scandir", "sqlite3.connect", "ctypes.dlopen", "pickle.find_class")
+}
 
 
 @contextlib.contextmanager
