@@ -26,7 +26,7 @@ SETS = {
     "the creators of state of haiku": _STACK.format("state_creator_stack"),
     "the getters of state of haiku": _STACK.format("state_getter_stack"),
     "the setters of state of haiku": _STACK.format("state_setter_stack"),
-    "the policies of haiku": "import haiku as hk, jmp; hk.mixed_precision.set_policy(hk.Linear, jmp.get_policy('half'))",
+    "the policies of haiku": "import haiku as h, jmp; h.mixed_precision.set_policy(h.Linear, jmp.get_policy('half'))",
     "the interceptors of haiku": "import haiku as hk; b = hk.intercept_methods(len); b.__enter__()",
     "the state of keras": "import keras; keras.mixed_precision.set_dtype_policy('mixed_bfloat16')",
     "the floats of keras": "import keras; keras.config.set_floatx('float16')",

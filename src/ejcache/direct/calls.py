@@ -31,7 +31,7 @@ from ejcache.jax_integration.made import watch_made
 from ejcache.jax_integration.seam.compilations import around_each_compilation
 from ejcache.jax_integration.seam.direct import fastpath as seam
 from ejcache.jax_integration.seam.direct.later_traces import watch_traces
-from ejcache.jax_integration.seam.direct.plain_calls import why_plain
+from ejcache.jax_integration.seam.direct.plain_calls import TRACED, why_plain
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.settings.environment import environment_variable
 from ejcache.util.log import warn_once
@@ -153,6 +153,8 @@ class DirectCalls:
         self._refused: set[str] = set()
         self._said: set[tuple[str, ...]] = set()
         self._answered: list[Question] = []
+        self._traced_before = False
+        """Something else than its calls made JAX trace it, perhaps with other values than those of now."""
 
     def miss(self, *args: Any, **kwargs: Any) -> Any:
         """What JAX's own `cache_miss` returns: the results, data for the C++ dispatch, and a function to rebuild it."""
@@ -185,6 +187,11 @@ class DirectCalls:
         else:
             self._learn(use, question, trace, result, missed)
         return result
+
+    def note_other_trace(self) -> None:
+        """Something else than a call of the function makes JAX trace it."""
+        self._traced_before |= not self._answered
+        self.look_again()
 
     def look_again(self) -> None:
         """Switch direct mode off if the function is no longer what it was when it was answered without a trace.
@@ -227,6 +234,9 @@ class DirectCalls:
             self.look_again()
             call = seam.parse_call(self._jitted, args, kwargs)
             reason = self.off or why_plain(call) or why_plain_everywhere(use.settings)
+            self._traced_before |= reason == TRACED and not self._answered
+            if not reason and self._traced_before:
+                reason = "JAX has traced it before it was called"
             if reason:
                 self._say(use, Verdict.PLAIN, reason)
                 return None
@@ -356,7 +366,7 @@ def direct_jit(
 def _after_a_look(method: Callable[..., Any], calls: DirectCalls) -> Callable[..., Any]:
     @functools.wraps(method)
     def look_and_call(*args: Any, **kwargs: Any) -> Any:
-        calls.look_again()
+        calls.note_other_trace()
         return method(*args, **kwargs)
 
     return look_and_call

@@ -26,7 +26,7 @@ _EVALUATED_LATER = sys.version_info >= (3, 14)
 
 def write_annotations(node: Node, owner: Any) -> None:
     """Write the annotations of a function or class of the project, and for a class its original bases."""
-    if node.quiet:
+    if node.quiet or not node.graph.reads_annotations:
         return
     if type(owner) is types.FunctionType:
         scope: Mapping[str, object] = owner.__globals__

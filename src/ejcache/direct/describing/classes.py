@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.direct.describing.annotations import write_annotations
 from ejcache.direct.describing.graph import is_scalar
 from ejcache.direct.describing.names import library_name
-from ejcache.direct.describing.real_types import class_text, is_project_class, is_subtype, type_dict, type_name
+from ejcache.direct.describing.real_types import (
+    class_text,
+    is_project_class,
+    is_subtype,
+    mro_of,
+    type_dict,
+    type_module,
+    type_name,
+)
 
 if TYPE_CHECKING:
     from ejcache.direct.describing.graph import Node
@@ -40,6 +48,8 @@ _NOT_READ: Final = frozenset(
 _CONSTRUCTORS: Final = frozenset(
     {"__attrs_attrs__", "__init__", "__new__", "__post_init__", "__attrs_post_init__", "__init_subclass__"}
 )
+_NEUTRAL_MODULES: Final = frozenset({"abc", "builtins", "typing"})
+"""Their classes use no members of classes derived from them but those that the interpreter says."""
 _OF_TEXTS: Final = frozenset({"__repr__", "__str__", "__format__", "__del__", "__doc__"})
 _SAID: Final = (types.FunctionType, staticmethod, classmethod, property)
 
@@ -70,7 +80,7 @@ def write_class(node: Node, value: Any) -> None:
     if "__attrs_attrs__" in members:
         # What attrs generates follows from the attributes, and has numbers of this process in it.
         members = {name: each for name, each in members.items() if not _is_generated_by_attrs(each)}
-    every = is_subtype(metaclass, enum.EnumType) or (is_project_class(node, metaclass))
+    every = is_subtype(metaclass, enum.EnumType) or is_project_class(node, metaclass) or _has_library_base(node, kind)
     wanted = [name for name, member in members.items() if every or _is_said(name, member, called=not node.as_type)]
     node.graph.add_namespace(node, members, wanted=wanted)
     if "__dataclass_fields__" in members:
@@ -80,6 +90,11 @@ def write_class(node: Node, value: Any) -> None:
     if type(abstract) is frozenset:
         node.write(",".join(sorted(map(str, abstract))).encode())
     _write_registrations(node, kind)
+
+
+def _has_library_base(node: Node, kind: type) -> bool:
+    """Whether code of a library may use any member of a class: a base of it is a library's."""
+    return any(type_module(base) not in _NEUTRAL_MODULES and not is_project_class(node, base) for base in mro_of(kind))
 
 
 def _is_generated_by_attrs(member: object) -> bool:

@@ -40,9 +40,10 @@ def _function(node: Node, value: Any) -> None:
     _write_texts(node, function.__module__, function.__qualname__, function.__name__, function.__doc__)
     reads = reads_of(code)
     node.graph.note_reads(reads, code, project=project)
-    cells = _cells(function)
     if code is _SINGLE_DISPATCH:  # besides, it remembers what it has found
-        cells = {name: dict(cells[name]) for name in ("registry",)}  # type: ignore[call-overload]
+        node.child(".registry", dict(value.registry))
+        return
+    cells = _cells(function)
     _write_cells(node, cells)
     write_names(node, function, reads, cells, project=project)
     write_annotations(node, function)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import array
 import hashlib
+import sys
 import types
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -41,6 +42,8 @@ _SCALARS: Final = frozenset(
 _MAX_VALUES: Final = 1_000_000
 _MAX_NAMED: Final = 4_000
 _MAX_NAMED_DEPTH: Final = 16
+_NOT_SCANNED: Final = sys.stdlib_module_names | {"jax", "jaxlib", "numpy", "scipy"}
+"""What a program patches in these is compared where its code names it: they are large."""
 _TEXTS: Final = ("__repr__", "__str__", "__format__")
 
 
@@ -109,10 +112,14 @@ class Graph:
         """Texts in the code that was reached."""
         self.hash_order = ""
         """Where the order of a set that the code makes may decide something."""
+        self.reads_annotations = True
+        """Not so in what is described apart, which annotations lead to: each would lead to all others again."""
         self.reads_environment = False
         """A name in the environment is computed."""
         self.functions: set[str] = set()
         """The names of the project's functions that were reached."""
+        self._libraries: set[str] = set()
+        self._scanned: set[str] = set()
         self._identity = False
         self._scalars: list[int] = []
         self.is_apart = everything
@@ -139,7 +146,7 @@ class Graph:
             self._read(root, _write_child, (name, value))
         root.finish()
         index = 0
-        while index < len(self._nodes) or self._write_members():
+        while index < len(self._nodes) or self._write_members() or self._write_patches(root):
             node = self._nodes[index]
             index += 1
             self._read(node, self._handler_for(type(node.value)), node.value)
@@ -189,6 +196,10 @@ class Graph:
             self._identity |= reads.identity
             self._everything |= reads.computed
 
+    def note_library(self, module: str) -> None:
+        """Note that something was written by the name that a library's module has for it."""
+        self._libraries.add(module.partition(".")[0])
+
     def note_names(self, names: Collection[str]) -> None:
         """Note names that are asked for by no code, but by what a class is."""
         for name in names:
@@ -231,6 +242,19 @@ class Graph:
             late.finish()
         return len(self._nodes) > before
 
+    def _write_patches(self, root: Node) -> bool:
+        """Write the project's functions that stand in modules of the libraries that were reached. False: no more."""
+        before, new = len(self._nodes), self._libraries - self._scanned - _NOT_SCANNED
+        self._scanned |= new
+        late = Node(self, root, None, "", 0)
+        for name, module in tuple(sys.modules.items()) if new else ():
+            if name.partition(".")[0] in new:
+                for member, value in tuple(getattr(module, "__dict__", {}).items()):
+                    if type(value) is types.FunctionType and self.owners.is_project_function(value, unknown=False):
+                        late.child(f"{name}.{member}", value)
+        late.finish()
+        return len(self._nodes) > before
+
     def _is_named(self, name: str, wanted: Collection[str]) -> bool:
         return name in self._names or name in wanted or (self._everything and name[:2] != "__")
 
@@ -241,6 +265,7 @@ class Graph:
             RefusedError: something cannot be described by its content.
         """
         graph = Graph(self.describe, self._handler_for, self.owners, everything=True)
+        graph.reads_annotations = False
         graph.walk([("", value)])
         return graph.digest().encode()
 

@@ -56,6 +56,7 @@ def library_name(node: Node, value: Any) -> str | None:
         module = getattr(value, "__module__", None)
     if type(module) is not str or node.graph.owners.is_project_module(module):
         return None
+    node.graph.note_library(module)
     return name_of(value)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
 
-__all__ = ["program_settings", "why_plain"]
+__all__ = ["TRACED", "program_settings", "why_plain"]
 
 _DEBUGGING: Final = (
     "jax_check_tracer_leaks",
@@ -93,13 +93,13 @@ _VALUES: Final = frozenset({bool, int, float, complex, np.ndarray, jax_literals.
 """Exactly these classes, and NumPy's scalars: JAX treats subclasses in ways of their own, or refuses them."""
 
 
-_TRACED: Final = "it is called while another function is traced"
+TRACED: Final = "it is called while another function is traced"
 
 
 def why_plain(call: ParsedCall) -> str | None:
     """Why this call must be JAX's own, in words; None if it need not be."""
     if not jax_core.trace_state_clean():
-        return _TRACED
+        return TRACED
     settings = jax_config.config._value_holders
     for name in _DEBUGGING:
         holder = settings.get(name)
@@ -120,7 +120,7 @@ def _strange_leaf(leaves: Iterable[Any]) -> str | None:
                 return "an argument was donated before"
         elif kind not in _VALUES and not isinstance(leaf, np.generic):
             if isinstance(leaf, jax_core.Tracer):
-                return _TRACED
+                return TRACED
             return f"an argument is a {kind.__module__}.{kind.__qualname__}"
     return None
 
