@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import locale
 import sys
 import threading
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +30,7 @@ from ejcache.direct.records import DirectDocument
 from ejcache.jax_integration.lowering.key import UnkeyableError, program_independent_parts
 from ejcache.jax_integration.seam.direct.plain_calls import program_settings
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.jax_integration.seam.direct.rules import rules_that
 from ejcache.keys.key import direct_record_key
 from ejcache.settings.environment import all_variables, fixed_hash_seed
 from ejcache.util.tuples import NamedTuple
@@ -214,6 +217,8 @@ def _roots(subject: Subject, call: ParsedCall) -> Mapping[str, object]:
     roots.update(zip(argument_names(call), call.trees, strict=True))
     roots["the options of jax.jit"] = call.info
     roots["the settings of JAX"] = program_settings()
+    roots["the arrays of JAX"] = type(jax.typeof(0))
+    roots["the rules of JAX"] = rules_that(partial(subject.owners.is_project_function, unknown=False))
     return roots
 
 
@@ -251,16 +256,18 @@ def _named_content(value: object) -> object:
 def _variables(found: Walk) -> str:
     """The environment variables that the code names, as a text; where names are computed, all that may be meant."""
     every = all_variables()
-    places = (
-        (str(Path.cwd()), every.get("HOME"), threading.current_thread().name, sys.getrecursionlimit())
-        if found.places
-        else ()
-    )
+    places = _places(every) if found.places else ()
     if not found.reads_environment:
         return repr((places, sorted((name, every[name]) for name in found.constants if name in every)))
     parts = tuple(each for each in found.constants if len(each) > 2)
     meant = sorted((name, value) for name, value in every.items() if not parts or _is_meant(name, parts))
     return repr((places, meant))
+
+
+def _places(variables: Mapping[str, str]) -> tuple[object, ...]:
+    """What a program may ask about the process that it runs in."""
+    process = (threading.current_thread().name, sys.getrecursionlimit(), repr(warnings.filters))
+    return str(Path.cwd()), variables.get("HOME"), *process, locale.setlocale(locale.LC_ALL)
 
 
 def _is_meant(name: str, parts: tuple[str, ...]) -> bool:

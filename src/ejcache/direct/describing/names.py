@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import types
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.direct.describing.forbidden import forbidden_attribute, forbidden_value
 from ejcache.direct.describing.graph import ARROW, is_scalar
+from ejcache.direct.describing.reads import format_names
 from ejcache.direct.describing.real_types import (
     class_text,
     is_project_class,
@@ -57,6 +59,9 @@ def library_name(node: Node, value: Any) -> str | None:
     if type(module) is not str or node.graph.owners.is_project_module(module):
         return None
     node.graph.note_library(module)
+    code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
+    if type(code) is types.CodeType and node.graph.owners.is_project_file(code.co_filename):
+        return None  # the program has put its own code there
     return name_of(value)
 
 
@@ -147,6 +152,12 @@ def _write_chain(
     _note_environment(node, value, chain, attributes)
     if project:
         node.graph.note_scalar(value)
+    if project and type(value) is str:
+        node.graph.note_names(format_names(value) if attributes[:1] == ["format"] else ())
+        if forbidden_attribute(value):
+            node.refuse(f"reads {value}")
+    if value is importlib.import_module and type(chain.constant) is str:
+        _write_import(node, chain.constant, ())
     name = forbidden_value(value, chain.constant)
     if name is not None and project:
         node.refuse(f"uses {name}")

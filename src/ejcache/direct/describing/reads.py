@@ -6,6 +6,7 @@ Names come in chains, as the code has them: `jax.numpy.sin`. What a chain leads 
 from __future__ import annotations
 
 import dis
+import re
 import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Chain", "Reads", "reads_of"]
+__all__ = ["Chain", "Reads", "format_names", "reads_of"]
 
 
 class Chain(NamedTuple):
@@ -87,6 +88,14 @@ _TEXTS: Final = frozenset({"str", "repr", "format", "print"})
 _ORDERLESS: Final = frozenset({"sorted", "len", "isinstance", "issubclass", "max", "min", "sum", "any", "all"})
 _SETS: Final = frozenset({"set", "frozenset", "hash"})
 _NAME_OPERATIONS: Final = frozenset(dis.opname[each] for each in dis.hasname)
+
+
+def format_names(text: str) -> list[str]:
+    """The attributes that `str.format` may read: `k` of "{0.k}"."""
+    return _FIELD.findall(text) if "{" in text else []
+
+
+_FIELD: Final = re.compile(r"\.(\w+)")
 
 
 class _Step(NamedTuple):
@@ -250,8 +259,8 @@ class _Reader:
     def _read_constant(self, constant: object, code: CodeType) -> None:
         if isinstance(constant, str):
             self._constants.add(constant)
-            if constant.isidentifier():
-                self._names.setdefault(constant, code.co_firstlineno)
+            for name in [constant] if constant.isidentifier() else format_names(constant):
+                self._names.setdefault(name, code.co_firstlineno)
         elif isinstance(constant, tuple):
             for each in constant:
                 self._read_constant(each, code)

@@ -7,6 +7,7 @@ import contextvars
 import dataclasses
 import datetime as dt
 import decimal
+import functools
 import inspect
 import io
 import logging
@@ -104,9 +105,21 @@ def _by_reduce(node: Node, value: Any) -> None:
 
 def _attribute_getter(node: Node, value: Any) -> None:
     for name in value.__reduce__()[1]:
-        for each in filter(forbidden_attribute, name.split(".")):
-            node.refuse(f"reads {each}")
+        _note_attributes(node, name)
     _by_reduce(node, value)
+
+
+def _method_caller(node: Node, value: Any) -> None:
+    made, arguments, *_ = value.__reduce__()
+    _note_attributes(node, made.args[0] if isinstance(made, functools.partial) else arguments[0])
+    _by_reduce(node, value)
+
+
+def _note_attributes(node: Node, name: str) -> None:
+    names = name.split(".")
+    node.graph.note_names(names)
+    for each in filter(forbidden_attribute, names):
+        node.refuse(f"reads {each}")
 
 
 def _decimal(node: Node, value: Any) -> None:
@@ -239,7 +252,7 @@ HANDLERS: Final[dict[type, Handler]] = {
     dt.timezone: _by_reduce,
     operator.attrgetter: _attribute_getter,
     operator.itemgetter: _by_reduce,
-    operator.methodcaller: _by_reduce,
+    operator.methodcaller: _method_caller,
     pathlib.PurePosixPath: _path,
     pathlib.PureWindowsPath: _path,
     pathlib.PosixPath: _path,

@@ -18,6 +18,7 @@ import numpy as np
 from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import Description
 from ejcache.jax_integration.seam.direct.registrations import registered_functions
+from ejcache.jax_integration.seam.direct.rules import rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,6 +252,11 @@ def _program(value: Any) -> Description:
     return Description(refusal=f"is a {_name_of(type(value))}")
 
 
+def _primitive(value: Any) -> Description:
+    own = tuple((f".{name}", each) for name, each in vars(value).items())
+    return Description(b"primitive", children=(*own, *rules_of(value)))
+
+
 def _memoised(value: Any) -> Description:
     return Description(b"memoised", children=(("", getattr(value, "__wrapped__", None)),))
 
@@ -352,6 +358,7 @@ _BY_NAME: Final[dict[str, Handler]] = {
     "KeyTy": _extended_dtype,
     "State": _flag,
     "PjitInfo": _jit_options,
+    "Primitive": _primitive,
     "WeakrefLRUCache": _memoised,
     "Jaxpr": _program,
     "ClosedJaxpr": _program,

@@ -44,8 +44,8 @@ class Walk(NamedTuple):
         tokens: for each path a short digest of what is there, nearest first: it only serves to name a difference.
         constants: texts in the code that was reached.
         functions: names of the project's functions that were reached.
-        places: it asks where it is run: the working directory, the home directory, the thread's name and the limit of
-            recursion count.
+        places: it asks where and how it is run: the working directory, the home directory, the thread's name, the limit
+            of recursion, the locale and the filters of warnings count.
         hash_order: where the order of a set may decide something; empty if it does not.
         reads_environment: names in the environment are computed.
     """
@@ -122,22 +122,10 @@ def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str | None:
 
 
 _PLACES: Final = (
-    *(
-        "abspath",
-        "absolute",
-        "current_thread",
-        "cwd",
-        "expanduser",
-        "expandvars",
-        "getcwd",
-        "getcwdb",
-        "getrecursionlimit",
-        "home",
-        "realpath",
-        "resolve",
-    ),
+    *("abspath", "absolute", "cwd", "expanduser", "expandvars", "getcwd", "getcwdb", "home", "realpath", "resolve"),
+    *("current_thread", "getrecursionlimit", "getlocale", "localeconv", "setlocale", "warn", "warn_explicit"),
 )
-"""Names with which code asks where it is run."""
+"""Names with which code asks where and how it is run."""
 _HANDLERS: Final[dict[int, Handler]] = {
     identity(kind): handler
     for handlers in (containers.HANDLERS, functions.HANDLERS, special.HANDLERS)

@@ -57,8 +57,8 @@ class Opened:
             self._add(self.directories, "." if arguments[0] is None else arguments[0])
         elif event == "pickle.find_class":
             self.unpickled[str(arguments[0])] = None
-        elif event in _PROGRAMS:
-            self.refusal = f"tracing starts another program ({event})"
+        elif event in _UNKNOWN:
+            self.refusal = f"tracing starts another program, or asks for this machine's name ({event})"
         elif event in {"sqlite3.connect", "ctypes.dlopen"}:
             self._add(self.files, arguments[0])
 
@@ -88,8 +88,10 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         opened.note(event, arguments)
 
 
-_PROGRAMS: Final = frozenset({"os.exec", "os.fork", "os.posix_spawn", "os.system", "subprocess.Popen"})
-_EVENTS: Final = _PROGRAMS | {
+_UNKNOWN: Final = frozenset(
+    {"os.exec", "os.fork", "os.posix_spawn", "os.system", "socket.gethostname", "subprocess.Popen"}
+)
+_EVENTS: Final = _UNKNOWN | {
     *("import", "open", "os.listdir", "os.scandir", "sqlite3.connect", "ctypes.dlopen", "pickle.find_class")
 }
 

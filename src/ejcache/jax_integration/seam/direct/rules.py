@@ -1,0 +1,73 @@
+"""The rules that JAX keeps for each primitive: how it is differentiated, batched and lowered.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/ad.py`, `batching.py`, `mlir.py`, `partial_eval.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from jax._src.interpreters import ad, batching, mlir, partial_eval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["rules_of", "rules_that"]
+
+_TABLES: Final = (
+    (ad, ("fancy_transposes", "primitive_jvps", "primitive_linearizations", "primitive_transposes")),
+    (batching, ("fancy_primitive_batchers",)),
+    (mlir, ("_lowerings",)),
+    (partial_eval, ("custom_partial_eval_rules", "custom_staging_rules", "dce_rules", "forwarding_rules")),
+    (partial_eval, ("const_fold_rules", "partial_eval_jaxpr_custom_rules")),
+)
+_known: Final[dict[int, tuple[object, bool]]] = {}
+"""Whether a rule is one of those that are looked for, by its identity; held, so that the identity lasts."""
+
+
+def _tables() -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    for module, names in _TABLES:
+        for name in names:
+            yield name, getattr(module, name, {})
+    for platform, table in mlir._platform_specific_lowerings.items():
+        yield f"_lowerings on {platform}", table
+
+
+def rules_of(primitive: Any) -> tuple[tuple[str, object], ...]:
+    """The rules of a primitive, by the names of their tables."""
+    return tuple((f".{name}", _rule(table[primitive])) for name, table in _tables() if primitive in table)
+
+
+def rules_that(are_meant: Callable[[types.FunctionType], bool]) -> dict[str, object]:
+    """The rules that are such functions, or lead to one directly, by table and primitive."""
+    found = {}
+    for name, table in _tables():
+        for primitive, entry in tuple(table.items()):
+            known = _known.get(id(entry))
+            if known is None:
+                known = _known[id(entry)] = (entry, any(map(are_meant, _functions_in(_rule(entry)))))
+            if known[1]:
+                found[f"{name} of {primitive}"] = _rule(entry)
+    return found
+
+
+def _rule(entry: Any) -> object:
+    return getattr(entry, "rule", entry)
+
+
+def _functions_in(rule: Any) -> Iterator[types.FunctionType]:
+    """A rule, what is inside of partial functions, and what it closes over, as `mlir.lower_fun` makes rules."""
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    if isinstance(rule, types.FunctionType):
+        yield rule
+        yield from (cell.cell_contents for cell in rule.__closure__ or () if _is_function(cell))
+
+
+def _is_function(cell: types.CellType) -> bool:
+    try:
+        return isinstance(cell.cell_contents, types.FunctionType)
+    except ValueError:
+        return False  # nothing is in it yet
