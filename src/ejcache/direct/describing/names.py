@@ -60,8 +60,10 @@ def library_name(node: Node, value: Any) -> str | None:
         return None
     node.graph.note_library(module)
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
-    if type(code) is types.CodeType and node.graph.owners.is_project_file(code.co_filename):
-        return None  # the program has put its own code there
+    if type(code) is types.CodeType:
+        if node.graph.owners.is_project_file(code.co_filename):
+            return None  # the program has put its own code there
+        node.graph.constants.update(each for each in code.co_consts if type(each) is str)
     return name_of(value)
 
 
