@@ -27,8 +27,6 @@ SHORT = (
     "counter in a global",
     "x64",
     "library: table",
-    "inner jit traced before, value changed",
-    "vmapped function traced with another value",
     "Annotated metadata of a parameter",
     "state of a package installed from a directory",
     "JSON read in the trace",
