@@ -199,7 +199,9 @@ def test_tails_count(monkeypatch, share):
         assert machine.tune([0, 1], Tuner(seed=seed)).configuration == 0
 
 
-@pytest.mark.parametrize(("noise", "least"), [("idle", 20), ("busy", 13), ("drift", 20)])
+@pytest.mark.parametrize(
+    ("noise", "least"), [("idle", 20), pytest.param("busy", 13, marks=pytest.mark.soak), ("drift", 20)]
+)
 def test_the_best_of_rivals_is_chosen(monkeypatch, noise, least):
     """Of candidates one per cent apart the best one is chosen, also on a busy machine most of the time."""
     seconds = (0.001, 0.0008, 0.000808, 0.000816, 0.000832)

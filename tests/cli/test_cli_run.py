@@ -377,8 +377,9 @@ def test_the_report_as_json(tmp_path, write):
     assert report["urls"] == [str(tmp_path / "cache")]
     assert report["processes"] == 1
     assert str(report["pid"]) in path.name
-    assert ejcache_run(*options, "--quiet", "train.py", cwd=tmp_path).stderr == ""
-    assert ejcache_run(*options, "--report", "off", "train.py", cwd=tmp_path).stderr == ""
+    write("quick.py", "import jax; jax.jit(lambda x: x + 1)(1.0)")
+    assert ejcache_run(*options, "--quiet", "quick.py", cwd=tmp_path).stderr == ""
+    assert ejcache_run(*options, "--report", "off", "quick.py", cwd=tmp_path).stderr == ""
     on_stderr = ejcache_run(*options, "--json", "train.py", cwd=tmp_path).stderr
     assert json.loads(on_stderr)["hits"] == report["misses"]
     write("enables.py", "import ejcache\nejcache.enable('cache', min_compile_seconds=0)\n" + JAX_PROGRAM)

@@ -38,13 +38,13 @@ def run(tmp_path):
 def test_python_block(number, run_python):
     """It runs, the second time from the cache, with nothing on stderr."""
     program = PYTHON[number].replace("/tmp/my-cache", "my-cache")
-    if "direct=True" in program and sys.version_info < (3, 12):
-        pytest.skip("direct mode says that it needs Python 3.12")
     if "compiled" in program or "stats().hits" in program:
         assert run_python(program).stdout.startswith("0 hits, ")
         assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_python(program).stdout)
     else:
-        assert run_python(program).stderr == run_python(program).stderr == ""
+        said = run_python(program).stderr + run_python(program).stderr
+        # Progress, on a slow machine.
+        assert [line for line in said.splitlines() if not line.startswith("measuring the candidates")] == []
 
 
 def test_two_runs(run, clean_environment):

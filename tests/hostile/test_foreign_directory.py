@@ -91,7 +91,12 @@ def test_every_command_has_a_line():
     assert set(LINES) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", sorted(set(LINES) - {"run"}))
+LONG = {"bench"}
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=[pytest.mark.soak] * (each in LONG)) for each in sorted(set(LINES) - {"run"})]
+)
 def test_a_command_imports_nothing_from_the_working_directory(hostile, script, command):
     """Nor does a process that it starts; the directory of a script that the user names is on the path."""
     done = started(LINES[command], hostile, script)

@@ -101,7 +101,10 @@ def ejcache_run(run_python, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("way", WAYS)
+SHORT = ("the process itself", "spawn", "fork before JAX has a backend", "os.fork")
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[] if way in SHORT else pytest.mark.soak) for way in WAYS])
 def test_every_process_hits(way, run_way, write_way, ejcache_run, tmp_path):
     """With a directory in EJCACHE a process stores at its first start; under `ejcache run` it hits, and is counted."""
     directory = str(tmp_path / "cache")
@@ -204,7 +207,14 @@ print(stats.hits, stats.misses, stats.stores, flush=True)
 """
 
 
-@pytest.mark.parametrize(("end", "status"), [("", 0), ("os._exit(0)", 0), ("os.kill(os.getpid(), 9)", 256 - 27)])
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", 0),
+        pytest.param("os._exit(0)", 0, marks=pytest.mark.soak),
+        ("os.kill(os.getpid(), 9)", 256 - 27),
+    ],
+)
 def test_every_process_is_counted_once(end, status, ejcache_run, tmp_path):
     """The report of `ejcache run` is the sum over the ranks that a launcher starts, however they end."""
     (tmp_path / "launcher.py").write_text(LAUNCHER)
@@ -241,7 +251,7 @@ def test_it(number):
 """
 
 
-@pytest.mark.one_python
+@pytest.mark.soak
 def test_pytest_with_several_processes(ejcache_run, tmp_path):
     """`ejcache run -m pytest -n 2`: the workers cache, although the process that starts them does not import JAX."""
     pytest.importorskip("xdist")
@@ -254,7 +264,7 @@ def test_pytest_with_several_processes(ejcache_run, tmp_path):
     assert report["misses"] == 0
 
 
-@pytest.mark.one_python
+@pytest.mark.soak
 def test_joblib(ejcache_run, write_way, tmp_path):
     """Workers of joblib cache."""
     pytest.importorskip("joblib")

@@ -475,7 +475,7 @@ CALLBACK = PROGRAM.replace(
 def test_programs_with_host_callbacks_are_never_loaded_ahead(program, directory):
     """Without its callbacks such a program ends the process; the other programs of the run are preloaded."""
     other = "jax.jit(lambda x: x * 7)(1.0)"
-    for _ in range(3):
+    for _ in range(2):
         program(other, text=CALLBACK)
     for profile in profiles(directory).values():
         for uses in profile.environments.values():
@@ -553,7 +553,7 @@ def test_a_process_that_never_compiles_leaves_the_profile_alone(program, directo
     """It says nothing about what the program uses."""
     program()
     before = profiles(directory)
-    for _ in range(4):
+    for _ in range(2):
         program(text=PROGRAM.replace("value = ", "jax.devices(); print('{}'); sys.exit(); value = "))
     assert profiles(directory) == before
 

@@ -438,7 +438,7 @@ def test_random_programs_have_one_digest_in_two_processes_of_different_history()
 
     dice = random.Random(20)
     specs, seen = [], set()
-    while len(specs) < (400 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 40):
+    while len(specs) < (400 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 20):
         spec = {
             "steps": [(dice.randrange(15), dice.choice([0.5, 2.0, 3.0])) for _ in range(dice.randint(1, 5))],
             "shape": dice.choice([[4], [2, 4]]),

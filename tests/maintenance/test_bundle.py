@@ -75,7 +75,9 @@ def test_an_export_is_taken_up_at_any_length(tmp_path):
     """Wherever a writer was killed, the next one continues there, and the bundle is the same."""
     pairs = PAIRS[:2]
     whole = bundle(*pairs)
-    for left in (*(whole[:length] for length in range(len(whole) + 1)), old_bundle(*pairs), b"EJB9"):
+    edges = {edge + more for edge in range(0, len(whole), 512) for more in (-1, 0, 1)}
+    lengths = sorted({*range(0, len(whole), 61), len(whole), *edges} - {-1})
+    for left in (*(whole[:length] for length in lengths), old_bundle(*pairs), b"EJB9"):
         (tmp_path / "partial").write_bytes(left)
         with BundleWriter(tmp_path / "bundle", partial=tmp_path / "partial") as writer:
             for key, data in pairs:

@@ -60,17 +60,17 @@ class ProcessTests(StoreTests):
         """Of two processes that put one key at the same moment exactly one gets True, and its bytes stand."""
         self.need_processes()
         path = tmp_path / "store"
-        rounds = 60
+        rounds = 20
         with self.open(path) as here:
             others = [peer.open(type(self), path) for peer in peers()]
             for me, other in enumerate(others):
-                calls = [("put", (f"k{n}", bytes([me]) * (1 + n * 2_000))) for n in range(rounds)]
+                calls = [("put", (f"k{n}", bytes([me]) * (1 + n * 6_000))) for n in range(rounds)]
                 other.begin(*calls, meet=True)
             won = [other.finish() for other in others]
             expected = {}
             for n in range(rounds):
                 assert [won[0][n], won[1][n]].count(True) == 1
-                expected[f"k{n}"] = bytes([won[1][n]]) * (1 + n * 2_000)
+                expected[f"k{n}"] = bytes([won[1][n]]) * (1 + n * 6_000)
             assert self.stored(path) == expected
             check_everything(here)
             for other in others:

@@ -54,7 +54,7 @@ class SharingTests(Suite):
 
     def test_one_winner(self, elsewhere: Callable[..., Future[list[Any]]], tmp_path: Path) -> None:
         """Of two processes that put the same keys at once exactly one gets True for each, and its bytes stay."""
-        path, rounds = tmp_path / "store", 60
+        path, rounds = tmp_path / "store", 30
         with self.open(path) as here:
             there = elsewhere(*[("put", (f"k{n}", b"there" * (1 + n * 400))) for n in range(rounds)])
             ours = [here.put(f"k{n}", b"here" * (1 + n * 400)) for n in reversed(range(rounds))][::-1]
