@@ -31,10 +31,11 @@ from ejcache.coordination.leases_shared import _decode as decode_lease
 from ejcache.coordination.leases_shared import _LeaseRecord
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
-from ejcache.maintenance import journal_format, stored_policy
+from ejcache.maintenance import stored_policy
 from ejcache.maintenance.bundle import read_bundle
-from ejcache.stores.shared.counters import decode_sums
-from ejcache.stores.tiered.quick import QuickNote, decode_notes, encode_notes
+from ejcache.stores.host_log import decode_notes, encode_note
+from ejcache.stores.shared import journal_format
+from ejcache.stores.shared.usage import decode_counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +191,7 @@ def read_journal(data):
 
 
 def read_counters(data):
-    for name, amount in decode_sums(Blob(data, "1", len(data))).items():
+    for name, amount in decode_counters(Blob(data, "1", len(data))).items():
         assert isinstance(name, str)
         float(amount)
 
@@ -203,7 +204,7 @@ COUNTERS = json.dumps({"sums": {"hits": 5, "seconds_saved": 1.5}, "written": 1.0
 POLICY = stored_policy.encode({"max_size": 10, "unused_for": 60.0})
 
 
-NOTES = encode_notes([("0" * 32, QuickNote(0.025, 1.8e9)), ("1" * 32, QuickNote(None, 1.8e9))])
+NOTES = encode_note("0" * 32, 0.025, 1.8e9) + encode_note("1" * 32, None, 1.8e9)
 
 
 def structured_notes(chance):
@@ -214,7 +215,7 @@ def structured_notes(chance):
 
 def read_notes(data):
     notes = decode_notes(data)
-    assert decode_notes(encode_notes(notes.items())) == notes
+    assert decode_notes(b"".join(encode_note(digest, *note) for digest, note in notes.items())) == notes
 
 
 # -- records and bundles ---------------------------------------------------------------------------------------------

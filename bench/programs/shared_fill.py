@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 
 from bench.context import ROOT
 from ejcache.bucket.layout import ENTRIES, PINS, entry_name, escape_key, key_of_name
-from ejcache.maintenance.journal_format import encode
 from ejcache.maintenance.journals import SNAPSHOT, USED
+from ejcache.stores.shared.journal_format import encode
 
 sys.path.append(str(ROOT / "tools"))
 

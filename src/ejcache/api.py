@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ejcache.cache.counters import Stats
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
-    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.maintenance.plan import EvictionPolicy
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.log import MissRecord
     from ejcache.misses.nearest import Known
@@ -181,7 +181,7 @@ def prune(
         StoreError: the cache cannot be listed.
     """
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
-    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.maintenance.plan import EvictionPolicy
 
     asked = EvictionPolicy(
         max_size=None if max_size is None else parse_limit(max_size, setting="max_size"),
@@ -214,7 +214,7 @@ def clear(url: Url | None = None) -> EvictionReport:
         StoreError: the cache cannot be listed.
     """
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
-    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.maintenance.plan import EvictionPolicy
 
     with _opened(url, write=True) as opened:
         if opened.store is None:
@@ -258,7 +258,7 @@ class _OpenedCache:
 
     def stored_policy(self) -> EvictionPolicy:
         """The limits that are stored with a shared cache; no limits for any other."""
-        from ejcache.maintenance.policy import EvictionPolicy
+        from ejcache.maintenance.plan import EvictionPolicy
         from ejcache.maintenance.stored_policy import policy_of, read_limits
 
         return policy_of(read_limits(self.bucket) or {}) if self.bucket is not None else EvictionPolicy()
@@ -277,7 +277,7 @@ def _known(url: str, stack: contextlib.ExitStack) -> Known | Exception | None:
 
 @contextlib.contextmanager
 def _opened(url: Url | None, *, write: bool = False) -> Iterator[_OpenedCache]:
-    from ejcache.maintenance.scan import ScannedStore
+    from ejcache.maintenance.eviction import ScannedStore
     from ejcache.stores.opening import inspect_location
     from ejcache.stores.shared.store import SharedStore
 

@@ -11,7 +11,6 @@ from cli_helpers import ejcache, key_text, put
 
 from ejcache.bucket.layout import entry_name
 from ejcache.keys.key import parse_key
-from ejcache.maintenance.journals import JournalWriter
 from ejcache.maintenance.stored_policy import POLICY
 from ejcache.misses.log import MissRecord, record_miss
 from ejcache.stores.opening import open_store
@@ -142,7 +141,7 @@ def test_why_of_an_entry_reads_its_function_only(bucket, cache):
 def test_last_use_is_everybodys(bucket, cache):
     """`ls` shows the last use by any process, without a second listing."""
     with open_store(URL) as store:
-        JournalWriter(store.bucket, lambda: {cache["jit_eval"]: 1_780_000_000.0}).write()
+        store.usage.note_used(cache["jit_eval"], 1_780_000_000.0)
     age(bucket)
     bucket.clear_requests()
     used = {row["name"]: row["last_used"] for row in ejcache("ls", "--dir", URL, "--json").json["entries"]}
@@ -166,8 +165,8 @@ def test_nothing_there(bucket):
 def test_prune(bucket, cache):
     """The least recently used entries are removed, and no more than asked for."""
     with open_store(URL) as store:
-        used = {cache["jit_eval"]: 1_780_000_000.0, cache["jit_train"]: 1_770_000_000.0}
-        JournalWriter(store.bucket, lambda: used).write()
+        store.usage.note_used(cache["jit_eval"], 1_780_000_000.0)
+        store.usage.note_used(cache["jit_train"], 1_770_000_000.0)
     age(bucket)
     dry = ejcache("prune", "--dir", URL, "--max-entries", "1", "--dry-run", "--json").json
     assert [item["key"] for item in dry["planned"]] == [cache["jit_init"], cache["jit_train"]]
@@ -183,7 +182,7 @@ def test_prune_leaves_what_is_in_use(bucket, cache):
     with open_store(URL) as store:
         put(store, key_text("jit_new"))
         assert store.get(cache["jit_eval"])
-        JournalWriter(store.bucket, store.drain_used).write()
+        store.usage.write()
     done = ejcache("prune", "--dir", URL, "--max-entries", "0", "--json").json
     assert [item["key"] for item in done["planned"]] == [cache["jit_train"]]
     assert done["in_use_entries"] == 2

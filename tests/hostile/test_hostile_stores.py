@@ -29,9 +29,9 @@ from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.layout import entry_name
 from ejcache.keys.key import module_text_key
-from ejcache.maintenance.journal_format import encode as encode_journal
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
+from ejcache.stores.shared.journal_format import encode as encode_journal
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
 KEY = key_text("jit_train")

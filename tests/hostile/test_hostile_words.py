@@ -8,12 +8,12 @@ import stat
 import pytest
 from autotune_helpers import record
 from cli_helpers import ejcache
+from ejcache.stores.shared.backlog import decode_usage
 
 from ejcache.autotune.ejkernel.cache import operation_directory
 from ejcache.cache.run_counts import RunTotal
 from ejcache.errors import UsageError
 from ejcache.stores.location import Location
-from ejcache.stores.shared.backlog import decode_usage
 from ejcache.util.trust import why_untrusted
 
 NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)

@@ -151,7 +151,7 @@ def test_entries_are_brought_here(tiered):
     assert isinstance(tiered, TwoTiers)
     keys = fill(tiered, 5)
     tiered.get(keys[3])
-    found = list(tiered.fetch_ahead([*keys, "none"], requests=4, wanted=lambda _: True))
+    found = list(tiered.prefetch([*keys, "none"], requests=4, wanted=lambda _: True))
     assert found[0] == (keys[3], True)
     assert dict(found) == {**dict.fromkeys(keys, True), "none": False}
     assert all(tiered.local.contains(key) for key in keys)
@@ -160,7 +160,7 @@ def test_entries_are_brought_here(tiered):
 def test_what_nobody_wants_any_more_is_not_fetched(tiered):
     """The program has asked for it meanwhile, or has ended."""
     keys = fill(tiered, 3)
-    found = dict(tiered.fetch_ahead(keys, requests=2, wanted=lambda key: key == "k1"))
+    found = dict(tiered.prefetch(keys, requests=2, wanted=lambda key: key == "k1"))
     assert found == {"k0": False, "k1": True, "k2": False}
     assert not tiered.local.contains("k0")
 
@@ -181,7 +181,7 @@ def test_the_first_refusal_ends_it(tiered, bucket, status):
             time.sleep(0.001)
         return True
 
-    found = dict(tiered.fetch_ahead(keys, requests=2, wanted=wanted))
+    found = dict(tiered.prefetch(keys, requests=2, wanted=wanted))
     assert len(found) == 40
     assert sum(found.values()) <= 3
     assert len(bucket.requests) <= 5
@@ -193,7 +193,7 @@ def test_memory_is_a_local_tier_too(bucket):
 
     with TieredStore(MemoryStore(), SharedStore(gcs_bucket(bucket))) as store:
         keys = fill(store, 3)
-        assert all(here for _, here in store.fetch_ahead(keys, requests=2, wanted=lambda _: True))
+        assert all(here for _, here in store.prefetch(keys, requests=2, wanted=lambda _: True))
 
 
 def test_one_process_of_a_host_fetches_many_at_once(tiered, tmp_path):

@@ -11,9 +11,8 @@ from ejcache.bucket.files import FileBucket
 from ejcache.bucket.layout import ENTRIES
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.audit import Problem, audit, audit_structure
-from ejcache.maintenance.eviction import EvictionPass, run_pass
-from ejcache.maintenance.policy import EvictionPolicy
-from ejcache.maintenance.scan import ScannedStore
+from ejcache.maintenance.eviction import EvictionPass, ScannedStore, run_pass
+from ejcache.maintenance.plan import EvictionPolicy
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore

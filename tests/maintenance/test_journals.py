@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import tracemalloc
 import zlib
@@ -15,20 +14,18 @@ import pytest
 from helpers import used_in
 from hypothesis import given
 from memory_bucket import MemoryBucket
-from store_processes import in_fork
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import (
     EntryCorruptError,
     EntryVersionError,
     StoreBusyError,
-    StoreReadOnlyError,
     StoreUnavailableError,
 )
-from ejcache.maintenance.journal_format import decode, decode_lines, decode_pieces, encode
-from ejcache.maintenance.journals import SNAPSHOT, USED, JournalWriter, compact, read_uses
+from ejcache.maintenance.journals import SNAPSHOT, USED, compact, read_uses
 from ejcache.maintenance.tables import Listing
 from ejcache.stores.base import EntryInfo
+from ejcache.stores.shared.journal_format import decode, decode_lines, decode_pieces, encode
 from ejcache.testing.basics import ODD_KEYS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"
@@ -170,30 +167,9 @@ def tracemalloc_peak(function):
 # -- journals --------------------------------------------------------------------------------------------------------
 
 
-class Uses:
-    """What a store would hand to a journal."""
-
-    def __init__(self):
-        self.used = {}
-
-    def drain(self):
-        used, self.used = self.used, {}
-        return used
-
-
 @pytest.fixture(params=["memory", "files"])
 def objects(request, tmp_path):
     return MemoryBucket() if request.param == "memory" else FileBucket(tmp_path / "shared")
-
-
-@pytest.fixture
-def uses():
-    return Uses()
-
-
-@pytest.fixture
-def writer(objects, uses):
-    return JournalWriter(objects, uses.drain, now=lambda: NOW)
 
 
 def names(objects):
@@ -208,100 +184,11 @@ def journal(objects, used, *, number=0):
     objects.write(journal_name(number), encode(used))
 
 
-def test_one_object_per_writing(objects, uses, writer):
-    """What was used is one new object, under the day and a name of this process; nothing used is none."""
-    assert writer.write() is True
-    assert names(objects) == []
-    uses.used = {"a": 5.0, "b": 6.0}
-    assert writer.write() is True
-    uses.used = {"a": 7.0}
-    assert writer.write() is True
-    first, second = names(objects)
-    assert first.startswith(f"{USED}2023-11-14/")
-    assert f"-{os.getpid()}-" in first
-    assert (first[-2:], second[-2:]) == ("-0", "-1")
-    assert decode(objects.read(first).data) == {"a": 5.0, "b": 6.0}
-    assert decode(objects.read(second).data) == {"a": 7.0}
-
-
-def test_failed_writing_is_made_up_for(uses):
-    """What could not be written is written with the next journal, each key with its last use."""
-    objects = MemoryBucket()
-    writer = JournalWriter(objects, uses.drain)
-    write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
-    uses.used = {"a": 5.0, "b": 9.0}
-    assert writer.write() is False
-    objects.write = write
-    uses.used = {"a": 7.0, "b": 8.0}
-    assert writer.write() is True
-    (name,) = names(objects)
-    assert decode(objects.read(name).data) == {"a": 7.0, "b": 9.0}
-
-
 def raiser(error):
     def fail(*args, **kwargs):
         raise error
 
     return fail
-
-
-def test_forbidden_writing_is_given_up(uses):
-    """Without permission to write no journal is tried again."""
-    objects = MemoryBucket()
-    writer = JournalWriter(objects, uses.drain)
-    write, objects.write = objects.write, raiser(StoreReadOnlyError("forbidden"))
-    uses.used = {"a": 5.0}
-    assert writer.write() is True
-    objects.write = write
-    assert writer.write() is True
-    assert names(objects) == []
-
-
-def test_storage_that_is_left_alone(uses):
-    """While the breaker is open nothing is written, and nothing is lost."""
-    objects = MemoryBucket()
-    writer, breaker = JournalWriter(objects, uses.drain), objects.breaker
-    uses.used = {"a": 5.0}
-    breaker.fail(seconds=100)
-    assert writer.write() is False
-    breaker.succeed()
-    assert writer.write() is True
-    assert len(names(objects)) == 1
-
-
-def test_what_waits_is_bounded(uses):
-    """What waits for storage to come back is bounded; the oldest is dropped."""
-    objects = MemoryBucket()
-    writer, breaker = JournalWriter(objects, uses.drain, max_pending=3), objects.breaker
-    breaker.fail(seconds=100)
-    for n in range(5):
-        uses.used = {f"k{n}": 5.0}
-        writer.write()
-    breaker.succeed()
-    writer.write()
-    assert sorted(used_in(objects)) == ["k2", "k3", "k4"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
-def test_fork_writes_its_own(tmp_path, uses):
-    """A forked child writes under a name of its own, and not what its parent has yet to write."""
-    objects = FileBucket(tmp_path / "shared")
-    writer, breaker = JournalWriter(objects, uses.drain), objects.breaker
-    breaker.fail(seconds=100)
-    uses.used = {"parent": 5.0}
-    writer.write()
-    breaker.succeed()
-
-    def child():
-        uses.used = {"child": 6.0}
-        return writer.write()
-
-    assert in_fork(child) is True
-    (name,) = names(objects)
-    assert decode(objects.read(name).data) == {"child": 6.0}
-    assert writer.write() is True
-    assert used_in(objects) == {"parent": 5.0, "child": 6.0}
-    assert len(names(objects)) == 2
 
 
 def compacted_in(objects):

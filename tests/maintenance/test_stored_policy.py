@@ -8,7 +8,7 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError, StoreBusyError
-from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.maintenance.plan import EvictionPolicy
 from ejcache.maintenance.stored_policy import (
     POLICY,
     EffectivePolicy,

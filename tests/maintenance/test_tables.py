@@ -11,11 +11,10 @@ import pytest
 from helpers import python_command, run_program
 
 from ejcache.errors import EntryCorruptError, StoreError
-from ejcache.maintenance.journal_format import decode, encode_ordered
-from ejcache.maintenance.plan import EvictionPlan
-from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.tables import Listing, TemporaryTables
 from ejcache.stores.base import EntryInfo
+from ejcache.stores.shared.journal_format import decode, encode_ordered
 from ejcache.testing.basics import ODD_KEYS
 
 

@@ -1,8 +1,6 @@
-"""What the shared store adds to its bucket: recency, counters, quarantine, and its URL."""
+"""What the shared store adds to its bucket: quarantine, and its URL."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
@@ -11,10 +9,8 @@ from ejcache.bucket.azure import AzureBucket
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.bucket.gcs import GcsBucket
-from ejcache.bucket.layout import COUNTERS, process_name
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError, UsageError
 from ejcache.stores.opening import open_bucket
-from ejcache.stores.shared.counters import SharedCounters, fold_counters
 from ejcache.stores.shared.store import SharedStore
 
 
@@ -28,159 +24,6 @@ def store(tmp_path):
 def server():
     with GcsServer() as server:
         yield server
-
-
-def fold(store, *, days=0):
-    """A pass of maintenance over the counters, so many days from now."""
-    return fold_counters(store.bucket, list(store.bucket.walk(COUNTERS)), now=time.time() + days * 86_400)
-
-
-def counter_writes(server):
-    return [r.status for r in server.requests if r.method == "POST"]
-
-
-class TestRecency:
-    def test_uses_are_drained_once(self, store):
-        """What get found since the last drain is told once, with its time; misses, peeks and puts are no uses."""
-        before = time.time()
-        for key in "abc":
-            store.put(key, b"x")
-        store.get("a")
-        store.get("b")
-        store.peek("c")
-        store.get("absent")
-        drained = store.drain_used()
-        assert sorted(drained) == ["a", "b"]
-        assert all(before <= used <= time.time() for used in drained.values())
-        assert store.drain_used() == {}
-
-    def test_uses_are_bounded(self, tmp_path):
-        """A process that never writes a journal does not remember uses without end."""
-        store = SharedStore(FileBucket(tmp_path), remembered_uses=5)
-        for n in range(20):
-            store.note_used(f"k{n}")
-        store.note_used("k0")
-        assert sorted(store.drain_used()) == [f"k{n}" for n in range(5)]
-
-    def test_uses_show_in_the_listing(self, store):
-        """The listing's last use is the later of creation and this process's uses, drained or not."""
-        for key in "abc":
-            store.put(key, b"x")
-        store.get("a")
-        store.drain_used()
-        store.get("b")
-        infos = {info.key: info for info in store.entries()}
-        assert infos["c"].last_used == infos["c"].created
-        assert infos["a"].last_used >= infos["a"].created
-        assert infos["b"].last_used >= infos["a"].last_used
-
-    def test_a_read_only_store_remembers_nothing(self, store):
-        """Reads of a read-only store are no uses."""
-        store.put("k", b"x")
-        reader = SharedStore(store.bucket, read_only=True)
-        reader.get("k")
-        assert reader.drain_used() == {}
-
-
-class TestCounters:
-    def test_written_rarely(self, server):
-        """A thousand additions within the interval are one small object, written when the store closes."""
-        store = SharedStore(gcs_bucket(server), counter_interval=3600)
-        for _ in range(1000):
-            store.add_counters({"hits": 1})
-        assert counter_writes(server) == []
-        store.close()
-        assert counter_writes(server) == [200]
-        store.close()
-        assert counter_writes(server) == [200]
-
-    def test_written_by_themselves(self, server):
-        """What was added is written after the interval by itself."""
-        store = SharedStore(gcs_bucket(server), counter_interval=0.05)
-        store.add_counters({"hits": 1})
-        while not counter_writes(server):
-            time.sleep(0.01)
-        assert SharedStore(gcs_bucket(server), read_only=True).counters() == {"hits": 1}
-
-    def test_pending_amounts_of_this_process_count(self, server):
-        """A question in this process counts what its stores have not written yet."""
-        one, two = (SharedStore(gcs_bucket(server), counter_interval=3600) for _ in range(2))
-        one.add_counters({"hits": 1})
-        two.add_counters({"hits": 2})
-        assert one.counters() == {"hits": 3}
-        one.reset_counters()
-        assert two.counters() == {}
-        two.add_counters({"hits": 1})
-        assert one.counters() == {"hits": 1}
-
-    def test_no_error_of_theirs_reaches_the_program(self, server):
-        """Counters that cannot be written are kept, and written when they can be."""
-        store = SharedStore(gcs_bucket(server), counter_interval=0)
-        fault = server.add_fault("status", status=400)
-        store.add_counters({"hits": 1})
-        assert fault.hits == 1
-        server.clear_faults()
-        store.add_counters({"hits": 1})
-        assert store.counters() == {"hits": 2}
-        store.close()
-
-    def test_of_processes_that_have_ended_are_folded(self, store):
-        """A day later their objects are one, with the same sums; a process that wakes up goes on in another."""
-        awake = SharedStore(store.bucket, counter_interval=0)
-        awake.add_counters({"hits": 1})
-        for _ in range(5):
-            with SharedStore(store.bucket, counter_interval=0) as ended:
-                ended.add_counters({"hits": 2, "misses": 1})
-        assert fold(store) == 0
-        assert fold(store, days=2) == 6
-        assert [info.name for info in store.bucket.walk(COUNTERS)] == [f"{COUNTERS}=baseline"]
-        assert store.counters() == {"hits": 11, "misses": 5}
-        awake.add_counters({"hits": 1})
-        awake.add_counters({"hits": 1})
-        assert store.counters() == {"hits": 13, "misses": 5}
-        assert fold(store) == 0
-        assert fold(store, days=2) == 1
-        assert store.counters() == {"hits": 13, "misses": 5}
-        store.reset_counters()
-        assert store.counters() == {}
-
-    def test_folded_by_one_who_dies(self, store, monkeypatch):
-        """Between the baseline and the removal nothing counts twice, for a reader, a reset or the next pass."""
-        for _ in range(3):
-            with SharedStore(store.bucket, counter_interval=0) as ended:
-                ended.add_counters({"hits": 1})
-        with monkeypatch.context() as patched:
-            patched.setattr(store.bucket, "delete_many", lambda _: iter(()))
-            assert fold(store, days=2) == 0
-        assert store.counters() == {"hits": 3}
-        store.reset_counters()
-        assert store.counters() == {}
-        assert fold(store, days=2) == 3
-        assert store.counters() == {}
-
-    def test_a_write_whose_answer_was_lost_for_good(self, server, retry_time):
-        """Counters that were written although no answer came count once."""
-        store = SharedStore(gcs_bucket(server), counter_interval=0)
-        store.bucket.breaker = None
-        store.add_counters({"hits": 1})
-        server.add_fault("drop_after", method="POST")
-        server.add_fault("reset", method="GET")
-        store.add_counters({"hits": 1})
-        server.clear_faults()
-        store.add_counters({"hits": 1})
-        assert SharedStore(gcs_bucket(server), read_only=True).counters() == {"hits": 3}
-
-    def test_damaged_counters_count_nothing(self, store):
-        """A damaged, absurd or endless object among the counters counts nothing, for a reader and for a pass."""
-        store.add_counters({"hits": 1})
-        absurd = [b'{"sums": {"hits": ' + number + b"}}" for number in (b"9" * 4000, b"NaN", b"1e999", b"9" * 5000)]
-        deep = [b"[" * 200_000, b'{"sums":' * 20_000, b'{"sums": {"hits": 5}}' + b" " * (1 << 20)]
-        shapes = [b"", b"{", b"[1]", b'{"sums": 5}', b'{"sums": {"hits": "many"}}', b"\xff"]
-        for data in (*shapes, *absurd, *deep):
-            store.bucket.write(COUNTERS + process_name(), data)
-        assert store.counters() == {"hits": 1}
-        assert fold(store, days=2) == 14
-        assert store.counters() == {"hits": 1}
 
 
 class TestEntries:
@@ -331,15 +174,3 @@ class TestS3:
         with pytest.raises(StoreUnavailableError, match="3 tries"):
             gone.read("k")
         gone.close()
-
-
-def test_counters_are_not_written_twice_within_a_second(tmp_path):
-    """What is counted right after a write goes into another object, and the sums are those of both."""
-    bucket = FileBucket(tmp_path / "shared")
-    counters = SharedCounters(bucket, interval=60)
-    counters.add({"hits": 2, "misses": 1})
-    assert counters.flush() is True
-    counters.add({"hits": 3})
-    assert counters.flush() is True
-    assert len(list(bucket.walk(COUNTERS))) == 2
-    assert counters.total() == {"hits": 5, "misses": 1}

@@ -19,7 +19,7 @@ class TestFiles(ProcessTests):
     recency = False
 
     def open(self, path, *, max_size=-1, read_only=False):
-        return SharedStore(FileBucket(path), max_size=max_size, read_only=read_only, counter_interval=0)
+        return SharedStore(FileBucket(path), max_size=max_size, read_only=read_only, counts_at_once=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ class TestGcs(ProcessTests):
 
     def open(self, path, *, max_size=-1, read_only=False):
         bucket = gcs_bucket(endpoint_at(path), prefix_of(path))
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counter_interval=0)
+        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ class TestS3(ProcessTests):
 
     def open(self, path, *, max_size=-1, read_only=False):
         bucket = s3_bucket(endpoint_at(path), prefix_of(path))
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counter_interval=0)
+        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)
 
 
 @pytest.fixture(scope="module")
@@ -101,4 +101,4 @@ class TestFsspec(ProcessTests):
 
     def open(self, path, *, max_size=-1, read_only=False):
         bucket = FsspecBucket(f"memory://{path}")
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counter_interval=0)
+        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)

@@ -9,10 +9,10 @@ import pytest
 from buckets import GcsServer, S3Server
 
 from ejcache.bucket.layout import COUNTERS
-from ejcache.maintenance.journal_format import decode
 from ejcache.maintenance.journals import USED
+from ejcache.stores.host_log import decode_usage, encode_usage
 from ejcache.stores.opening import open_bucket
-from ejcache.stores.shared.backlog import UsageBacklog, decode_usage, encode_usage
+from ejcache.stores.shared.journal_format import decode
 from ejcache.stores.shared.store import SharedStore
 
 PROGRAM = """
@@ -50,20 +50,20 @@ def test_journals_and_counters_arrive(run_python, url):
     """Short runs make no client; the next run that makes a request sends what they used and counted, once."""
     assert run_python(PROGRAM, url).stderr == ""
     with contextlib.closing(open_bucket(url)) as bucket:
-        first = len(list(bucket.walk(COUNTERS)))
+        first = len(list(bucket.walk(USED)))
         for _ in range(3):
             finished = run_python(PROGRAM, url)
             assert (finished.stdout.strip(), finished.stderr) == ("6 False", "")
-        assert len(list(bucket.walk(USED))) == 0
-        assert len(list(bucket.walk(COUNTERS))) == first
+        assert len(list(bucket.walk(USED))) == first
         for runs in (5, 6):
             finished = run_python(PROGRAM, url, "asks")
             assert (finished.stdout.strip(), finished.stderr) == ("6 True", "")
             with SharedStore(bucket) as shared:
                 assert shared.counters()["hits"] == 6 * runs
-        listing = [info.name for info in bucket.walk(USED)]
-        assert len(listing) == 2
-        assert len(decode(bucket.read(listing[0]).data)) == 6
+        journals = [bucket.read(info.name).data for info in bucket.walk(USED)]
+        assert len(journals) == first + 2
+        assert sum(len(decode(journal)) == 6 for journal in journals) == 2
+        assert list(bucket.walk(COUNTERS)) == []
 
 
 def test_what_was_left_long_ago_is_sent_by_any_run(run_python, url, tmp_path, monkeypatch):
@@ -71,25 +71,10 @@ def test_what_was_left_long_ago_is_sent_by_any_run(run_python, url, tmp_path, mo
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "copies"))
     assert run_python(PROGRAM, url).stderr == ""
     assert run_python(PROGRAM, url).stdout.strip() == "6 False"
-    (left,) = tmp_path.rglob("usage.jsonl")
-    used, sums = decode_usage(left.read_bytes())
+    (left,) = tmp_path.rglob("host.log")
+    used, sums = decode_usage(left.read_bytes().splitlines())
     left.write_bytes(encode_usage(time.time() - 601, used, sums))
     assert run_python(PROGRAM, url).stdout.strip() == "6 True"
-    assert not left.exists()
+    assert left.read_bytes() == b""
     with contextlib.closing(open_bucket(url)) as bucket, SharedStore(bucket) as shared:
         assert shared.counters()["hits"] == 18
-
-
-def test_lines_of_another_form_are_left_out(tmp_path):
-    """Uses of one key count as the latest, sums add up, and a torn or foreign line costs itself only."""
-    left = UsageBacklog(tmp_path / "scratch" / "usage.jsonl")
-    assert left.take() == ({}, {})
-    assert not left.is_due()
-    key = f"jit_f-cpu-plain-{1:064x}"
-    left.leave({key: 5.0}, {"hits": 1})
-    left.leave({key: 4.0}, {"hits": 2, "seconds": 0.5})
-    with (tmp_path / "scratch" / "usage.jsonl").open("ab") as file:
-        file.write(b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": 1}, "sums": {"hits": 9}}\n{"at": 1, "us')
-    assert not left.is_due()
-    assert left.take() == ({key: 5.0}, {"hits": 3.0, "seconds": 0.5})
-    assert left.take() == ({}, {})

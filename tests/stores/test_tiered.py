@@ -61,7 +61,7 @@ class TestTieredOverFiles(ProcessTests):
     def open(self, path, *, max_size=-1, read_only=False):
         return TieredStore(
             LocalStore(path / "local", read_only=read_only, timeout=60.0),
-            SharedStore(FileBucket(path / "shared"), max_size=max_size, read_only=read_only, counter_interval=0),
+            SharedStore(FileBucket(path / "shared"), max_size=max_size, read_only=read_only, counts_at_once=True),
             scratch=path / "scratch",
             read_only=read_only,
         )
@@ -295,7 +295,7 @@ def test_what_another_process_holds_in_memory(tmp_path):
         assert [info.key for info in bucket.entries()] == ["kept", "deleted and put again"]
 
 
-@pytest.mark.parametrize("how", ["get", "fetch_ahead"])
+@pytest.mark.parametrize("how", ["get", "prefetch"])
 def test_what_another_process_is_fetching(tmp_path, how):
     """What one process of a host deletes is not brought back by another one that is copying it to the local tier."""
     bucket = MemoryStore()
@@ -307,7 +307,7 @@ def test_what_another_process_is_fetching(tmp_path, how):
         for shared in (theirs, FaultStore(bucket))
     )
     with here, there:
-        fetches = {"get": there.get, "fetch_ahead": lambda key: list(_fetch_ahead(there, key))}
+        fetches = {"get": there.get, "prefetch": lambda key: list(_fetch_ahead(there, key))}
         getting = threading.Thread(target=fetches[how], args=("k",))
         getting.start()
         assert gate.reached.wait(60)
@@ -321,7 +321,7 @@ def test_what_another_process_is_fetching(tmp_path, how):
 
 
 def _fetch_ahead(store, key):
-    return store.fetch_ahead([key], requests=4, wanted=lambda _: True)
+    return store.prefetch([key], requests=4, wanted=lambda _: True)
 
 
 def test_somebody_elses_upload_stands(store, shared):

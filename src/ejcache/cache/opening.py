@@ -71,8 +71,8 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     from ejcache.bucket.breaker import UnreachableNote
     from ejcache.maintenance.scheduler import attach
     from ejcache.maintenance.stored_policy import EffectivePolicy
+    from ejcache.stores.host_log import HostLog
     from ejcache.stores.memory import MemoryStore
-    from ejcache.stores.shared.backlog import UsageBacklog
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 
@@ -91,11 +91,12 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
         except StoreError as exc:
             log.warning("ejcache: copies of %s are kept in memory only: %s", location, exc)
     scratch = paths.scratch if paths is not None and local is not None else None
+    host_log = None if scratch is None else HostLog(scratch / "host.log")
     shared = SharedStore(
         open_bucket(location, settings=settings, prepare=scratch is None),
         max_size=UNLIMITED if settings.chosen_max_size is None else settings.chosen_max_size,
         read_only=settings.read_only,
-        backlog=None if scratch is None else UsageBacklog(scratch / "usage.jsonl"),
+        log=host_log,
     )
     shared.bucket.entries_only = True
     if shared.bucket.breaker is not None and scratch is not None:
@@ -104,6 +105,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
         local if local is not None else MemoryStore(max_size=_MEMORY_BYTES),
         shared,
         scratch=scratch,
+        log=host_log,
         verify=_verify,
         read_only=settings.read_only,
     )

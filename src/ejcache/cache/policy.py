@@ -143,9 +143,9 @@ class CachePolicy:
     ) -> Lookup:
         try:
             tiers = two_tiers(store)
-            local_only = tiers is not None and (local_only or tiers.is_quick(key, Floors.of(settings).ask))
+            local_only = tiers is not None and (local_only or tiers.is_below_floor(key, Floors.of(settings).ask))
             if tiers is not None:
-                data, verified = tiers.get_verified(key, here_only=local_only)
+                data, verified = tiers.get_verified(key, local_only=local_only)
             else:
                 data, verified = store.get(key), None
         except StoreError as exc:
@@ -265,7 +265,7 @@ class CachePolicy:
         key, seconds = header.key, header.compile_seconds
         tiers = two_tiers(store)
         if tiers is not None and self.is_local_only(seconds, settings):
-            created = tiers.keep(key, data, seconds=seconds, replacing=replacing)
+            created = tiers.put_local(key, data, seconds=seconds, replacing=replacing)
             if created:
                 self.tally.add(kept_here=1, kept_here_seconds=seconds)
             return created
@@ -413,7 +413,7 @@ class CachePolicy:
         store = self.opened(settings) if 0.0 < compile_seconds < below else None
         tiers = two_tiers(store) if store is not None else None
         if tiers is not None:
-            tiers.note_quick(key, compile_seconds)
+            tiers.note_below_floor(key, compile_seconds)
 
     def count_check(self, result: str) -> None:
         """Count a stored executable that was compared with a fresh one, and the result."""

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from ejcache.cli.target import Target
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
-    from ejcache.maintenance.plan import EvictionPlan
-    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
 
@@ -70,7 +69,7 @@ def prune(
     of the entries or of the bytes, unless --yes is given.
     """
     from ejcache.maintenance.eviction import EvictionPass
-    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.maintenance.plan import EvictionPolicy
 
     limits: dict[str, Any] = {
         "max_size": size(max_size, option="--max-size"),
@@ -105,7 +104,7 @@ def clear(
     own copies. To invalidate those, set EJCACHE_NAMESPACE to another text, or remove EJCACHE_LOCAL_DIR on every host.
     """
     from ejcache.maintenance.eviction import EvictionPass
-    from ejcache.maintenance.policy import EvictionPolicy
+    from ejcache.maintenance.plan import EvictionPolicy
 
     with open_target(directory, write=True) as target:
         if target.store is None:

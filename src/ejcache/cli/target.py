@@ -123,7 +123,7 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
     limit = chosen if chosen is not None else store.max_size if store is not None else -1
     if not isinstance(store, SharedStore):
         return Target(contents.url, store, contents.jax, limit, shared=contents.bucket is not None)
-    from ejcache.maintenance.scan import ScannedStore
+    from ejcache.maintenance.eviction import ScannedStore
     from ejcache.maintenance.stored_policy import read_limits
 
     limits = None

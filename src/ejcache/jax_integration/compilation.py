@@ -90,7 +90,7 @@ class Compilation:
         module: the lowered program, if it spans processes or XLA autotunes it.
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
-        is_asked_here_only: shared storage is not asked for it.
+        is_local_only: shared storage is not asked for it.
         miss: why no executable was loaded.
         unloadable: keys of intact entries that XLA refuses to load on this host.
         publisher: 0 if this rank stores the result, n if n ranks come before it.
@@ -123,7 +123,7 @@ class Compilation:
         self.module = module
         self.is_drifted = False
         self.profile: Profile | None = None
-        self.is_asked_here_only = False
+        self.is_local_only = False
         self.miss = Miss.ABSENT
         self.unloadable: set[str] = set()
         self.publisher = 0

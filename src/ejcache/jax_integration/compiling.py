@@ -255,7 +255,7 @@ class Compiler:
         if compilation.for_others:
             compilation.miss = look_for_others(compilation)
             return None, None
-        compilation.is_asked_here_only = not is_forbidden() and self._tiny.is_quick(compilation)
+        compilation.is_local_only = not is_forbidden() and self._tiny.is_quick(compilation)
         found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
         if isinstance(found, Loaded):
             if self._wants_check(compilation, found):
@@ -327,7 +327,7 @@ class Compiler:
 
     def _read_entry(self, compilation: Compilation, text: str) -> Lookup:
         try:
-            return compilation.cache.read(text, compilation.settings, local_only=compilation.is_asked_here_only)
+            return compilation.cache.read(text, compilation.settings, local_only=compilation.is_local_only)
         except Exception as exc:
             compilation.report_failure("read an entry", exc)
             return Lookup(None, Miss.ERROR)

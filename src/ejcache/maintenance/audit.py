@@ -10,7 +10,7 @@ from ejcache import entry
 from ejcache.bucket.layout import ENTRIES, key_of_name
 from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.maintenance.scan import ScannedStore
+from ejcache.maintenance.eviction import ScannedStore
 from ejcache.stores.base import Checkable
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.parallel import in_parallel

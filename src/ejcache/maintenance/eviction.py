@@ -15,31 +15,52 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from ejcache.bucket.layout import TEMPORARY, process_name
-from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
+from ejcache.bucket.base import ABSENT
+from ejcache.bucket.layout import (
+    COUNTERS,
+    ENTRIES,
+    PINS,
+    TEMPORARY,
+    entry_name,
+    is_process_name,
+    key_of_name,
+    process_name,
+    unescape_key,
+)
+from ejcache.coordination.leases_shared import LEASES
+from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.maintenance.plan import EvictionPlan
-from ejcache.maintenance.policy import EvictionPolicy
-from ejcache.maintenance.scan import IN_USE_SECONDS, BucketScan, Scan, ScannedStore
-from ejcache.stores.base import Clearable
+from ejcache.maintenance.journals import USED, Listed, compact, read_uses
+from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
+from ejcache.maintenance.tables import Listing
+from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, pinned_keys
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.shared.usage import Baseline
+from ejcache.stores.wrappers import WrapperStore
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.bucket.base import Bucket
+    from ejcache.bucket.base import BlobInfo, Bucket
     from ejcache.maintenance.plan import Deletion
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
 
-__all__ = ["EvictionPass", "EvictionReport", "run_pass"]
+__all__ = ["IN_USE_SECONDS", "BucketScan", "EvictionPass", "EvictionReport", "Scan", "ScannedStore", "run_pass"]
 
 log = logging.getLogger("ejcache")
 
 _PATIENCE: Final = 3
 """Requests in a row that the storage refuses before the pass stops asking."""
 _NAMED_FAILURES: Final = 1000
+IN_USE_SECONDS: Final = 300.0
+"""An entry of a shared cache that was made or used within this time counts as in use: a process writes down what it
+used once a minute."""
+_ABANDONED_SECONDS: Final = 86_400.0
+"""Leases and half-written files of this age belong to dead processes. A lease is renewed within minutes, and clocks
+differ by less than a day."""
+_ROOT: Final = "v1/"
 
 
 @dataclass(slots=True)
@@ -243,3 +264,174 @@ def run_pass(
     """One whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""
     with EvictionPass(target, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now) as opened:
         return opened.run(stopped=stopped)
+
+
+# -- what a cache holds at one moment ---------------------------------------------------------------------------------
+
+
+class Scan(Closing):
+    """A cache at one moment, as an eviction pass needs it: a local store, or what plain JAX wrote.
+
+    Attributes:
+        batch: entries that `delete` takes at once.
+        pinned: the keys that are pinned.
+        in_use_since: entries made or used at or after this time, in seconds since the epoch, are in use; None if the
+            cache belongs to one host, where a deleted entry harms nobody who has read it.
+        journals: usage journals that were compacted.
+        swept: leases and half-written files of dead processes that were deleted.
+
+    One thread at a time may use it.
+    """
+
+    in_use_since: float | None = None
+    journals: int = 0
+    swept: int = 0
+
+    def __init__(self, store: Store | JaxEntries) -> None:
+        self._store = store
+        self.batch = 100 if isinstance(store, BatchDeletable) else 1
+        self.pinned = pinned_keys(store)
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, with its last use."""
+        return self._store.entries()
+
+    def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
+        """Delete the entries of `batch`; the keys of those that were deleted."""
+        if isinstance(self._store, BatchDeletable):
+            return set(self._store.delete_many([info.key for info in batch]))
+        return {info.key for info in batch if self._store.delete(info.key)}
+
+    def tidy(self) -> list[str]:
+        """Delete what killed processes left beside the entries; a sentence for each failure.
+
+        A local store tidies up when it is opened.
+        """
+        return []
+
+    def close(self) -> None:
+        """Delete the temporary tables of the scan."""
+
+
+class BucketScan(Scan):
+    """A `Scan` of a shared cache, by one listing of everything below `v1/`.
+
+    Args:
+        objects: of the cache.
+        now: seconds since the epoch, by the storage's clock.
+        in_use_seconds: an entry that was made or used within this time is in use.
+        compacts: merge the usage journals into the snapshot; otherwise they are only read.
+
+    Raises:
+        StoreError: the storage failed, or there is no room for temporary files.
+    """
+
+    batch: int = 100
+
+    def __init__(
+        self,
+        objects: Bucket,
+        *,
+        now: float | None = None,
+        in_use_seconds: float = IN_USE_SECONDS,
+        compacts: bool = False,
+    ) -> None:
+        self._objects = objects
+        self._now = time.time() if now is None else now
+        self.in_use_since = self._now - in_use_seconds
+        self._listing = Listing()
+        self._abandoned: list[BlobInfo] = []
+        listed = Listed(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
+        self._usage = listed.infos
+        pinned: set[str] = set()
+        self._listing.add(self._listed(pinned))
+        self.pinned = frozenset(pinned)
+        if compacts:
+            with suppress(StoreBusyError):  # the uses are in the listing; the journals stay for the next pass
+                done = compact(
+                    objects,
+                    self._listing,
+                    listed=listed,
+                    complete=True,
+                    now=self._now,
+                    in_use_since=self.in_use_since,
+                )
+                self.journals = done.journals
+        else:
+            read_uses(objects, self._listing, listed=listed, now=self._now, in_use_since=self.in_use_since)
+
+    def _listed(self, pinned: set[str]) -> Iterator[EntryInfo]:
+        """The entries among all objects; the others are noted where they belong, and foreign names are ignored."""
+        for info in self._objects.walk(_ROOT):
+            name = info.name
+            if name.startswith(ENTRIES):
+                key = key_of_name(name)
+                if key is not None:
+                    yield EntryInfo(key, info.size, info.created, info.created, info.version)
+            elif name.startswith(PINS):
+                key = unescape_key(name.removeprefix(PINS))
+                if key is not None:
+                    pinned.add(key)
+            elif name.startswith((USED, COUNTERS)):
+                self._usage.append(info)
+            elif _is_leftover(name) and self._now - info.created > _ABANDONED_SECONDS:
+                self._abandoned.append(info)
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, with the last use that any process has written down."""
+        return self._listing.entries()
+
+    def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
+        """Delete those entries of `batch` that still are as they were listed; the keys of the deleted ones."""
+        names = {entry_name(info.key): info for info in batch}
+        deleted = self._objects.delete_many((name, info.version) for name, info in names.items())
+        return {names[name].key for name in deleted}
+
+    def tidy(self) -> list[str]:
+        """Delete abandoned leases and half-written files."""
+        try:
+            self._sweep()
+        except Exception as exc:  # what others wrote must not stop this job's eviction
+            log.debug("ejcache: leftovers were not deleted", exc_info=True)
+            return [f"leftovers were not deleted: {exc}"]
+        return []
+
+    def _sweep(self) -> None:
+        for _ in self._objects.delete_many((info.name, info.version) for info in self._abandoned):
+            self.swept += 1
+
+    def close(self) -> None:
+        """Delete the temporary tables of the scan."""
+        self._listing.close()
+
+
+def _is_leftover(name: str) -> bool:
+    """Whether a process of ejcache may have made `name` and died: only such objects are ever swept."""
+    if name.startswith(LEASES):
+        return unescape_key(name.removeprefix(LEASES)) is not None
+    return name.startswith(TEMPORARY) and is_process_name(name.removeprefix(TEMPORARY))
+
+
+class ScannedStore(WrapperStore):
+    """A shared store whose listings know what all processes used, not only this one."""
+
+    def __init__(self, shared: SharedStore) -> None:
+        super().__init__(shared)
+        self.shared = shared
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, with the last use that any process has written down."""
+        with BucketScan(self.shared.bucket) as scan:
+            yield from scan.entries()
+
+    def pin(self, key: str) -> bool:
+        """As `shared` does."""
+        return self.shared.pin(key)
+
+    def unpin(self, key: str) -> bool:
+        """As `shared` does."""
+        return self.shared.unpin(key)
+
+    def pinned(self) -> list[str]:
+        """As `shared` does."""
+        return self.shared.pinned()

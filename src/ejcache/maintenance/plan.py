@@ -1,4 +1,4 @@
-"""Which entries to delete, and in which order: a pure function of entries, the time and an `EvictionPolicy`.
+"""What may stay in a cache, and which entries to delete in which order: a pure function of entries, time and policy.
 
 The rules of a policy, in the order in which they are applied:
 
@@ -19,18 +19,19 @@ never an old version.
 Some entries are never deleted by rules 2 to 4: those of `keep`, those used since `keep_used_since`, and with
 `keep_pgle` those that PGLE made, its profiles included. They count for the limits.
 
-A bucket may hold more entries than fit into memory. So the entries are sorted in a temporary table on disk, and the
-plan is read from there.
+A bucket may hold more entries than fit into memory. So they are sorted and judged in temporary tables on disk, from
+which the plan is read.
 """
 
 from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ejcache.keys.key import PGLE, PLAIN, PROFILING, is_side_key, parse_any_key, profiled_program
-from ejcache.maintenance.policy import Reason
+from ejcache.errors import SettingError
+from ejcache.keys.key import PGLE, PLAIN, PROFILING, is_profile_key, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.tables import TemporaryTables, key_of_row, row_key
 from ejcache.stores.base import EntryInfo
 from ejcache.util.lifecycle import Closing
@@ -38,9 +39,84 @@ from ejcache.util.lifecycle import Closing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ejcache.maintenance.policy import EvictionPolicy
+__all__ = ["Deletion", "EvictionPlan", "EvictionPolicy", "Reason"]
 
-__all__ = ["Deletion", "EvictionPlan"]
+
+class Reason(StrEnum):
+    """The rule that deletes an entry."""
+
+    NAME = "name"
+    OLD_VERSION = "old_version"
+    OLDER_THAN = "older_than"
+    UNUSED_FOR = "unused_for"
+    MAX_ENTRIES = "max_entries"
+    MAX_SIZE = "max_size"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionPolicy:
+    """What may stay in a cache.
+
+    Attributes:
+        everything: delete every entry, whatever the other attributes say.
+        max_size: bytes of all entries; None for no limit.
+        max_entries: number of entries; None for no limit.
+        older_than: seconds after its creation at which an entry is deleted.
+        unused_for: seconds after its last use at which an entry is deleted.
+        name_glob: a case-sensitive shell pattern over names; None for all names.
+        only: the keys that the rules apply to; None for all. Other entries are neither deleted nor counted.
+        old_versions: delete entries of other environments than the newest of their platform.
+        keep: keys that no rule deletes.
+        keep_used_since: no rule deletes an entry used at or after this time, in seconds since the epoch.
+        keep_pgle: no rule deletes optimised entries and profiles.
+
+    Raises:
+        SettingError: a limit or an age is negative.
+    """
+
+    everything: bool = False
+    max_size: int | None = None
+    max_entries: int | None = None
+    older_than: float | None = None
+    unused_for: float | None = None
+    name_glob: str | None = None
+    only: frozenset[str] | None = None
+    old_versions: bool = False
+    keep: frozenset[str] = frozenset()
+    keep_used_since: float | None = None
+    keep_pgle: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_size", "max_entries", "older_than", "unused_for"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise SettingError(name, value, "0 or more")
+
+    def keeps(self, entry: EntryInfo) -> bool:
+        """Whether the entry stays whatever the rules say."""
+        if self.everything:
+            return False
+        if entry.key in self.keep or self.protects(entry):
+            return True
+        return self.keep_pgle and (is_profile_key(entry.key) or parse_any_key(entry.key).variant == PGLE)
+
+    def protects(self, entry: EntryInfo) -> bool:
+        """Whether the entry stays because it was used a short while ago."""
+        if self.everything or self.keep_used_since is None:
+            return False
+        return entry.last_used >= self.keep_used_since
+
+    @property
+    def has_criterion(self) -> bool:
+        """Whether any rule is set; without a rule nothing is deleted."""
+        return self.has_rule or self.name_glob is not None
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether a rule other than the name is set."""
+        rules = (self.max_size, self.max_entries, self.older_than, self.unused_for)
+        return self.everything or self.old_versions or any(rule is not None for rule in rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +130,11 @@ class Deletion:
 _SCHEMA: Final = """
     CREATE TABLE entries (
         key BLOB, size INTEGER, created REAL, used REAL, version TEXT, turn REAL,
-        logical TEXT, environment TEXT, profiled TEXT, plain INTEGER, optimised INTEGER, chosen INTEGER
+        logical TEXT, environment TEXT, profiled TEXT, plain INTEGER, optimised INTEGER, chosen INTEGER,
+        is_entry INTEGER
     )
 """
+_LIST: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _DERIVED: Final = (
     "CREATE INDEX programs ON entries (logical, environment)",
     # A profile counts as used whenever its program is, because it is read only when the program is compiled again.
@@ -73,8 +151,14 @@ _DERIVED: Final = (
         WHERE plain AND chosen""",
 )
 _IN_ORDER: Final = """
-    CREATE TABLE ordered AS SELECT key, size, created, used, version FROM entries WHERE chosen
+    CREATE TABLE ordered AS SELECT is_entry, key, size, created, used, version FROM entries WHERE chosen
     ORDER BY turn, NOT plain, created, key
+"""
+_DELETIONS: Final = "CREATE TABLE deletions (place INTEGER, reason TEXT)"
+_DELETE: Final = "INSERT INTO deletions VALUES (?, ?)"
+_PLANNED: Final = """
+    SELECT key, size, created, used, version, reason
+    FROM deletions JOIN ordered ON ordered.rowid = place ORDER BY deletions.rowid
 """
 
 
@@ -103,25 +187,23 @@ class EvictionPlan(Closing):
         self._tables = TemporaryTables(_SCHEMA)
         self.count = self.entries = self.size = self.left = self.left_size = self.protected = 0
         self._newest: dict[str, tuple[float, str]] = {}
-        self._tables.insert("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(self._row, entries))
-        self._tables.run(*_DERIVED, _IN_ORDER, "DROP TABLE entries")
+        self._tables.insert(
+            "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(self._row, entries)
+        )
+        self._tables.run(*_DERIVED, _IN_ORDER, "DROP TABLE entries", _DELETIONS)
         # What the rules for single entries leave, which the limits then judge.
         self._count_left = self._size_left = 0
-        for entry, reason, _ in self._judged():
-            if reason is None:
-                self._count_left += not is_side_key(entry.key)
-                self._size_left += entry.size
-        for deletion in self:
-            self.count += 1
-            self.size += deletion.entry.size
-            self.entries += not is_side_key(deletion.entry.key)
+        self._tables.insert(_DELETE, self._by_rules())
+        self._tables.insert(_DELETE, self._by_limits())
         self.left -= self.entries
         self.left_size -= self.size
 
     def _row(self, entry: EntryInfo) -> tuple[object, ...]:
-        self.left += not is_side_key(entry.key)
+        # Texts, profiles and records take room, but are not entries that a person counts.
+        is_entry = not is_side_key(entry.key)
+        self.left += is_entry
         self.left_size += entry.size
-        self.protected += self._policy.protects(entry) and not is_side_key(entry.key)
+        self.protected += is_entry and self._policy.protects(entry)
         parts, glob, only = parse_any_key(entry.key), self._policy.name_glob, self._policy.only
         if parts.environment:
             newest = self._newest.get(parts.platform, (0.0, ""))
@@ -130,31 +212,47 @@ class EvictionPlan(Closing):
         program = parts.logical, parts.environment, profiled_program(entry.key)
         variant = parts.variant in {PLAIN, PROFILING}, parts.variant == PGLE
         used = entry.last_used
-        return row_key(entry.key), entry.size, entry.created, used, entry.version, used, *program, *variant, chosen
+        row = row_key(entry.key), entry.size, entry.created, used, entry.version, used
+        return *row, *program, *variant, chosen, is_entry
 
     def __iter__(self) -> Iterator[Deletion]:
-        for entry, reason, _ in self._judged():
-            if reason is not None:
-                yield Deletion(entry, reason)
+        for key, *fields, reason in self._tables.rows(_PLANNED):
+            yield Deletion(EntryInfo(key_of_row(key), *fields), Reason(reason))
+
+    def _by_rules(self) -> Iterator[tuple[int, str]]:
+        """Place and reason of the entries that a rule deletes by itself."""
+        for place, entry, is_entry in self._in_order():
+            reason = None if self._policy.keeps(entry) else self._reason(entry)
+            if reason is None:
+                self._count_left += is_entry
+                self._size_left += entry.size
+            else:
+                yield self._counted(place, entry, is_entry, reason)
+
+    def _by_limits(self) -> Iterator[tuple[int, str]]:
+        """Place and reason of the entries that are deleted until the limits hold."""
         count, size, limits = self._count_left, self._size_left, self._policy
-        for entry, reason, kept in self._judged():
+        for place, entry, is_entry in self._in_order():
             too_many = limits.max_entries is not None and count > limits.max_entries
             too_large = limits.max_size is not None and size > limits.max_size
             if not too_many and not too_large:
                 return
-            # Texts, profiles and records take room, but are not entries that a person counts.
-            is_entry = not is_side_key(entry.key)
-            if reason is not None or kept or not (too_large or is_entry):
+            if not (too_large or is_entry) or limits.keeps(entry) or self._reason(entry) is not None:
                 continue
-            yield Deletion(entry, Reason.MAX_ENTRIES if too_many and is_entry else Reason.MAX_SIZE)
             count, size = count - is_entry, size - entry.size
+            reason = Reason.MAX_ENTRIES if too_many and is_entry else Reason.MAX_SIZE
+            yield self._counted(place, entry, is_entry, reason)
 
-    def _judged(self) -> Iterator[tuple[EntryInfo, Reason | None, bool]]:
-        """In the order of eviction: an entry, the rule that deletes it, and whether it is kept from all rules."""
-        for key, *fields in self._tables.rows("SELECT * FROM ordered ORDER BY rowid"):
-            entry = EntryInfo(key_of_row(key), *fields)
-            kept = self._policy.keeps(entry)
-            yield entry, None if kept else self._reason(entry), kept
+    def _in_order(self) -> Iterator[tuple[int, EntryInfo, bool]]:
+        """In the order of eviction: the place, the entry, and whether it is one that a person counts."""
+        for place, is_entry, key, *fields in self._tables.rows("SELECT rowid, * FROM ordered ORDER BY rowid"):
+            yield place, EntryInfo(key_of_row(key), *fields), bool(is_entry)
+
+    def _counted(self, place: int, entry: EntryInfo, is_entry: bool, reason: Reason) -> tuple[int, str]:  # noqa: FBT001
+        self.count += 1
+        self.size += entry.size
+        self.entries += is_entry
+        return place, reason
 
     def _reason(self, entry: EntryInfo) -> Reason | None:
         policy = self._policy

@@ -18,8 +18,8 @@ from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.leases_shared import StoreLeases
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
-from ejcache.maintenance.journals import SNAPSHOT, JournalWriter
-from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.maintenance.journals import SNAPSHOT
+from ejcache.maintenance.plan import EvictionPolicy
 from ejcache.stores.shared.store import SharedStore
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class MaintenanceScheduler:
         leases: elect the process that makes a pass.
         policy: called before each pass; what may stay, or None for everything.
         stored: bytes that this process has stored so far.
+        before: called before a pass, to write down what this process used; if it returns False there is no pass.
         interval_seconds: mean time between two passes of all processes together.
         clock: monotonic seconds.
         chance: a random number from 0 to 1.
@@ -61,6 +62,7 @@ class MaintenanceScheduler:
         *,
         policy: Callable[[], EvictionPolicy | None],
         stored: Callable[[], float],
+        before: Callable[[], bool] = lambda: True,
         interval_seconds: float = _INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
@@ -69,6 +71,7 @@ class MaintenanceScheduler:
         self._leases = leases
         self._policy = policy
         self._stored = stored
+        self._before = before
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._chance = chance
@@ -109,7 +112,7 @@ class MaintenanceScheduler:
             return None
 
     def _run(self, policy: EvictionPolicy | None) -> EvictionReport | None:
-        lease = self._elected()
+        lease = self._elected() if self._before() else None
         self._due = self._clock() + self._interval()
         self._stored_before = self._stored()
         if lease is None:
@@ -166,30 +169,29 @@ def attach(
     def default() -> EvictionPolicy | None:
         return EvictionPolicy(max_size=shared.max_size) if shared.max_size > 0 else None
 
-    journals = JournalWriter(shared.bucket, shared.drain_used)
+    usage = shared.usage
     scheduler = MaintenanceScheduler(
         shared.bucket,
         StoreLeases(shared.bucket),
         policy=policy or default,
         stored=lambda: store.tier_counters().get("shared_bytes_written", 0),
+        before=usage.write,
         chance=chance,
     )
 
-    if shared.is_backlog_due():
+    if usage.is_left_due():
         shared.bucket.prepare()
 
     def check() -> None:
-        shared.take_backlog()
-        if journals.write():
+        usage.take_left()
+        if usage.write():
             scheduler.run_if_due()
 
     def finish() -> None:
         if shared.bucket.is_prepared and store.patience() > 0:
-            shared.take_backlog()
-            if journals.write():
-                scheduler.run_at_exit()
+            usage.take_left()
+            scheduler.run_at_exit()
 
     store.worker.every(_CHECK_SECONDS, check)
     store.before_close(finish)
-    store.when_closing(lambda: shared.leave_usage(journals.take_unwritten()))
     return True

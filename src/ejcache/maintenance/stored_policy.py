@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError, StoreBusyError
-from ejcache.maintenance.policy import EvictionPolicy
+from ejcache.maintenance.plan import EvictionPolicy
 from ejcache.util.units import parse_age, parse_size, whole_number
 
 if TYPE_CHECKING:

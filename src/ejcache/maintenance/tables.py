@@ -8,8 +8,10 @@ with the process, however the process ends.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import weakref
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreError
@@ -17,22 +19,19 @@ from ejcache.stores.base import EntryInfo
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["Listing", "TemporaryTables", "key_of_row", "row_key"]
 
 _CACHE_KIB: Final = 1024
 """Memory for the pages of one database; SQLite writes the other pages to the temporary file."""
+_BATCH: Final = 500
 
 
-def row_key(key: str) -> bytes:
-    """`key` as a row holds it: sorted as text is, and able to hold file names that are not valid text."""
-    return key.encode("utf-8", "surrogateescape")
-
-
-def key_of_row(held: bytes) -> str:
-    """The key from which `row_key` made `held`."""
-    return held.decode("utf-8", "surrogateescape")
+row_key: Final[Callable[[str], bytes]] = methodcaller("encode", "utf-8", "surrogateescape")
+"""`key` as a row holds it: sorted as text is, and able to hold file names that are not valid text."""
+key_of_row: Final[Callable[[bytes], str]] = methodcaller("decode", "utf-8", "surrogateescape")
+"""The key from which `row_key` made what a row holds."""
 
 
 class TemporaryTables(Closing):
@@ -77,12 +76,14 @@ class TemporaryTables(Closing):
             self._connection.execute("COMMIT")
 
     def rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
-        """The rows of `query`, one at a time; the tables must not change while they are read."""
+        """The rows of `query`, a few at a time; the tables that it reads must not change meanwhile."""
+        return itertools.chain.from_iterable(self._batches(query, parameters))
+
+    def _batches(self, query: str, parameters: tuple[object, ...]) -> Iterator[list[tuple[Any, ...]]]:
         with _translated():
-            # `yield from` would close the cursor together with this generator, possibly after the connection was
-            # closed, and SQLite reports that as an error.
-            for row in self._connection.execute(query, parameters):  # noqa: UP028
-                yield row
+            cursor = self._connection.execute(query, parameters)
+            while batch := cursor.fetchmany(_BATCH):
+                yield batch
 
     def close(self) -> None:
         """Delete the tables; this also happens when the last reference disappears."""

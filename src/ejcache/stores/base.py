@@ -196,28 +196,28 @@ class BatchReadable(Protocol):
 class TwoTiers(Protocol):
     """A store of this host over one that hosts share."""
 
-    def get_verified(self, key: str, *, here_only: bool = False) -> tuple[bytes | None, object]:
+    def get_verified(self, key: str, *, local_only: bool = False) -> tuple[bytes | None, object]:
         """As `Store.get`, with what the verification of exactly these bytes returned; None if there was none.
 
-        With `here_only`, the shared tier is neither asked for the entry nor told of the use.
+        With `local_only`, the shared tier is neither asked for the entry nor told of the use.
         """
 
-    def keep(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
-        """As `Store.put`, or as `replace`, for this host only; `note_quick` follows."""
+    def put_local(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
+        """As `Store.put`, or as `replace`, for this host only; `note_below_floor` follows."""
 
-    def note_quick(self, key: str, seconds: float) -> None:
+    def note_below_floor(self, key: str, seconds: float) -> None:
         """Remember on this host that the program under `key` compiled in so many seconds, and is not published."""
 
-    def is_quick(self, key: str, below: float) -> bool:
+    def is_below_floor(self, key: str, below: float) -> bool:
         """Whether the program under `key` is known to compile in less than `below` seconds, and not published."""
 
-    def has_here(self, key: str) -> bool:
+    def has_local(self, key: str) -> bool:
         """Whether this host has the entry, so that `get_verified` asks nobody else."""
 
     def patience(self) -> float:
         """Seconds that it is worth waiting for the shared tier: none while it is not asked."""
 
-    def fetch_ahead(
+    def prefetch(
         self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
     ) -> Iterator[tuple[str, bool]]:
         """Bring entries to this host by concurrent requests; yields each key, and whether its entry is here."""

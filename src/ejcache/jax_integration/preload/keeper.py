@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ejcache.stores.base import TwoTiers
 
 
-__all__ = ["ProfileKeeper", "entry_point", "environment", "note_quick"]
+__all__ = ["ProfileKeeper", "entry_point", "environment", "note_below_floor"]
 
 
 def environment(client: Any, settings: Settings) -> str:
@@ -42,11 +42,11 @@ def environment(client: Any, settings: Settings) -> str:
     return f"{client.platform}-{compiler_environment(client, settings)}-{client.local_device_count()}"
 
 
-def note_quick(store: TwoTiers, uses: Iterable[ProgramUse]) -> None:
+def note_below_floor(store: TwoTiers, uses: Iterable[ProgramUse]) -> None:
     """Tell this host which programs are not on shared storage, so that nobody asks for them."""
     for use in uses:
-        if use.quick and not store.is_quick(use.key, math.inf):
-            store.note_quick(use.key, use.quick)
+        if use.quick and not store.is_below_floor(use.key, math.inf):
+            store.note_below_floor(use.key, use.quick)
 
 
 class ProfileKeeper:

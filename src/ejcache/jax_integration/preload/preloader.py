@@ -19,7 +19,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.jax_integration.preload.keeper import ProfileKeeper, environment, note_quick
+from ejcache.jax_integration.preload.keeper import ProfileKeeper, environment, note_below_floor
 from ejcache.jax_integration.preload.run_profile import ProgramUse
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam
@@ -177,7 +177,7 @@ class Preloader:
         """A request for what the profile says is quick would take as long as the request for the profile."""
         store = compilation.cache.opened(compilation.settings)
         tiers = two_tiers(store) if store is not None else None
-        if tiers is not None and not tiers.has_here(key):
+        if tiers is not None and not tiers.has_local(key):
             left = run.began + _PLAN_PATIENCE - time.monotonic()
             run.planned.wait(max(0.0, min(left, tiers.patience())))
 
@@ -229,8 +229,8 @@ class Preloader:
             size, loaded = compilation.serialized_size, 0.0
         if found is None and (key in run.uses or compilation.unloadable):
             return
-        here_only = compilation.cache.is_local_only(compiled, compilation.settings)
-        quick = compiled if here_only or not stored else 0.0
+        local_only = compilation.cache.is_local_only(compiled, compilation.settings)
+        quick = compiled if local_only or not stored else 0.0
         if found is not None and found.ahead is not None:
             # It was taken because its options and devices are those of the request.
             run.uses[key] = found.ahead._replace(quick=quick)
@@ -290,7 +290,7 @@ class Preloader:
         run.environment = environment(client, settings)
         uses = self._keeper.uses(run.environment)
         if shared is not None:
-            note_quick(shared, uses)
+            note_below_floor(shared, uses)
         planned = [use for use in uses if use.stored]
         if planned and self._loader is None:
             self._loader = self._make_loader(policy, settings)
@@ -306,9 +306,9 @@ class Preloader:
 
             def wanted(key: str) -> bool:
                 # What another host compiled quickly is stored there only.
-                return loader.is_wanted(key) and not shared.is_quick(key, below)
+                return loader.is_wanted(key) and not shared.is_below_floor(key, below)
 
-            for key, found in shared.fetch_ahead(keys, requests=_REQUESTS, wanted=wanted):
+            for key, found in shared.prefetch(keys, requests=_REQUESTS, wanted=wanted):
                 loader.now_ready(key, found=found)
 
     def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:

@@ -369,7 +369,7 @@ class EntryIndex:
         with self.transact() as sql:
             now = sql(f"SELECT {_LENGTH} FROM Cache WHERE rowid = ?", (row.rowid,)).fetchone()
             # Compared here and not by SQLite, because a value of a damaged row may not be usable as a parameter.
-            if now is None or IndexRow(*now)._replace(value=None) != row._replace(value=None):
+            if now is None or (*now[:5], now[6]) != (*row[:5], row.stored):
                 return False
             sql("DELETE FROM Cache WHERE rowid = ?", (row.rowid,))
             self.delete_later(row.filename)

@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular
 from ejcache.util.trust import why_replaceable, why_untrusted
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,7 +96,7 @@ def declared_overhead(entries: int, *, max_size: int = -1) -> int:
     return FIXED_BYTES + WAL_BYTES + QUARANTINED_INDEX_BYTES + quarantine_bytes(max_size) + entries * ENTRY_BYTES
 
 
-class Layout(NamedTuple):
+class Layout:
     """The paths of one store.
 
     Attributes:
@@ -105,28 +104,14 @@ class Layout(NamedTuple):
         trusted: use it even if other users could have put code there.
     """
 
-    root: Path
-    trusted: bool = False
-
-    @property
-    def version(self) -> Path:
-        return self.root / "v1"
-
-    @property
-    def local(self) -> Path:
-        return self.version / "local"
-
-    @property
-    def lock(self) -> Path:
-        return self.local / "lock"
-
-    @property
-    def present(self) -> Path:
-        return self.local / "present"
-
-    @property
-    def reserve(self) -> Path:
-        return self.local / "reserve"
+    def __init__(self, root: Path, *, trusted: bool = False) -> None:
+        self.root = root
+        self.trusted = trusted
+        self.version = root / "v1"
+        self.local = self.version / "local"
+        self.lock = self.local / "lock"
+        self.present = self.local / "present"
+        self.reserve = self.local / "reserve"
 
     def check(self) -> bool:
         """Whether the directories of a store exist.

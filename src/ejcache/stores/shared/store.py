@@ -2,13 +2,12 @@
 
 `get` is one request. A `put` is one, or two if the answer to the first was lost. Neither lists anything. Eviction is a
 task of maintenance, which one process runs for all. A bucket keeps no access times, so maintenance reads journals of
-use, which each process writes from `drain_used`.
+what each process used (`usage`).
 """
 
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
@@ -23,14 +22,14 @@ from ejcache.bucket.layout import (
 )
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.shared.counters import SharedCounters
+from ejcache.stores.shared.usage import Usage
 from ejcache.util.key_text import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ejcache.bucket.base import Bucket
-    from ejcache.stores.shared.backlog import UsageBacklog
+    from ejcache.stores.host_log import HostLog
 
 __all__ = ["SharedStore"]
 
@@ -46,9 +45,12 @@ class SharedStore(Store):
         bucket: where the entries are; the store owns it.
         max_size: limit for the bytes of all entries. Maintenance keeps it; a `put` only refuses a larger entry.
         read_only: writes raise `StoreReadOnlyError`, and a `get` is not remembered as a use.
-        counter_interval: seconds between two writes of this process's counters; 0 writes each change at once.
-        backlog: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
+        log: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
+        counts_at_once: write each change of a counter at once.
         remembered_uses: of how many entries the last use is remembered; by default more than a process has programs.
+
+    Attributes:
+        usage: what this process used and counted; nothing if the store is read-only.
     """
 
     def __init__(
@@ -57,22 +59,15 @@ class SharedStore(Store):
         *,
         max_size: int = UNLIMITED,
         read_only: bool = False,
-        counter_interval: float = 1.0,
-        backlog: UsageBacklog | None = None,
+        log: HostLog | None = None,
+        counts_at_once: bool = False,
         remembered_uses: int = 100_000,
     ) -> None:
         self.bucket = bucket
         self.url = bucket.url
         self.max_size = max_size
         self._read_only = read_only
-        self._counters = SharedCounters(bucket, interval=counter_interval)
-        self._backlog = backlog
-        if backlog is not None:
-            self._counters.leave = backlog.leave
-        # Only single operations on these two, which the interpreter makes atomic, so that no lock must survive forks.
-        self._most_uses = remembered_uses
-        self._used: dict[str, float] = {}
-        self._drained: dict[str, float] = {}
+        self.usage = Usage(bucket, log=None if read_only else log, at_once=counts_at_once, most=remembered_uses)
 
     @property
     def read_only(self) -> bool:  # type: ignore[override]
@@ -83,7 +78,7 @@ class SharedStore(Store):
         return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; one request. The use is remembered for `drain_used`."""
+        """The bytes under `key`, or None; one request. The use is noted."""
         blob = self.bucket.read(entry_name(check_key(key)))
         if blob is None:
             return None
@@ -133,7 +128,7 @@ class SharedStore(Store):
         for info in self.bucket.walk(ENTRIES):
             key = key_of_name(info.name)
             if key is not None:
-                used = max(self._used.get(key, 0.0), self._drained.get(key, 0.0))
+                used = self.usage.last_used.get(key, 0.0)
                 yield EntryInfo(key, info.size, info.created, max(info.created, used))
 
     def size(self) -> int:
@@ -163,41 +158,9 @@ class SharedStore(Store):
             self.bucket.delete(info.name)
 
     def note_used(self, key: str) -> None:
-        """Remember a use for `drain_used`: by `get`, or by the store nearer to the program that had the entry."""
-        if not self.read_only and (len(self._used) < self._most_uses or key in self._used):
-            self._used[key] = time.time()
-
-    def drain_used(self) -> dict[str, float]:
-        """The keys that were used since the last call, and when, in seconds since the epoch, for a journal of use."""
-        drained: dict[str, float] = {}
-        while True:
-            try:
-                key, used = self._used.popitem()
-            except KeyError:
-                break
-            drained[key] = used
-        if len(self._drained) + len(drained) > self._most_uses:
-            self._drained = {}
-        self._drained.update(drained)
-        return drained
-
-    def is_backlog_due(self) -> bool:
-        """Whether a process of this host should make requests only to send what earlier ones have left."""
-        return self._backlog is not None and not self.read_only and self._backlog.is_due()
-
-    def take_backlog(self) -> None:
-        """Count what earlier processes of this host have left as used and counted by this one."""
-        if self._backlog is None or self.read_only:
-            return
-        used, sums = self._backlog.take()
-        for key, when in used.items():
-            self._used[key] = max(when, self._used.get(key, 0.0))
-        self._counters.add(sums)
-
-    def leave_usage(self, used: Mapping[str, float]) -> None:
-        """Leave uses that were not sent to the next process of this host, if it has a place for them."""
-        if self._backlog is not None and not self.read_only:
-            self._backlog.leave(used, {})
+        """Note a use: by `get`, or by the store nearer to the program that had the entry."""
+        if not self.read_only:
+            self.usage.note_used(key)
 
     def pin(self, key: str) -> bool:
         """Never evict the entry under `key`, whether it exists now or is written later; False if it was pinned."""
@@ -215,23 +178,23 @@ class SharedStore(Store):
         return [key for key in keys if key is not None]
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
-        """Add to the counters; kept in memory and written from time to time. Lost in a read-only store."""
+        """Add to the counters, in memory; `usage` writes them from time to time. Lost in a read-only store."""
         if not self.read_only:
-            self._counters.add(amounts)
+            self.usage.add(amounts)
 
     def counters(self) -> dict[str, float]:
         """The counters of all processes, as far as they have written them."""
-        return self._counters.total(flush=not self.read_only)
+        return self.usage.total(write=not self.read_only)
 
     def reset_counters(self) -> None:
         """Start counting from zero."""
         self._check_writable()
-        self._counters.reset()
+        self.usage.reset()
 
     def close(self) -> None:
-        """Write the counters and release the connections; the next use opens them again."""
+        """Write what was used and counted, and release the connections; the next use opens them again."""
         if not self.read_only:
-            self._counters.flush_or_leave()
+            self.usage.write_or_leave()
         self.bucket.close()
 
     def _check_writable(self) -> None:

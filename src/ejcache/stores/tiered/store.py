@@ -6,7 +6,7 @@
 * A shared tier that failed is not asked for a while (`CircuitBreaker`), and is probed in the background.
 * Damaged bytes never get from one tier to the other. Who finds them calls `quarantine`, which handles both tiers.
 
-`uploads` and `pending` describe when an entry is uploaded, and by which process if this one is killed; `quick`
+`uploads` and `pending` describe when an entry is uploaded, and by which process if this one is killed; `host_log`
 describes the entries for which the shared tier is not asked.
 """
 
@@ -22,10 +22,9 @@ from ejcache.bucket.base import Bucket
 from ejcache.bucket.breaker import breaker_for
 from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import EntryInfo, Store, UseNoting
-from ejcache.stores.tiered.ahead import fetch_ahead
-from ejcache.stores.tiered.fetching import HostFetches
+from ejcache.stores.host_log import HostLog
+from ejcache.stores.tiered.fetching import HostFetches, prefetch
 from ejcache.stores.tiered.pending import PUT, REPLACE, PendingUploads
-from ejcache.stores.tiered.quick import QuickNotes
 from ejcache.stores.tiered.tier import Tier
 from ejcache.stores.tiered.uploads import HELD_BYTES, Uploads
 from ejcache.util.key_text import check_key
@@ -60,6 +59,7 @@ class TieredStore(Store):
         shared: of all hosts.
         scratch: a directory on a local file system for locks and pending uploads, one for each pair of tiers; without
             it, processes fetch independently and what a killed process had to upload is lost.
+        log: of this host; by default `host.log` in `scratch`.
         verify: `verify(key, data)` raises an `EntryError` for bytes that must not be copied to the other tier.
         read_only: writes raise `StoreReadOnlyError`; entries that are read are still copied into a writable local tier.
         drain_seconds: how long closing waits for the next pending upload to finish.
@@ -73,6 +73,7 @@ class TieredStore(Store):
         shared: Store,
         *,
         scratch: Path | None = None,
+        log: HostLog | None = None,
         verify: Callable[[str, bytes], object] = _accept,
         read_only: bool = False,
         drain_seconds: float = DRAIN_SECONDS,
@@ -92,7 +93,7 @@ class TieredStore(Store):
         self._shared = Tier("shared", shared, breaker=breaker_for(shared.url), tally=self._tally)
         self._fetches = HostFetches(None if scratch is None else scratch / "fetch")
         self._note_used = shared.note_used if isinstance(shared, UseNoting) and not read_only else None
-        self._quick = QuickNotes(None if scratch is None else scratch / "quick.notes")
+        self._log = log or HostLog(None if scratch is None else scratch / "host.log")
         pending = None if scratch is None or read_only else PendingUploads(scratch / "spool")
         self._uploads = Uploads(
             self._local,
@@ -126,22 +127,22 @@ class TieredStore(Store):
         """
         return self.get_verified(key)[0]
 
-    def get_verified(self, key: str, *, here_only: bool = False) -> tuple[bytes | None, object]:
+    def get_verified(self, key: str, *, local_only: bool = False) -> tuple[bytes | None, object]:
         """As `get`, with what `verify` returned for these bytes if they came from the shared tier; None otherwise.
 
-        With `here_only`, the shared tier is neither asked for the entry nor told of the use.
+        With `local_only`, the shared tier is neither asked for the entry nor told of the use.
         """
         self._wake()
         data = self._get_local(check_key(key))
         if data is None:
             self._local.count("misses")
-            if here_only:
+            if local_only:
                 return None, None
             verified: list[object] = []
             data = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified))
             return data, verified[0] if verified else None
         self._local.count("hits")
-        if self._note_used is not None and not here_only:
+        if self._note_used is not None and not local_only:
             self._note_used(key)
         return data, None
 
@@ -166,7 +167,7 @@ class TieredStore(Store):
                 self._local.count("backfills")
         return data
 
-    def has_here(self, key: str) -> bool:
+    def has_local(self, key: str) -> bool:
         """Whether the local tier has the entry."""
         with contextlib.suppress(StoreError):
             return self._local.call(lambda store: store.contains(key))
@@ -176,10 +177,10 @@ class TieredStore(Store):
         """Seconds that it is worth waiting for the shared tier (`Tier.patience`)."""
         return self._shared.patience
 
-    def fetch_ahead(
+    def prefetch(
         self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
     ) -> Iterator[tuple[str, bool]]:
-        """Copy entries that will be asked for into the local tier, by concurrent requests (`ahead.fetch_ahead`).
+        """Copy entries that will be asked for into the local tier, by concurrent requests (`fetching.prefetch`).
 
         Args:
             keys: of entries.
@@ -196,8 +197,8 @@ class TieredStore(Store):
 
         if self.local.read_only:
             return iter(())
-        return fetch_ahead(
-            keys, self._shared, self._fetches, requests=requests, here=self.has_here, fetch=fetch, wanted=wanted
+        return prefetch(
+            keys, self._shared, self._fetches, requests=requests, here=self.has_local, fetch=fetch, wanted=wanted
         )
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
@@ -211,7 +212,7 @@ class TieredStore(Store):
 
     def contains(self, key: str) -> bool:
         """Whether `get` would find an entry; one request if the local tier has none."""
-        return self.has_here(check_key(key)) or self._shared.call(lambda store: store.contains(key))
+        return self.has_local(check_key(key)) or self._shared.call(lambda store: store.contains(key))
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry of either tier; of one that both have, as the local tier knows it."""
@@ -244,13 +245,13 @@ class TieredStore(Store):
         """Put `data` under `key` in the local tier now and in the shared one later; raises as `put` does."""
         self._write(key, data, REPLACE)
 
-    def keep(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
+    def put_local(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
         """Create or replace the entry in the local tier, and never upload it; False if it was there.
 
         Args:
             key: of the entry.
             data: the entry.
-            seconds: for `note_quick`.
+            seconds: for `note_below_floor`.
             replacing: whether or not there is an entry.
 
         Raises:
@@ -259,17 +260,17 @@ class TieredStore(Store):
         """
         self._check_write(key, data)
         created = self._write_local(key, data, REPLACE if replacing else PUT)
-        self.note_quick(key, seconds)
+        self.note_below_floor(key, seconds)
         return created
 
-    def note_quick(self, key: str, seconds: float) -> None:
+    def note_below_floor(self, key: str, seconds: float) -> None:
         """Remember on this host that the program under `key` compiled in so many seconds, and is not published."""
         if not self.local.read_only:
-            self._quick.add(check_key(key), seconds)
+            self._log.note_below_floor(check_key(key), seconds)
 
-    def is_quick(self, key: str, below: float) -> bool:
+    def is_below_floor(self, key: str, below: float) -> bool:
         """Whether the program under `key` is known to compile in less than `below` seconds, and not published."""
-        seconds = self._quick.seconds(key) if below > 0 else None
+        seconds = self._log.compile_seconds(key) if below > 0 else None
         return seconds is not None and seconds < below
 
     def _check_write(self, key: str, data: bytes) -> None:
@@ -288,7 +289,7 @@ class TieredStore(Store):
         if self.shared.read_only:
             return self._write_local(key, data, how)
         self._prepare_shared()
-        self._quick.withdraw(key)
+        self._log.note_published(key)
         self._uploads.announce(key, how)
         try:
             created = self._write_local(key, data, how)

@@ -1,7 +1,8 @@
 r"""The format of usage journals and of the snapshot that they are compacted into.
 
     file    := header "\n" body
-    header  := canonical JSON: codec ("plain" or "zlib"), count, crc32 (of the body as stored), format, version
+    header  := canonical JSON: codec ("plain" or "zlib"), count, crc32 (of the body as stored), format, version; and, in
+               a journal that has any, sums: {counter: amount}
     body    := line*, compressed as a whole if the codec is "zlib"
     line    := seconds "\t" key "\n"       whole seconds since the epoch; lines are ordered by key
 
@@ -29,8 +30,10 @@ __all__ = [
     "decode",
     "decode_lines",
     "decode_pieces",
+    "decode_sums",
     "encode",
     "encode_ordered",
+    "finite_sums",
     "is_ours",
 ]
 
@@ -44,35 +47,50 @@ _FORMAT: Final = "ejcache-used"
 _CODECS: Final = ("plain", "zlib")
 _BEGINNING: Final = b'{"codec":"'
 _MAX_EXPANDED: Final = 1 << 30
-_MAX_HEADER: Final = 4096
+_MAX_HEADER: Final = 1 << 16
 _MAX_JOURNAL_USES: Final = 1_000_000
 _MAX_SNAPSHOT_USES: Final = 20_000_000
 _MAX_LINE: Final = 8192
+_LARGEST: Final = 1e30
 _BATCH: Final = 1000
 """Lines that are compressed together."""
 _PIECE: Final = 1 << 18
 """Bytes that are decompressed at a time, and the most that they may become."""
 
 
-def encode(used: Mapping[str, float], *, compress: bool = False) -> bytes:
-    """The bytes of `used`, keys and seconds since the epoch; the same bytes for the same uses."""
+def encode(used: Mapping[str, float], *, sums: Mapping[str, float] | None = None, compress: bool = False) -> bytes:
+    """The bytes of `used`, keys and seconds since the epoch, and of the sums of counters; the same for the same."""
     ordered = sorted(used.items())
-    return encode_ordered(lambda: ordered, compress=compress)
+    return encode_ordered(lambda: ordered, sums=sums, compress=compress)
 
 
-def encode_ordered(read: Callable[[], Iterable[tuple[str, float]]], *, compress: bool = False) -> bytes:
+def encode_ordered(
+    read: Callable[[], Iterable[tuple[str, float]]],
+    *,
+    sums: Mapping[str, float] | None = None,
+    compress: bool = False,
+) -> bytes:
     """Encode any number of uses; only the result is held in memory.
 
     Args:
         read: returns the uses ordered by key. It is called twice, because the header comes first and holds the
             checksum of the rest, and has to return the same uses both times.
+        sums: of counters.
         compress: use the codec "zlib".
     """
     count = crc = 0
     for lines, part in _encoded(read(), compress=compress):
         count += lines
         crc = zlib.crc32(part, crc)
-    header = {"codec": _CODECS[compress], "count": count, "crc32": crc, "format": _FORMAT, "version": VERSION}
+    header: dict[str, object] = {
+        "codec": _CODECS[compress],
+        "count": count,
+        "crc32": crc,
+        "format": _FORMAT,
+        "version": VERSION,
+    }
+    if sums:
+        header["sums"] = dict(sums)
     whole = io.BytesIO()
     whole.write(json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n")
     whole.writelines(part for _, part in _encoded(read(), compress=compress))
@@ -131,6 +149,19 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
             raise EntryCorruptError(f"{count} uses, and the header says {str(header['count'])[:40]}")
     except (InvalidKeyError, zlib.error, *MALFORMED) as exc:
         raise EntryCorruptError(f"not a usage journal: {str(exc)[:200]}") from exc
+
+
+def decode_sums(data: bytes) -> dict[str, float]:
+    """The sums in a journal, of which `data` may be the beginning. Damaged or absurd ones count as none."""
+    try:
+        return finite_sums(json.loads(data[: data.index(b"\n")])["sums"])
+    except MALFORMED:
+        return {}
+
+
+def finite_sums(sums: dict[object, object]) -> dict[str, float]:
+    """Those of these sums that a counter can have."""
+    return {str(name): n for name, n in sums.items() if isinstance(n, int | float) and -_LARGEST < n < _LARGEST}
 
 
 def is_ours(data: bytes) -> bool:

@@ -1,0 +1,250 @@
+"""What processes of a host leave to the next ones: which programs are below the floor, and what could not be sent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from store_faults import FaultStore
+
+from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.host_log import EXPIRY_SECONDS, HostLog, decode_notes, encode_note, encode_usage
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.memory import MemoryStore
+from ejcache.stores.tiered.store import TieredStore
+
+GOLDEN = Path(__file__).parent.parent / "data" / "quick" / "notes-v1"
+NOTES = {
+    "9e107d9d372bb6826bd81d3542a419d6": (0.025569, 1_795_311_442.0),
+    "bdbbb0d66ea87a580410a9dd62689d02": (None, 1_795_311_443.0),
+    "0123456789abcdef0123456789abcdef": (0.000999, 1_795_311_444.0),
+}
+NOW = 1_800_000_000.9
+KEY = f"jit_f-cpu-plain-{1:064x}"
+
+
+def test_the_format_of_notes():
+    """The notes of the golden file are read and written as they are there."""
+    assert decode_notes(GOLDEN.read_bytes()) == NOTES
+    assert b"".join(encode_note(digest, *note) for digest, note in NOTES.items()) == GOLDEN.read_bytes()
+
+
+def test_damaged_notes():
+    """A line that is cut short, or of another form, is ignored; words that a later version adds are, too."""
+    whole = GOLDEN.read_bytes()
+    torn = whole[:40] + whole + b"later 1 2\n\xff\xfe\n" + b"f" * 32 + b" 7 1795311445 more words\n"
+    found = decode_notes(torn)
+    assert found.pop("f" * 32) == (7e-6, 1_795_311_445.0)
+    assert found.items() <= NOTES.items()
+    assert len(found) == 2  # the first line follows the torn one
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "scratch" / "host.log"
+
+
+def test_notes_of_other_processes(path):
+    """What one process notes, the next one on that host knows; a program that was published is below no floor."""
+    HostLog(path, now=lambda: NOW).note_below_floor("k", 0.05)
+    later = HostLog(path, now=lambda: NOW)
+    assert later.compile_seconds("k") == 0.05
+    assert later.compile_seconds("other") is None
+    later.note_published("other")
+    later.note_published("k")
+    assert later.compile_seconds("k") is None
+    assert HostLog(path, now=lambda: NOW).compile_seconds("k") is None
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_expiry(path):
+    """A note counts for thirty days. One from the future, by a clock that was wrong, does not count."""
+    now = NOW
+    log = HostLog(path, now=lambda: now)
+    log.note_below_floor("k", 0.05)
+    now += EXPIRY_SECONDS - 1
+    assert log.compile_seconds("k") == 0.05
+    now += 1
+    assert log.compile_seconds("k") is None
+    now -= 2 * EXPIRY_SECONDS
+    assert log.compile_seconds("k") is None
+
+
+def test_usage_is_taken_once(path):
+    """Uses of one key count as the latest, sums add up, a torn or foreign line costs itself only, and notes stay."""
+    log = HostLog(path)
+    assert log.take_usage() == ({}, {})
+    assert not log.is_usage_due()
+    log.leave_usage({KEY: 5.0}, {"hits": 1})
+    log.note_below_floor("k", 0.05)
+    log.leave_usage({KEY: 4.0}, {"hits": 2, "seconds": 0.5})
+    with path.open("ab") as file:
+        file.write(b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": 1}, "sums": {"hits": 9}}\n{"at": 1, "us')
+    assert not log.is_usage_due()
+    assert log.take_usage() == ({KEY: 5.0}, {"hits": 3.0, "seconds": 0.5})
+    assert log.take_usage() == ({}, {})
+    assert HostLog(path).compile_seconds("k") == 0.05
+
+
+def test_when_usage_is_due(path):
+    """What was left ten minutes ago, or is much, is sent by a process that asks for nothing else; damage is, too."""
+    now = NOW
+    log = HostLog(path, now=lambda: now)
+    log.leave_usage({KEY: 5.0}, {})
+    assert not log.is_usage_due()
+    now += 600
+    assert log.is_usage_due()
+    assert log.take_usage()[0] == {KEY: 5.0}
+    log.leave_usage({f"{KEY}{n}": 5.0 for n in range(700)}, {})
+    assert log.is_usage_due()
+    path.write_bytes(b'{"at": x, "used": {}}\n')
+    assert log.is_usage_due()
+    assert log.take_usage() == ({}, {})
+    assert not log.is_usage_due()
+
+
+def test_files_of_an_earlier_version(path):
+    """What version 0.0 left in two files counts, once."""
+    path.parent.mkdir()
+    HostLog(path.with_name("quick.notes")).note_below_floor("k", 0.05)
+    path.with_name("usage.jsonl").write_bytes(encode_usage(NOW, {KEY: 5.0}, {"hits": 1}))
+    log = HostLog(path, now=lambda: NOW + 600)
+    assert log.is_usage_due()
+    assert HostLog(path).compile_seconds("k") == 0.05
+    assert log.take_usage() == ({KEY: 5.0}, {"hits": 1.0})
+    assert log.take_usage() == ({}, {})
+    assert HostLog(path).compile_seconds("k") == 0.05
+    assert sorted(file.name for file in path.parent.iterdir()) == ["host.log", "host.log.lock"]
+
+
+def test_the_file_is_bounded(path, monkeypatch):
+    """When there are too many notes the older ones go, and usage beyond the limit is lost."""
+    monkeypatch.setattr("ejcache.stores.host_log._LIMIT", 5_000)
+    log = HostLog(path)
+    for number in range(300):
+        log.note_below_floor(str(number), 0.05)
+        log.leave_usage({KEY: float(number)}, {"hits": 1})
+        assert path.stat().st_size <= 10_200
+    left = HostLog(path)
+    assert left.compile_seconds("299") == 0.05
+    assert left.compile_seconds("0") is None
+    used, sums = left.take_usage()
+    assert 10.0 < used[KEY] < 100.0
+    assert sums["hits"] == used[KEY] + 1
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "directory", "large"])
+def test_what_is_no_file_of_ours(tmp_path, what):
+    """Where something else is in the place of the file, nothing waits or is written there; the process has its own."""
+    path = tmp_path / "host.log"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(GOLDEN.read_bytes())
+    if what == "link":
+        path.symlink_to(elsewhere)
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "directory":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    log = HostLog(path)
+    log.note_below_floor("k", 0.05)
+    assert log.compile_seconds("k") == 0.05
+    log.leave_usage({}, {"hits": 1})
+    assert not log.is_usage_due()
+    log.take_usage()
+    assert elsewhere.read_bytes() == GOLDEN.read_bytes()
+
+
+@pytest.fixture
+def shared():
+    return FaultStore(MemoryStore())
+
+
+@pytest.fixture
+def opened(tmp_path, shared):
+    """Opens the store once more, as the next process of this host would."""
+    stores = []
+
+    def opened(**options):
+        stores.append(TieredStore(LocalStore(tmp_path / "local"), shared, scratch=tmp_path / "scratch", **options))
+        return stores[-1]
+
+    yield opened
+    for store in stores:
+        store.close()
+
+
+def test_what_is_kept_here(opened, shared):
+    """An entry that is kept here is a hit on this host, also for its next process, and never uploaded."""
+    store = opened()
+    assert store.put_local("k", b"value", seconds=0.05) is True
+    assert store.put_local("k", b"other", seconds=0.05) is False
+    assert store.flush(60) is True
+    assert opened().get("k") == b"value"
+    assert shared.inner.contains("k") is False
+    store.put_local("k", b"other", seconds=0.05, replacing=True)
+    assert opened().get("k") == b"other"
+
+
+def test_what_nobody_is_asked_for(opened, shared):
+    """What is known to be quick is looked up here only, and only as long as the floor is above it."""
+    opened().note_below_floor("k", 0.05)
+    shared.inner.put("k", b"value")
+    store = opened()
+    assert store.is_below_floor("k", 0.1)
+    assert store.get_verified("k", local_only=True) == (None, None)
+    assert shared.calls["get"] == 0
+    assert not store.is_below_floor("k", 0.05)
+    assert not store.is_below_floor("k", 0.0)
+    assert store.get("k") == b"value"
+
+
+def test_uses_that_nobody_is_told_of(tmp_path, opened, shared):
+    """The uses of an entry that only this host has are not written to the journals of the shared tier."""
+    noted = []
+    shared.note_used = noted.append
+    store = opened()
+    store.put_local("here", b"value", seconds=0.05)
+    store.put("everywhere", b"value")
+    for key in ("here", "everywhere"):
+        assert store.get_verified(key, local_only=store.is_below_floor(key, 0.1))[0] == b"value"
+    assert noted == ["everywhere"]
+
+
+def test_published_after_all(opened):
+    """A program that is published, because it took longer this time, is asked for again."""
+    store = opened()
+    store.note_below_floor("k", 0.05)
+    store.put("k", b"value")
+    assert not store.is_below_floor("k", 0.1)
+    assert not opened().is_below_floor("k", 0.1)
+
+
+def test_a_read_only_store(opened, tmp_path):
+    """A job that may not write keeps no entries. It does note what is quick, so that it does not ask again."""
+    store = opened(read_only=True)
+    with pytest.raises(StoreReadOnlyError):
+        store.put_local("k", b"value", seconds=0.05)
+    store.note_below_floor("k", 0.005)
+    assert opened(read_only=True).is_below_floor("k", 0.01)
+
+
+def test_a_local_tier_that_fails(tmp_path, shared):
+    """If this host cannot keep an entry, that is an error, and the entry is not uploaded in its place."""
+    local = FaultStore(LocalStore(tmp_path / "local"))
+    store = TieredStore(local, shared, scratch=tmp_path / "scratch")
+    local.fail("put", StoreUnavailableError("the disk is full"))
+    with store, pytest.raises(StoreUnavailableError):
+        store.put_local("k", b"value", seconds=0.05)
+    assert shared.inner.contains("k") is False
+
+
+def test_without_a_disk(shared):
+    """A local tier in memory has notes in memory."""
+    with TieredStore(MemoryStore(), shared) as store:
+        store.put_local("k", b"value", seconds=0.05)
+        assert store.is_below_floor("k", 0.1)
+    assert shared.inner.contains("k") is False
