@@ -17,8 +17,9 @@ from written_page import write_pages
 from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
+from ejcache.cache.counters import Verdict
 from ejcache.cli.main import main as ejcache
-from ejcache.direct.verdicts import Verdict, record_verdict
+from ejcache.direct.verdicts import record_verdict
 from ejcache.entry import Header, encode
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import set_command_line

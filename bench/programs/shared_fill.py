@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 
 from bench.context import ROOT
 from ejcache.bucket.layout import ENTRIES, PINS, entry_name, escape_key, key_of_name
-from ejcache.maintenance.journals import SNAPSHOT, USED
+from ejcache.maintenance.journals import SNAPSHOT
 from ejcache.stores.shared.journal_format import encode
+from ejcache.stores.shared.usage import USED
 
 sys.path.append(str(ROOT / "tools"))
 

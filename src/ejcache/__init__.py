@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.targets import target
     from ejcache.jax_integration.warm_start.forbidding import forbid_compile
     from ejcache.jax_integration.warm_start.warming import key_of, warm, would_hit
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
 

@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.log import MissRecord
     from ejcache.misses.nearest import Known
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
 
     Url = str | os.PathLike[str]
-
-__all__ = ["clear", "current_settings", "entries", "prune", "stats", "verify", "why"]
 
 
 def current_settings() -> Settings:

@@ -34,23 +34,6 @@ import zstandard
 from ejcache.errors import EntryCorruptError, EntryError, EntryForeignError, EntryVersionError
 from ejcache.util.tuples import NamedTuple
 
-__all__ = [
-    "MAX_HEADER_SIZE",
-    "MAX_RAW_SIZE",
-    "OVERHEAD",
-    "Entry",
-    "Header",
-    "begins_like_one",
-    "decode",
-    "decode_header",
-    "decompress",
-    "decompress_pieces",
-    "decompress_prefix",
-    "encode",
-    "expected_size",
-    "verify",
-]
-
 _FAMILY: Final = b"EJC"
 _MAGIC: Final = b"EJC1"
 _LENGTH: Final = struct.Struct(">I")

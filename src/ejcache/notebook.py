@@ -10,8 +10,6 @@ from ejcache.jax_integration.progress import show_progress
 if TYPE_CHECKING:
     from ejcache.cache.counters import Stats
 
-__all__ = ["load_ipython_extension", "unload_ipython_extension"]
-
 _EVENTS: Final = ("pre_run_cell", "post_run_cell")
 
 

@@ -26,8 +26,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Command", "Wing", "hooks", "load", "wings"]
-
 
 class Command(NamedTuple):
     """A command or a group: where it is, its line in the list of commands, and examples for its help.

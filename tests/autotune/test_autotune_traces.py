@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ejcache.autotune import AutotuneStore, Policy, Source, Tuner, autotuned, record, require, tune
-from ejcache.autotune.chooser import ConfigurationMissingError, chooser_for
+from ejcache.autotune.choice import ConfigurationMissingError
+from ejcache.autotune.chooser import chooser_for
 from ejcache.util.log import forget_warnings
 
 QUICK = Tuner(rounds=4, sample_seconds=0.0002, confirm=False)

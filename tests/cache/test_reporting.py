@@ -10,9 +10,8 @@ from collections import Counter
 import pytest
 
 from ejcache.cache import counters as statistics
-from ejcache.cache.counters import CacheTally, Miss, Skip
+from ejcache.cache.counters import CacheTally, Miss, Skip, Verdict
 from ejcache.cache.exit_report import report_line
-from ejcache.direct.verdicts import Verdict
 
 
 def test_the_line():

@@ -18,12 +18,13 @@ from ejcache.coordination.leases import MISSED_BEATS
 from ejcache.coordination.leases_shared import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
-from ejcache.maintenance.journals import SNAPSHOT, USED
+from ejcache.maintenance.journals import SNAPSHOT
 from ejcache.maintenance.plan import EvictionPolicy
 from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.journal_format import encode
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.shared.usage import USED
 from ejcache.stores.tiered.store import TieredStore
 
 DAY = 86_400.0

@@ -22,10 +22,11 @@ from ejcache.errors import (
     StoreBusyError,
     StoreUnavailableError,
 )
-from ejcache.maintenance.journals import SNAPSHOT, USED, compact, read_uses
+from ejcache.maintenance.journals import SNAPSHOT, compact, read_uses
 from ejcache.maintenance.tables import Listing
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.shared.journal_format import decode, decode_lines, decode_pieces, encode
+from ejcache.stores.shared.usage import USED
 from ejcache.testing.basics import ODD_KEYS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"

@@ -12,11 +12,13 @@ from ejcache.errors import ConfigFileError
 from ejcache.settings import directories
 from ejcache.settings.config_file import change_file
 from ejcache.settings.directories import user_file
-from ejcache.settings.resolve import Settings, resolve, set_command_line
+from ejcache.settings.resolve import resolve, set_command_line
 from ejcache.settings.values import Origin
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ejcache.settings.table import Settings
 
 
 @pytest.fixture

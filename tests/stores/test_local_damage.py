@@ -14,8 +14,9 @@ import pytest
 from local_processes import starting
 
 from ejcache.entry import Header, encode
+from ejcache.stores.local.generations import REBUILDS
 from ejcache.stores.local.layout import QUARANTINED_INDEX_BYTES
-from ejcache.stores.local.store import DAMAGED_ROWS, REBUILDS, LocalStore
+from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
 from ejcache.stores.local.values import INLINE_BYTES, digest_of
 
 SIZES = (100, 2_000, 6_000, 20_000, 60_000)

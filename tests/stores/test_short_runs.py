@@ -9,11 +9,11 @@ import pytest
 from buckets import GcsServer, S3Server
 
 from ejcache.bucket.layout import COUNTERS
-from ejcache.maintenance.journals import USED
 from ejcache.stores.host_log import decode_usage, encode_usage
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.journal_format import decode
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.shared.usage import USED
 
 PROGRAM = """
 import sys

@@ -16,8 +16,6 @@ from typing import Any, Final
 from ejcache.bucket.retry import TransientError
 from ejcache.util.text import printable
 
-__all__ = ["IDENTITY", "MAX_DOCUMENT", "AnswerError", "allowed_bytes", "check_digest", "guard", "shown"]
-
 IDENTITY: Final = {"Accept-Encoding": "identity"}
 """The header of a request whose answer is not to be compressed."""
 MAX_DOCUMENT: Final = 8 << 20

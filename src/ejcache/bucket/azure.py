@@ -14,8 +14,6 @@ from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreUnavailableError
 
-__all__ = ["AzureBucket"]
-
 
 class AzureBucket(FsspecBucket):
     """Objects of one container below a prefix. Creation is atomic; other changes are a check and a write."""

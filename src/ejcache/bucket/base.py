@@ -25,8 +25,6 @@ from ejcache.util.parallel import in_parallel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["ABSENT", "Blob", "BlobInfo", "Bucket", "VersionGoneError"]
-
 T = TypeVar("T")
 
 ABSENT: Final = "absent"

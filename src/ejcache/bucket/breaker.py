@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["CircuitBreaker", "UnreachableNote", "breaker_for", "forget_breakers"]
-
 T = TypeVar("T")
 
 _LONGEST: Final = 8.0

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.retry import RetryPolicy
 
-__all__ = ["ClientBucket", "content_md5"]
-
 T = TypeVar("T")
 
 _GRACE: Final = 0.5

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.retry import RetryPolicy
 
-__all__ = ["FileBucket"]
-
 T = TypeVar("T")
 
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)

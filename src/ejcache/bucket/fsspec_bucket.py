@@ -22,8 +22,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = ["Files", "FsspecBucket"]
-
 T = TypeVar("T")
 
 

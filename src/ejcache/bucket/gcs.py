@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Iterator, Mapping
 
-__all__ = ["GcsBucket"]
-
 _PAGE: Final = 1000
 _LISTED: Final = "items(name,size,timeCreated,generation),nextPageToken"
 _FRESH: Final = dt.timedelta(minutes=10)

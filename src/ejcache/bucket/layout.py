@@ -27,22 +27,6 @@ from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError
 from ejcache.util.key_text import check_key, key_digest
 
-__all__ = [
-    "COUNTERS",
-    "ENTRIES",
-    "PINS",
-    "QUARANTINE",
-    "TEMPORARY",
-    "entry_name",
-    "escape_key",
-    "is_plausible_entry",
-    "is_process_name",
-    "key_of_name",
-    "max_size",
-    "process_name",
-    "unescape_key",
-]
-
 ENTRIES: Final = "v1/entries/"
 COUNTERS: Final = "v1/counters/"
 PINS: Final = "v1/pins/"

@@ -23,8 +23,6 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Pace", "RetryPolicy", "ThrottledError", "TransientError", "seconds_of", "try_within"]
-
 T = TypeVar("T")
 
 _FIRST_WAIT: Final = 0.1

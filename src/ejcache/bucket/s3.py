@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = ["S3Bucket"]
-
 T = TypeVar("T")
 
 _NOT_S3: Final = "the answer is not one of S3, perhaps of a proxy or a login page"

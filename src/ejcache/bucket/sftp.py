@@ -25,8 +25,6 @@ from ejcache.errors import StoreUnavailableError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["SftpBucket"]
-
 _KEEPALIVE: Final = {"keepalive_interval": 10, "keepalive_count_max": 3}
 _MOST_FILES: Final = 100_000
 """In one directory. 25 million entries are in 256 of them."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["AppendedLog", "write_later"]
-
 _PATIENCE: Final = 5.0
 """Seconds that a reader and an exit wait for one task of `write_later`."""
 _scheduler: Final = Scheduler(threads=1, name="ejcache-logs")

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from ejcache.cache.counters import Stats
     from ejcache.cache.policy import CachePolicy
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo
-
-__all__ = ["CompilationCache"]
 
 _HEADER_FIELDS: Final = frozenset(
     {"kind", "name", "platform", "jax", "jaxlib", "variant", "logical_key", "profile_digest", "components"}

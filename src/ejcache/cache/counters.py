@@ -22,8 +22,6 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MISS_PREFIX", "SKIP_PREFIX", "CacheTally", "Miss", "Skip", "Stats", "Verdict"]
-
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
 _DIRECT_PREFIX: Final = "direct_"

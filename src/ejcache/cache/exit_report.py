@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ejcache.cache.run_counts import RunTotal
     from ejcache.util.tally import Tally
 
-__all__ = ["Reported", "absolute_destination", "include", "is_off", "report_line", "report_run"]
-
 _WORTH_A_HINT: Final = 0.5
 """Seconds of compiling below a floor from which the report says how to store it."""
 

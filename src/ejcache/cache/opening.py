@@ -21,12 +21,10 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.coordination.single_flight import SingleFlight
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.documents import Documents
     from ejcache.stores.local_tier import LocalTierPaths
-
-__all__ = ["XlaCacheLocation", "find_xla_caches", "open_cache_store", "open_single_flight"]
 
 log = logging.getLogger("ejcache")
 

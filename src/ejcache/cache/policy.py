@@ -44,12 +44,10 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.breaker import CircuitBreaker
     from ejcache.coordination.single_flight import SingleFlight
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
 
 T = TypeVar("T")
-
-__all__ = ["CachePolicy", "Lookup"]
 
 _TEXT_BYTES: Final = 4_000_000
 _FLUSH_SECONDS: Final = 2.0

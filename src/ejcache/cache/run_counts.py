@@ -27,8 +27,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["RUN_COUNTS", "DirectCall", "RunTotal", "announce_process", "announce_verdict", "read_counts"]
-
 RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"
 """The variable that names the file."""
 

@@ -24,11 +24,10 @@ from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.directories import default_directory
 from ejcache.settings.environment import all_variables
 from ejcache.settings.table import SETTINGS
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-__all__ = ["REGISTRATION", "bench"]
 
 REGISTRATION: Final = {"bench": BEFORE_A_PROGRAM}
 """How the application registers `bench`."""
@@ -160,7 +159,7 @@ def _print(found: list[dict[str, Any]], rounds: int) -> None:
         list(_rows(found)),
         right=("median", "least", "most", "no cache ÷ it"),
     )
-    output.say(f"\n{output.plural(rounds, 'start')} of each, in turn; whole processes")
+    output.say(f"\n{plural(rounds, 'start')} of each, in turn; whole processes")
     if found[0]["same_output"] is None:
         output.say("the program prints something else at each start, so its results were not compared")
 

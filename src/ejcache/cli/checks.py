@@ -15,6 +15,7 @@ from ejcache.cli.options import Dir, Json, argument, flag
 from ejcache.cli.run import BEFORE_A_PROGRAM
 from ejcache.cli.target import command_settings, open_target
 from ejcache.errors import UsageError
+from ejcache.util.units import plural
 from ejcache.wings import hooks
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.doctor.bucket import Credentials
     from ejcache.maintenance.doctor.checks import Check
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["REGISTRATION", "doctor", "verify"]
+    from ejcache.settings.table import Settings
 
 REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
 """How the application registers commands, by their names."""
@@ -97,10 +96,10 @@ def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
             subject = f"{finding.key}: " if finding.key else ""
             output.say(f"{finding.problem}: {subject}{finding.detail}{' (repaired)' if finding.repaired else ''}")
         if unknown:
-            output.say(f"{output.plural(unknown, 'entry', 'entries')} of another format version were left alone")
+            output.say(f"{plural(unknown, 'entry', 'entries')} of another format version were left alone")
         if unread:
-            output.say(f"{output.plural(unread, 'entry', 'entries')} could not be read")
-        verdict = output.plural(len(findings), "problem") if findings else "all intact"
+            output.say(f"{plural(unread, 'entry', 'entries')} could not be read")
+        verdict = plural(len(findings), "problem") if findings else "all intact"
         output.say(f"verified {totals.words()} in {url}: {verdict}")
 
 

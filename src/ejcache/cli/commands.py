@@ -13,9 +13,6 @@ import typer
 from ejcache.cli.options import examples, flag, option
 from ejcache.wings import Command, load, wings
 
-__all__ = ["COMMANDS", "build"]
-
-
 _CORE: Final = {
     "run": Command(
         "ejcache.cli.run:run",

@@ -23,10 +23,8 @@ from ejcache.util.units import format_age, format_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.location import Location
-
-__all__ = ["app", "config", "get_value", "set_values", "unset_values"]
 
 _LIMITS_SECONDS: Final = 3.0
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""

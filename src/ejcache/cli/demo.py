@@ -16,10 +16,8 @@ from ejcache.cli.listing import header_facts, list_entries
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, count, option
 from ejcache.cli.target import open_target
 from ejcache.errors import EjcacheError, UsageError
-from ejcache.util.units import format_size
+from ejcache.util.units import format_size, plural
 from ejcache.util.worker_processes import python_of_ours
-
-__all__ = ["demo"]
 
 _PROGRAM: Final = Path(__file__).with_name("demo_program.py")
 _PHASES: Final = ("import", "trace_and_lower", "compile_or_load", "first_step", "process")
@@ -54,7 +52,7 @@ def demo(
         output.print_table(["", "cold", "warm", ""], _rows(cold, warm, same=same), right=("cold", "warm"))
         size = format_size(sum(entry["size"] for entry in entries))
         names = ", ".join(sorted({entry["name"] for entry in entries}))
-        output.say(f"\nThe cache holds {output.plural(len(entries), 'entry', 'entries')}, {size}: {names}")
+        output.say(f"\nThe cache holds {plural(len(entries), 'entry', 'entries')}, {size}: {names}")
         if cold["report"]["hits"]:
             output.say("The first process was not cold: an earlier run had left its entry in this cache.")
     if not same or warm["report"]["misses"] or not warm["report"]["hits"]:

@@ -37,7 +37,7 @@ from ejcache.cli.target import NotFoundError, open_target
 from ejcache.errors import EntryError
 from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.stores.base import pinned_keys
-from ejcache.util.units import format_age, format_size
+from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from ejcache.cache.counters import Stats
     from ejcache.cli.listing import ListedEntry
     from ejcache.cli.target import Target
-
-__all__ = ["ls", "profile_text", "show", "stats"]
 
 
 class Order(StrEnum):
@@ -148,11 +146,11 @@ def profile_text(profile: dict[str, Any]) -> str:
     """A profile as `ls` shows it: its digest, and what it was measured with."""
     parts = [str(profile["digest"])[:8]]
     if profile.get("runs"):
-        parts.append(output.plural(profile["runs"], "run"))
+        parts.append(plural(profile["runs"], "run"))
     if profile.get("percentile"):
         parts.append(f"p{profile['percentile']}")
     if profile.get("devices"):
-        parts.append(output.plural(profile["devices"], "device"))
+        parts.append(plural(profile["devices"], "device"))
     return ", ".join(parts)
 
 
@@ -213,7 +211,7 @@ def _stored_lines(fields: dict[str, Any], *, has_store: bool) -> list[list[str]]
             size += f" / {format_size(fields['max_size'])} ({100 * fields['size'] / fields['max_size']:.1f}%)"
         lines.append(["Size", size])
         if fields["side_objects"]:
-            beside = output.plural(fields["side_objects"], "text, profile or record", "texts, profiles and records")
+            beside = plural(fields["side_objects"], "text, profile or record", "texts, profiles and records")
             lines.append(["  beside entries", f"{format_size(fields['side_size'])} in {beside}"])
     if fields["jax_entries"]:
         lines.append(["Plain JAX", f"{fields['jax_entries']:,} ({format_size(fields['jax_size'])})"])
@@ -238,7 +236,7 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
         lines.append(["Loaded ahead", f"{ahead:,.0f}, used {output.share(int(used), int(ahead))}, {_duration(saved)}"])
     if counted.direct:
         calls = sum(counted.direct.values())
-        lines.append(["Direct mode", output.plural(calls, "call")])
+        lines.append(["Direct mode", plural(calls, "call")])
         lines += [[f"  {verdict}", output.share(number, calls)] for verdict, number in counted.direct.items()]
     for name, what in (("Below a floor", "left_out"), ("For one host", "kept_here")):
         if fields[what]:

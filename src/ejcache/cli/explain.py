@@ -13,6 +13,7 @@ from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match
 from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
 from ejcache.cli.target import NotFoundError, open_target
 from ejcache.errors import NotAStoreError, StoreError, UsageError
+from ejcache.util.text import printable
 from ejcache.util.units import parse_age
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from ejcache.misses.explanation import Explanation, WingNote
     from ejcache.misses.log import MissRecord
     from ejcache.misses.nearest import Known
-
-__all__ = ["why"]
-
 
 _LINES: Final = 20
 """Lines of one explanation, unless --full is given."""
@@ -260,5 +258,5 @@ def _miss_rows(record: MissRecord, explanation: Explanation, now: float) -> list
 
 
 def _coloured(line: str) -> str:
-    line = output.printable(line)
+    line = printable(line)
     return output.styled(line, "green" if line.startswith("+") else "red" if line.startswith("-") else "")

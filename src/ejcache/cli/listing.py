@@ -16,7 +16,7 @@ from ejcache.errors import EntryError, SettingError, StoreError
 from ejcache.keys.key import PGLE, is_side_key, parse_any_key
 from ejcache.stores.base import BatchReadable
 from ejcache.util.parallel import THREADS, in_parallel
-from ejcache.util.units import format_size
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     from ejcache.entry import Header
     from ejcache.keys.key import KeyParts
     from ejcache.stores.base import EntryInfo, Store
-
-__all__ = [
-    "Identifiers",
-    "ListedEntry",
-    "Totals",
-    "by_program",
-    "check_wanted",
-    "choose",
-    "header_facts",
-    "identify_entry",
-    "identify_key",
-    "list_entries",
-    "match",
-    "profile_fields",
-    "read_facts",
-    "read_header",
-]
 
 Item = TypeVar("Item")
 
@@ -134,13 +117,13 @@ class Totals:
         """The sum as a person reads it."""
         parts = []
         if self.entries or self.side_objects or not self.jax_entries:
-            text = f"{output.plural(self.entries, 'entry', 'entries')}, {format_size(self.size)}"
+            text = f"{plural(self.entries, 'entry', 'entries')}, {format_size(self.size)}"
             if self.side_objects:
-                beside = output.plural(self.side_objects, "text, profile or record", "texts, profiles and records")
+                beside = plural(self.side_objects, "text, profile or record", "texts, profiles and records")
                 text += f" ({format_size(self.side_size)} of it in {beside})"
             parts.append(text)
         if self.jax_entries:
-            jax = output.plural(self.jax_entries, "entry", "entries")
+            jax = plural(self.jax_entries, "entry", "entries")
             parts.append(f"{jax} of plain JAX, {format_size(self.jax_size)}")
         return ", and ".join(parts)
 

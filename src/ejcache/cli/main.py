@@ -17,14 +17,13 @@ import typer
 from typer._completion_classes import completion_init
 
 from ejcache.cli.commands import build
-from ejcache.cli.output import hide_progress, print_json, printable, say, warn
+from ejcache.cli.output import hide_progress, print_json, say, warn
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.log import log
+from ejcache.util.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["FINE", "FOUND", "USAGE", "main"]
 
 FINE: Final = 0
 FOUND: Final = 1

@@ -17,7 +17,8 @@ from ejcache.cli.target import open_target
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.stores.base import Pinnable
-from ejcache.util.units import format_size
+from ejcache.util.text import printable
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
-
-__all__ = ["clear", "confirm", "pin", "prune", "unpin"]
 
 _CRITERIA = "--max-size, --max-entries, --older-than, --unused-for, --name or --old-versions"
 _SHOWN: Final = 200
@@ -152,7 +151,7 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
         return
     if not sys.stdin.isatty() or as_json:
         raise UsageError("clear asks before it removes everything: give --yes where nobody can answer")
-    if not typer.confirm(output.printable(question), err=True):
+    if not typer.confirm(printable(question), err=True):
         output.warn("nothing was removed")
         raise typer.Exit(1)
 
@@ -266,7 +265,7 @@ def _print_pruned(target: Target, report: EvictionReport, fields: dict[str, Any]
     output.say(f"{done} {removed} from {target.url}; {left} {'stays' if report.left == 1 else 'stay'}")
     _warn_of_failures(report)
     if report.in_use:
-        number = output.plural(report.in_use, "entry", "entries")
+        number = plural(report.in_use, "entry", "entries")
         output.say(f"{number} in use: created or used within five minutes")
 
 

@@ -17,32 +17,6 @@ from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, who
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "Dir",
-    "DryRun",
-    "File",
-    "Json",
-    "Key",
-    "Keys",
-    "Limit",
-    "MinCompileSeconds",
-    "Name",
-    "NewerThan",
-    "OlderThan",
-    "Url",
-    "UsedWithin",
-    "Yes",
-    "age",
-    "complete",
-    "completion",
-    "count",
-    "examples",
-    "keys_beginning",
-    "settings_beginning",
-    "size",
-    "warn_of_bytes",
-]
-
 
 def option(*texts: str, **more: Any) -> Any:
     """An option with a value: its names, the name of the value, and its help."""

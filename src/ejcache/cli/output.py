@@ -25,30 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
-__all__ = [
-    "ago",
-    "count_and_size",
-    "fields_of",
-    "hide_progress",
-    "moment",
-    "pair_lines",
-    "plural",
-    "print_json",
-    "print_lines",
-    "print_pairs",
-    "print_table",
-    "printable",
-    "progress",
-    "say",
-    "say_columns",
-    "seconds",
-    "share",
-    "styled",
-    "warn",
-    "warn_of_each",
-    "wrapped_lines",
-]
-
 _SCHEMA: Final = 1
 """The version of all JSON. A field that is removed, or changes its meaning, makes it 2; a new field does not."""
 _GAP: Final = "  "

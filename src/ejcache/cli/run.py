@@ -33,20 +33,6 @@ if TYPE_CHECKING:
 
     from ejcache.cache.run_counts import RunTotal
 
-__all__ = [
-    "BEFORE_A_PROGRAM",
-    "REGISTRATION",
-    "RunCommand",
-    "absolute_url",
-    "command_of",
-    "end_as",
-    "export",
-    "replace_this_process",
-    "run",
-    "run_and_count",
-    "run_and_report",
-]
-
 
 class RunCommand(TyperCommand):
     """Parses no options after the program's name: they are the program's own, as with `python`."""

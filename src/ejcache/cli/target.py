@@ -13,19 +13,10 @@ from ejcache.errors import EjcacheError, EntryError, JaxImportError, SettingErro
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.opening import CacheContents
     from ejcache.stores.plain_jax import JaxEntries
-
-__all__ = [
-    "NotFoundError",
-    "Target",
-    "check_directory",
-    "check_given",
-    "command_settings",
-    "open_target",
-]
 
 
 class NotFoundError(EjcacheError):

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.targets import DeviceTarget
 
-__all__ = ["app", "environment_of"]
-
 app = typer.Typer(
     help="Save and compare devices to compile for elsewhere.", no_args_is_help=True, rich_markup_mode=None
 )

@@ -21,6 +21,7 @@ from ejcache.maintenance.bundle import BundleWriter, read_bundle
 from ejcache.maintenance.transfer import CopyPlan, Selection, Transferred, transfer
 from ejcache.util.parallel import THREADS
 from ejcache.util.safe_files import open_regular
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 
     from ejcache.cli.target import Target
     from ejcache.maintenance.transfer import EntryReader
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
-
-__all__ = ["check_different", "export", "import_bundle", "pull", "push"]
 
 
 def push(
@@ -276,4 +275,4 @@ def _print_left_out(done: Transferred) -> None:
 
 
 def _entries(number: int) -> str:
-    return output.plural(number, "entry", "entries")
+    return plural(number, "entry", "entries")

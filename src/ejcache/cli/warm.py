@@ -21,8 +21,6 @@ from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["REGISTRATION", "WarmCommand", "warm"]
-
 _WORKER: Final = "ejcache.cli.warm_worker"
 _LARGE_BYTES: Final = 50_000_000
 """An entry above this size holds the code of many equal layers, most likely."""

@@ -30,8 +30,6 @@ from ejcache.util.worker_processes import answering
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["FAILED", "main"]
-
 FAILED: Final = "failed"
 TARGET: Final = "target"
 """In place of the platform: the process has none of the devices that it compiles for."""

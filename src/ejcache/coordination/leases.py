@@ -23,8 +23,6 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MISSED_BEATS", "HeldLease", "LeaseState", "Leases", "LivenessDetector", "end_leases", "lease_scheduler"]
-
 MISSED_BEATS: Final = 3
 _EXIT_SECONDS: Final = 2.0
 """How long the release of leases may take at exit. Others take over a lease that is not released by then."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from ejcache.util.scheduler import Scheduler
 
-__all__ = ["LocalLeases"]
-
 _TRIES: Final = 10
 _GUARD_SECONDS: Final = 1.0
 _HOLDER: Final = re.compile(rb"([0-9]{1,10}) ([A-Za-z0-9_.-]{1,80})\n")

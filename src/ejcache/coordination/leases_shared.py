@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.util.scheduler import Scheduler
 
-__all__ = ["LEASES", "StoreLeases"]
-
 LEASES: Final = "v1/leases/"
 _MAX_BYTES: Final = 4096
 _LONGEST_INTERVAL: Final = 60.0

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ejcache.coordination.leases import HeldLease, Leases, LeaseState
     from ejcache.stores.base import Store
 
-__all__ = ["LeaseLevel", "SingleFlight", "WaitingBudget", "waiting_budget"]
-
 T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.05

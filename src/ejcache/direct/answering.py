@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ejcache.direct.question import Question
     from ejcache.direct.records import DirectRecord
     from ejcache.jax_integration.compiling import Compiler
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
 
 __all__ = ["load"]
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ejcache.direct.question import Question, Subject
     from ejcache.jax_integration.compiling import Compiler
     from ejcache.jax_integration.made import Made
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
 
 __all__ = ["DirectCalls", "direct_jit"]
 

@@ -27,7 +27,8 @@ from ejcache.direct.files.manifest import manifest_difference
 from ejcache.direct.files.owners import Owners, module_file
 from ejcache.direct.record_store import read_document
 from ejcache.direct.records import DirectDocument
-from ejcache.jax_integration.lowering.key import UnkeyableError, program_independent_parts
+from ejcache.jax_integration.lowering.key import program_independent_parts
+from ejcache.jax_integration.lowering.registered import UnkeyableError
 from ejcache.jax_integration.seam.direct.plain_calls import program_settings
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.jax_integration.seam.direct.rules import rules_that
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ejcache.direct.describing.walk import Walk
     from ejcache.direct.records import DirectRecord
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
 
 __all__ = ["Question", "State", "Subject", "ask", "contexts_of", "make_subject", "why_plain_everywhere"]
 

@@ -18,7 +18,7 @@ from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
 
 __all__ = ["QuickFunctions"]
 

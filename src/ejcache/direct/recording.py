@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.cache.counters import Verdict
 from ejcache.direct.call.fastpath_format import difference_to_record, encode_fastpath
 from ejcache.direct.describing.walk import difference
 from ejcache.direct.files.manifest import make_manifest, manifest_difference
 from ejcache.direct.question import contexts_of
 from ejcache.direct.record_store import is_independent, witness
 from ejcache.direct.records import DirectRecord, with_record, without_record
-from ejcache.direct.verdicts import Verdict
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
 

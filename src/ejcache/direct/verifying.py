@@ -9,6 +9,7 @@ from ejcache.cli import output
 from ejcache.cli.run import absolute_url, command_of, end_as, export, run_and_count
 from ejcache.errors import UsageError
 from ejcache.settings.environment import export_variables
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ class _Comparison:
         if not self._calls:
             output.say("nothing was compared: no call of a direct function. Does the program use @ejcache.ejit?")
             return
-        calls = output.plural(self.counts.total(), "call")
-        wrong = output.plural(self.counts["wrong"], "record") if self.counts["wrong"] else "no record"
+        calls = plural(self.counts.total(), "call")
+        wrong = plural(self.counts["wrong"], "record") if self.counts["wrong"] else "no record"
         was = "were" if self.counts["wrong"] > 1 else "was"
         output.say(f"{calls} of direct functions, {self.compared:,} compared with a record: {wrong} {was} wrong")

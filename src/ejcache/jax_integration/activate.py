@@ -16,8 +16,8 @@ from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.contexts import ContextPatch
-from ejcache.settings.resolve import Settings, SettingsSource, parse, resolve, resolve_if_changed, setting_named
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.resolve import SettingsSource, parse, resolve, resolve_if_changed, setting_named
+from ejcache.settings.table import SETTINGS, Settings
 from ejcache.settings.values import FlagValue, Origin
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import log, warn_once
@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compiling import Compiler
     from ejcache.jax_integration.seam.flags import FlagReader
     from ejcache.settings.table import SettingOptions
-
-__all__ = [
-    "active",
-    "compiler_in_use",
-    "current_settings",
-    "disable",
-    "disabled",
-    "enable",
-    "enable_from_environment",
-]
 
 
 class _Session:

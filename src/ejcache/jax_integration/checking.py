@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.program import Loaded, LoweredProgram
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["Comparison", "StoredExecutable", "check", "compare", "serialized"]
+    from ejcache.settings.table import Settings
 
 
 class Comparison(Enum):

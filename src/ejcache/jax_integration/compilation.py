@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.checking import StoredExecutable
     from ejcache.keys.key import CacheKey
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["Compilation", "KeyText", "Profile", "StoredKey"]
+    from ejcache.settings.table import Settings
 
 
 class StoredKey(NamedTuple):

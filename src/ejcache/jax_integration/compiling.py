@@ -22,7 +22,8 @@ from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
 from ejcache.jax_integration.compilation import Compilation, KeyText, StoredKey
 from ejcache.jax_integration.lowering.compile_time import TinyPrograms, is_worth_requests
-from ejcache.jax_integration.lowering.key import UnkeyableError, alternative_key, make_key, short_digest
+from ejcache.jax_integration.lowering.key import alternative_key, make_key, short_digest
+from ejcache.jax_integration.lowering.registered import UnkeyableError
 from ejcache.jax_integration.made import note_made
 from ejcache.jax_integration.origins import ExecutableOrigins
 from ejcache.jax_integration.preload.preloader import Preloader
@@ -54,9 +55,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.tuning import Tuning
     from ejcache.jax_integration.xla_caches import XlaCaches
     from ejcache.keys.key import CacheKey
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["Compiler"]
+    from ejcache.settings.table import Settings
 
 _PLATFORMS_WITH_CACHES: Final = frozenset({"cuda", "gpu", "rocm", "sycl"})
 """The platforms on which XLA has caches of its own."""

@@ -13,8 +13,6 @@ from ejcache.jax_integration.activate import enable_by_default
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.wings import hooks
 
-__all__ = ["EjitOptions", "JitOptions", "Jitted", "ejit"]
-
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R_co = TypeVar("R_co", covariant=True)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.program import CompileTarget
 
-__all__ = ["Made", "note_made", "watch_made"]
-
 
 class Made(NamedTuple):
     """An executable that JAX has now, and that an entry holds.

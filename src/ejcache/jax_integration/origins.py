@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["ExecutableOrigins"]
+    from ejcache.settings.table import Settings
 
 _MAX_EXECUTABLES: Final = 10_000
 

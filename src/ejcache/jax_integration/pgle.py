@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.ranks import RankAgreement
     from ejcache.jax_integration.seam.coordination import CoordinationClient
 
-__all__ = ["PROFILE_KIND", "PgleVariants", "share_profile"]
-
 PROFILE_KIND: Final = "pgle_profile"
 """`kind` in the header of a stored profile."""
 

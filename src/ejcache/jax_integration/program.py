@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ejcache.entry import Header
     from ejcache.jax_integration.preload.run_profile import ProgramUse
 
-__all__ = ["CompileTarget", "Loaded", "LoweredProgram"]
-
 
 class CompileTarget(NamedTuple):
     """The devices and options that an executable is compiled or loaded for.

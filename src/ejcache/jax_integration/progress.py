@@ -13,8 +13,6 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CompileProgress", "progress_of", "show_progress"]
-
 _FIRST_SECONDS: Final = 5.0
 _GROWTH: Final = 2.0
 

@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.keys.key import CacheKey
     from ejcache.misses.explanation import Explanation
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
 
-
-__all__ = ["Publisher", "located_text", "notes", "publisher_order"]
 
 _TEXT_SECONDS: Final = 0.1
 """The text of a program that compiles faster is only in the log of this user on this host: to print it and to store it

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.seam.coordination import CoordinationClient
 
 
-__all__ = ["RankAgreement", "Sharing", "agreement_of_job", "log_difference", "ranks_that_differ"]
-
 _PATIENCE: Final = 15.0
 """Seconds that a rank waits for the others. A collective of XLA's on CPU fails after 30 s in a rank that has compiled,
 while another one has not."""

@@ -50,28 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-__all__ = [
-    "GPUS",
-    "MAX_BYTES",
-    "VERSION",
-    "DeviceTarget",
-    "Gpu",
-    "components_here",
-    "components_of",
-    "current_target",
-    "decode",
-    "device_memory",
-    "devices_of",
-    "document_path",
-    "encode",
-    "environment_for",
-    "find_target",
-    "gathered_topology",
-    "save_target",
-    "target",
-    "target_config",
-]
-
 _GPU_MEMORY: Final = (9, 2, 8, 1, 14)
 """Where a topology has the bytes of a GPU: topology, its value, target configuration, device, its memory."""
 _BOUNDS: Final = 3

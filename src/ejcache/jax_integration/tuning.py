@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.publishing import Publisher
 
-__all__ = ["Tuning"]
-
 _DELAY_SECONDS: Final = 60.0
 """A program that has just loaded its executables compiles and loads others."""
 _EXIT_SECONDS: Final = 600.0

@@ -56,11 +56,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ejcache.keys.protobuf import Field
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
 
-
-__all__ = ["AUTOTUNE", "KERNELS", "Mirror", "XlaCaches", "XlaFiles", "merge_kernels"]
 
 _EXIT_SECONDS: Final = 5.0
 _LEFT_SECONDS: Final = 60.0

@@ -12,8 +12,6 @@ from ejcache.keys.key import PGLE, PLAIN, PROFILING, parse_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ARROW", "Difference", "Identity", "environment_differences"]
-
 ARROW: Final = "->"
 
 _WORDS: Final = {

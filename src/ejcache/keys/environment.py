@@ -27,8 +27,6 @@ from ejcache.util.lifecycle import track_forks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["canonical_cpuinfo", "content_digest", "cpu_features", "library_digest", "native_files"]
-
 _SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
 _VERSIONED: Final = r"\.so(\.\d+)+$"
 _RACY_SECONDS: Final = 3.0

@@ -17,8 +17,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["CACHE_PATH_FIELDS", "FIELDS", "KINDS", "Kind"]
-
 
 class Kind(Enum):
     """How the occurrences of one flag become its effect."""

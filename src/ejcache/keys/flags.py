@@ -14,8 +14,6 @@ from typing import Final
 
 from ejcache.keys.flag_table import KINDS, Kind
 
-__all__ = ["ContentDigest", "OverrideValue", "canonical_flags", "canonical_overrides", "split_flags", "split_words"]
-
 ContentDigest = Callable[[str], str | None]
 """Digest of the file or directory at a path, or None if it cannot be read."""
 

@@ -17,8 +17,6 @@ import sys
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Final
 
-__all__ = ["UndescribedError", "function_digest"]
-
 _STATELESS: Final = frozenset(
     {"__future__", "base64", "binascii", "collections", "copy", "dataclasses", "enum", "functools", "hashlib"}
     | {"itertools", "json", "math", "operator", "re", "string", "struct", "typing", "zlib"}

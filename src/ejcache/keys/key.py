@@ -23,27 +23,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "CROSS",
-    "ENVIRONMENT_COMPONENTS",
-    "PGLE",
-    "PLAIN",
-    "PROFILING",
-    "CacheKey",
-    "KeyParts",
-    "direct_record_key",
-    "evicted_before",
-    "is_profile_key",
-    "is_side_key",
-    "listed_name",
-    "module_text_key",
-    "parse_any_key",
-    "parse_key",
-    "profile_key",
-    "profiled_program",
-    "run_profile_key",
-]
-
 PLAIN: Final = "plain"
 """Compiled without a profile."""
 PROFILING: Final = "profiling"

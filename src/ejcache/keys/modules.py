@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["base_name", "content_name", "function_order", "module_digest", "strip_mosaic_config"]
-
 _NUMBERED: Final = r"(.+?)_\d+"
 
 

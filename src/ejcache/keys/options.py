@@ -17,8 +17,6 @@ from typing import Final
 from ejcache.keys.flag_table import CACHE_PATH_FIELDS, FIELDS, Kind
 from ejcache.keys.protobuf import edit, join, split
 
-__all__ = ["canonical_gpu_topology", "canonical_options", "canonical_topology", "without_cache_paths"]
-
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
 

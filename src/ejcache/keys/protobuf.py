@@ -16,8 +16,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Field", "edit", "join", "split"]
-
 _BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 

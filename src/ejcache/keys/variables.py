@@ -8,8 +8,6 @@ from typing import Final
 
 from ejcache.keys.flags import ContentDigest, canonical_flags, split_flags, split_words
 
-__all__ = ["FlagsFile", "compile_variables", "neuron_variables"]
-
 FlagsFile = Mapping[str, str]
 """Text of the files that variables name in place of flags, by path."""
 

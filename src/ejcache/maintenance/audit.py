@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.plain_jax import JaxEntries
 
-__all__ = ["Audit", "Finding", "Problem", "audit", "audit_jax_directory", "audit_structure"]
-
 
 class Problem(StrEnum):
     """The kind of damage to an entry, or to its store."""

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["MAGIC", "BundleRecord", "BundleWriter", "encode_member", "read_bundle"]
-
 MAGIC: Final = "ejcache-bundle"
 _END: Final = "ejcache-bundle-end"
 _ENTRIES: Final = "entries/"

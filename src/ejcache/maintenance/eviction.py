@@ -30,12 +30,12 @@ from ejcache.bucket.layout import (
 from ejcache.coordination.leases_shared import LEASES
 from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.maintenance.journals import USED, Listed, compact, read_uses
+from ejcache.maintenance.journals import Listed, compact, read_uses
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.tables import Listing
 from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, pinned_keys
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage import Baseline
+from ejcache.stores.shared.usage import USED, Baseline
 from ejcache.stores.wrappers import WrapperStore
 from ejcache.util.lifecycle import Closing
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from ejcache.maintenance.plan import Deletion
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
-
-__all__ = ["IN_USE_SECONDS", "BucketScan", "EvictionPass", "EvictionReport", "Scan", "ScannedStore", "run_pass"]
 
 log = logging.getLogger("ejcache")
 

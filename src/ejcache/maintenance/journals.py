@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Blob, BlobInfo, Bucket
     from ejcache.maintenance.tables import Listing
 
-__all__ = ["SNAPSHOT", "USED", "Compaction", "Listed", "compact", "read_uses"]
-
 log = logging.getLogger("ejcache")
 
 SNAPSHOT: Final = "v1/used/snapshot"

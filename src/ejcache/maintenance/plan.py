@@ -39,8 +39,6 @@ from ejcache.util.lifecycle import Closing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Deletion", "EvictionPlan", "EvictionPolicy", "Reason"]
-
 
 class Reason(StrEnum):
     """The rule that deletes an entry."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.stores.tiered.store import TieredStore
 
-__all__ = ["MaintenanceScheduler", "attach"]
-
 log = logging.getLogger("ejcache")
 
 _LEASE_KEY: Final = "ejcache upkeep"

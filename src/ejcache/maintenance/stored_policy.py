@@ -24,20 +24,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import Bucket
 
-__all__ = [
-    "LIMITS",
-    "MAX_BYTES",
-    "POLICY",
-    "VERSION",
-    "EffectivePolicy",
-    "change_limits",
-    "decode",
-    "encode",
-    "parse_limit",
-    "policy_of",
-    "read_limits",
-]
-
 log = logging.getLogger("ejcache")
 
 POLICY: Final = "v1/policy.json"

@@ -21,8 +21,6 @@ from ejcache.util.lifecycle import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Listing", "TemporaryTables", "key_of_row", "row_key"]
-
 _CACHE_KIB: Final = 1024
 """Memory for the pages of one database; SQLite writes the other pages to the temporary file."""
 _BATCH: Final = 500

@@ -21,8 +21,6 @@ from ejcache.util.parallel import THREADS, in_parallel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["CopyPlan", "EntryReader", "Selection", "Transferred", "transfer"]
-
 _PATIENCE: Final = 5
 """Entries in a row that fail before the others are not tried."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ejcache.misses.text import Argument, Line, Place, ProgramText, SourceFiles
 
-__all__ = ["program_differences", "reordered"]
-
 _ALIGNED: Final = 3000
 """Lines that are aligned with one another; of more, the first ones after those that are equal."""
 _QUIET: Final = frozenset({"broadcast_in_dim", "reshape", "convert", "bitcast_convert", "return", "cond", "do"})

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.misses.log import MissRecord
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["Explanation", "WingNote", "explain", "explain_in"]
+    from ejcache.settings.table import Settings
 
 _DIFF_LINES: Final = 200
 _LONGEST: Final = 400

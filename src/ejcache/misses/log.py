@@ -28,17 +28,6 @@ from ejcache.util.locks import ForkLock
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-__all__ = [
-    "LARGE_CONSTANT",
-    "STORED",
-    "MissRecord",
-    "last_compile_seconds",
-    "read_misses",
-    "recall_programs",
-    "record_miss",
-    "remember_program",
-]
-
 STORED: Final = "stored"
 """The outcome of a compilation whose executable was stored."""
 _MISSES: Final = AppendedLog("misses", limit=2_000_000)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ejcache.misses.text import ProgramText
     from ejcache.stores.base import Store
 
-__all__ = ["Known", "identity_of", "nearest", "stored_text"]
-
 _HEADER_BYTES: Final = 64 * 1024
 _COMPARED: Final = 12
 """Compilations whose texts are compared; each text of a bucket costs a request."""

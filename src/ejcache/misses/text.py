@@ -28,19 +28,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "ELIDED",
-    "NOWHERE",
-    "Argument",
-    "Line",
-    "Place",
-    "ProgramText",
-    "SourceFiles",
-    "read_text",
-    "shared",
-    "spelled",
-]
-
 _DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
 _FILE: Final = re.compile(r'^"([^"\n]*)":(\d{1,9}):\d')
 _NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"(?:\(|$)')

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     IsWithin = Callable[[str, float], bool]
 
-__all__ = ["WingLog", "WingLogs"]
-
 
 class WingLog(Protocol):
     """What a wing remembers on this host."""

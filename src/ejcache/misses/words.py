@@ -6,8 +6,6 @@ from typing import Final
 
 from ejcache.cache.counters import Miss, Skip
 
-__all__ = ["why_not_found", "why_not_stored"]
-
 _REASONS: Final[dict[str, str]] = {
     Miss.ABSENT: "no entry is stored under its key",
     Miss.CORRUPT: "its entry was damaged; it was quarantined, and this compilation replaces it",

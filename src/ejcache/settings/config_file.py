@@ -24,8 +24,6 @@ from ejcache.util.trust import why_untrusted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["change_file", "read_files"]
-
 _MAX_BYTES: Final = 64 << 10
 
 

@@ -16,21 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-__all__ = [
-    "HOST_FILE",
-    "configuration_files",
-    "default_directory",
-    "home_directory",
-    "make_private",
-    "make_user_directory_above",
-    "may_exist",
-    "or_temporary",
-    "state_directory",
-    "temporary_directory",
-    "user_directory",
-    "user_file",
-]
-
 HOST_FILE: Final = Path("/etc/ejcache/config.toml")
 """The configuration file of this host."""
 

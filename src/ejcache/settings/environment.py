@@ -17,18 +17,6 @@ from ejcache.settings.values import switch_or_location
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "OTHER_VARIABLES",
-    "all_variables",
-    "child_environment",
-    "environment_variable",
-    "export_settings",
-    "export_variables",
-    "fixed_hash_seed",
-    "settings_environment",
-    "variables_to_compare",
-]
-
 OTHER_VARIABLES: Final = frozenset(
     f"EJCACHE{rest}" for rest in ("", "_AUTOTUNE_CANDIDATE", "_DIRECT_CHECK_ONE_IN", "_DIRECT_FLOOR", "_RUN_COUNTS")
 )

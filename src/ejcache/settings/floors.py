@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["Floors"]
+    from ejcache.settings.table import Settings
 
 _KEEP_SECONDS: Final = 0.01
 """98 % of the compile time of real programs is above it; to store the rest costs more than it saves."""

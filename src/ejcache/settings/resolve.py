@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
     from ejcache.settings.values import FlagSource
 
-__all__ = [
-    "Settings",
-    "SettingsSource",
-    "command_line",
-    "parse",
-    "resolve",
-    "resolve_if_changed",
-    "set_command_line",
-    "setting_in_file",
-    "setting_named",
-]
-
-
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {s.flag: s for s in SETTINGS if s.flag}
 
 _OWN_VARIABLES: Final = [name for setting in SETTINGS for name in setting.variables if name.startswith("EJCACHE_")]

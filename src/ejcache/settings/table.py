@@ -60,8 +60,6 @@ if TYPE_CHECKING:
         project: str | Sequence[str | PathLike[str]]
 
 
-__all__ = ["REMOVED", "SETTINGS", "Settings"]
-
 _ADAPTER: Final = "it was removed: ejkernel's variable {} is read"
 
 REMOVED: Final = {

@@ -24,17 +24,6 @@ if TYPE_CHECKING:
             """A value that changes, by `==`, whenever `read` would answer differently for some flag. Takes 2 µs."""
 
 
-__all__ = [
-    "FlagValue",
-    "Origin",
-    "Setting",
-    "Value",
-    "declared",
-    "jax_reading",
-    "setting",
-]
-
-
 class Origin(StrEnum):
     """Where a value came from."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import Bucket
 
-__all__ = ["Documents", "check_path", "open_documents"]
-
 _COMPONENT: Final = 240
 _RESERVED: Final = '\\:*?"<>|'
 

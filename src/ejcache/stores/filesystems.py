@@ -21,8 +21,6 @@ from ejcache.util.threads import CallTimeoutError, call_with_timeout
 if TYPE_CHECKING:
     from ejcache.stores.location import Location
 
-__all__ = ["detect_filesystem", "detect_network_filesystem", "detect_shared_storage", "forget_verdicts"]
-
 _LOOK_SECONDS: Final = 5.0
 _NETWORK: Final = frozenset(
     {

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["EXPIRY_SECONDS", "HostLog", "decode_notes", "decode_usage", "encode_note", "encode_usage"]
-
 EXPIRY_SECONDS: Final = 30 * 86_400.0
 """After that a program is asked for again: another host may have stored it meanwhile, with a lower floor."""
 

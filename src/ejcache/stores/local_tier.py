@@ -28,9 +28,7 @@ from ejcache.util.log import warn_once
 from ejcache.util.trust import why_replaceable, why_untrusted
 
 if TYPE_CHECKING:
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["LocalTierPaths", "find_local_tier"]
+    from ejcache.settings.table import Settings
 
 log = logging.getLogger("ejcache")
 

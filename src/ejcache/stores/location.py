@@ -11,8 +11,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from ejcache.errors import UsageError
 from ejcache.util.tuples import NamedTuple
 
-__all__ = ["ACCEPTED_URL", "Location", "LocationKind", "display_url"]
-
 ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
     "az://container/prefix or abfs://container/prefix, sftp://host/directory, memory://name, or with "

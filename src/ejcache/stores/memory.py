@@ -15,8 +15,6 @@ from ejcache.util.locks import ForkLock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["MemoryStore", "forget_memory"]
-
 _QUARANTINED_COPIES: Final = 8
 
 

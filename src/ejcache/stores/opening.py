@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ejcache.bucket.base import Bucket
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
-
-__all__ = ["CacheContents", "inspect_location", "open_bucket", "open_store"]
 
 _DEADLINE_SECONDS: Final = 5.0
 """Seconds that one operation on a bucket may take, retries included; large transfers get more."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import Bucket
 
-__all__ = ["JaxBucket", "JaxDirectory", "JaxEntries"]
-
 _CACHE: Final = "-cache"
 _ATIME: Final = "-atime"
 _ENTRY: Final = re.compile(r"(?P<key>.+-[0-9a-f]{64})-cache")

@@ -9,8 +9,6 @@ from ejcache.stores.base import EntryInfo, Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["WrapperStore"]
-
 
 class WrapperStore(Store):
     """Hands every call to `inner` unchanged; a subclass overrides the calls that it changes.

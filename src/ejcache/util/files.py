@@ -9,8 +9,6 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-__all__ = ["is_temporary", "write_atomically"]
-
 _TEMPORARY: Final = r"\.ejcache-\d+-[0-9a-f]{16}\.tmp"
 
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from ejcache.errors import InvalidKeyError
 
-__all__ = ["MAX_KEY_BYTES", "check_key", "key_digest"]
-
 MAX_KEY_BYTES: Final = 700
 """A key must fit, escaped, into one file name or object name of every backend."""
 

@@ -34,8 +34,6 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Closing", "ExitPhase", "at_exit", "exit_before_finalizers", "is_ending", "track_forks"]
-
 
 class ExitPhase(IntEnum):
     """When, during exit, a callback runs; the module's docstring describes the phases."""

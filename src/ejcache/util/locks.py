@@ -33,20 +33,6 @@ else:
     # The interpreter's type, which it does not export by name.
     _ReentrantLock = type(threading.RLock())
 
-__all__ = [
-    "ForkLock",
-    "Presence",
-    "ThreadLock",
-    "dead_presences",
-    "exclusive",
-    "is_token",
-    "living",
-    "locked_descriptors",
-    "pause",
-    "try_lock",
-]
-
-
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A lock file is neither reached through a link that another program may have made, nor waited for if it is a pipe."""
 _TOKEN: Final = re.compile(r"\d+-[0-9a-f]{12}")

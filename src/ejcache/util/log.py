@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["LONG_WAIT", "forget_warnings", "log", "say_waiting", "warn_once"]
-
 log: Final = logging.getLogger("ejcache")
 
 LONG_WAIT: Final = 5.0

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-__all__ = ["THREADS", "in_parallel"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

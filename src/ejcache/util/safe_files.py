@@ -17,16 +17,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "UnsafeFileError",
-    "append_regular",
-    "directory_below",
-    "open_below",
-    "open_regular",
-    "read_regular",
-    "remove_below",
-]
-
 _FILE: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _APPEND: Final = _FILE | os.O_WRONLY | os.O_APPEND
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Task = Callable[[], object]
 
-__all__ = ["Scheduler"]
-
 _JITTER: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
 """Seconds after which a waiting thread checks whether its scheduler is still referred to."""

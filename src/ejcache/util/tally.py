@@ -11,8 +11,6 @@ from ejcache.util.lifecycle import track_forks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Tally"]
-
 
 class Tally:
     """Amounts by name, counted in this process. Safe for threads and for signal handlers that run inside them; a

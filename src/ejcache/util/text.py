@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
-
 
 def printable(text: str, *, keep: str = "") -> str:
     """`text` with a replacement character for every character that a terminal could interpret, but those of `keep`."""

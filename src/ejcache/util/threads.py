@@ -21,8 +21,6 @@ from ejcache.util.lifecycle import track_forks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CallTimeoutError", "DaemonPool", "call_with_timeout", "cores", "smaller_stack", "submit"]
-
 T = TypeVar("T")
 
 _MAX_THREADS: Final = 64

@@ -23,8 +23,6 @@ import stat
 from pathlib import Path
 from typing import Final
 
-__all__ = ["why_replaceable", "why_untrusted"]
-
 _CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
 
 

@@ -8,19 +8,6 @@ from typing import Final
 
 from ejcache.errors import SettingError
 
-__all__ = [
-    "ACCEPTED_AGE",
-    "ACCEPTED_SIZE",
-    "bytes_meant_for_more",
-    "format_age",
-    "format_size",
-    "parse_age",
-    "parse_limit",
-    "parse_size",
-    "plural",
-    "whole_number",
-]
-
 ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
 ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
 

@@ -17,8 +17,6 @@ from typing import IO, TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["WorkerProcess", "WorkerProcesses", "answering", "how_it_ended", "python_of_ours"]
-
 _LARGEST_READ: Final = 65536
 _END_SECONDS: Final = 60.0
 

@@ -32,6 +32,7 @@ from ejcache.cli.maintain import confirm
 from ejcache.cli.options import DryRun, Json, Name, OlderThan, Yes, age
 from ejcache.cli.target import NotFoundError
 from ejcache.errors import UsageError
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +115,7 @@ def prune(
         return
     for path in paths:
         output.say(texts.get(path, path))
-    number = output.plural(len(documents) if dry_run else removed, "document")
+    number = plural(len(documents) if dry_run else removed, "document")
     output.say(f"{'would remove' if dry_run else 'removed'} {number} from {url}")
 
 
@@ -139,7 +140,7 @@ def clear(
             own = {layer.name for layer in own_layers(store)}
             items = strongest(item for item in store.records() if item.layer in own)
             if items:
-                confirm(f"Remove {output.plural(len(items), 'record')} from {url}?", yes=yes, as_json=as_json)
+                confirm(f"Remove {plural(len(items), 'record')} from {url}?", yes=yes, as_json=as_json)
         removed = [item.record.key for item in items if store.delete(item.record.key)]
         failed = any(layer.counters["errors"] for layer in own_layers(store))
     if as_json:
@@ -148,7 +149,7 @@ def clear(
     else:
         for key in removed:
             output.say(f"removed {key.text}")
-        output.say(f"removed {output.plural(len(removed), 'record')} from {url}")
+        output.say(f"removed {plural(len(removed), 'record')} from {url}")
     if failed or len(removed) < len(items):
         output.warn("some records stay: they are in layers that cannot be written, or the storage failed")
         raise typer.Exit(1)

@@ -25,6 +25,7 @@ from ejcache.autotune.records.record import differences
 from ejcache.cli import output
 from ejcache.cli.options import Json, Limit, Name, count
 from ejcache.cli.target import NotFoundError
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,7 @@ def ls(
             drop=("tried", "device", "gain", "source", "ms", "call"),
         )
     hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
-    output.say(f"{output.plural(len(found), 'record')} in {url}{hidden}")
+    output.say(f"{plural(len(found), 'record')} in {url}{hidden}")
 
 
 def show(key: Key, directory: Dir = None, as_json: Json = False) -> None:

@@ -22,6 +22,7 @@ from ejcache.errors import StoreError, UsageError
 from ejcache.stores.documents import open_documents
 from ejcache.stores.location import Location, LocationKind
 from ejcache.util.files import write_atomically
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,7 +141,7 @@ def export(
     if as_json:
         output.print_json({"to": to, "files": {Path(to).name: len(found)}, "left_out": 0, "failed": 0})
     else:
-        output.say(f"wrote {output.plural(len(found), 'record')} to {to}")
+        output.say(f"wrote {plural(len(found), 'record')} to {to}")
 
 
 def _export_ejkernel(found: Sequence[Found], to: str, *, as_json: bool) -> None:
@@ -149,12 +150,12 @@ def _export_ejkernel(found: Sequence[Found], to: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failed": failed})
     else:
-        written = output.plural(sum(files.values()), "record")
-        output.say(f"wrote {written} to {output.plural(len(files), 'file')} in {to}")
+        written = plural(sum(files.values()), "record")
+        output.say(f"wrote {written} to {plural(len(files), 'file')} in {to}")
         if left_out:
-            output.say(f"{output.plural(left_out, 'record')} left out, because ejkernel has no key for them")
+            output.say(f"{plural(left_out, 'record')} left out, because ejkernel has no key for them")
     if failed:
-        output.warn(f"{output.plural(failed, 'record')} could not be written to {to}")
+        output.warn(f"{plural(failed, 'record')} could not be written to {to}")
         raise typer.Exit(1)
 
 
@@ -244,7 +245,7 @@ def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: b
     if as_json:
         output.print_json({"from": source, "to": url, "dry_run": True, "planned_records": len(records), "new": new})
     else:
-        output.say(f"would copy {output.plural(len(records), 'record')} from {source} to {url}, {new} of them new")
+        output.say(f"would copy {plural(len(records), 'record')} from {source} to {url}, {new} of them new")
 
 
 def _report(
@@ -257,10 +258,10 @@ def _report(
         fields = {"from": source, "to": url, "dry_run": False, "complete": complete, **counts}
         output.print_json(fields if problems is None else fields | {"problems": problems})
     else:
-        copied = output.plural(counts["new"] + counts["changed"], "record")
-        already = f"; {output.plural(counts['same'], 'record')} already there" if counts["same"] else ""
+        copied = plural(counts["new"] + counts["changed"], "record")
+        already = f"; {plural(counts['same'], 'record')} already there" if counts["same"] else ""
         output.say(f"copied {copied} from {source} to {url}, {counts['new']} of them new{already}")
         if counts["failed"]:
-            output.warn(f"{output.plural(counts['failed'], 'record')} could not be written to {url}")
+            output.warn(f"{plural(counts['failed'], 'record')} could not be written to {url}")
     if not complete:
         raise typer.Exit(1)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.keys.key import CacheKey
 
-__all__ = ["TinyPrograms", "is_worth_requests"]
-
 _TINY: Final = 512
 """Bytes of a program's canonical form below which it has one operation, or a few simple ones."""
 _SMALL: Final = 6000

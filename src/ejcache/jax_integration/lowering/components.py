@@ -42,23 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-__all__ = [
-    "DeviceComponents",
-    "EnvironmentComponents",
-    "OptionComponents",
-    "cpu_identity",
-    "cpu_threads",
-    "device_components",
-    "device_layout",
-    "environment_components",
-    "former_native_libraries",
-    "native_libraries",
-    "native_library_files",
-    "option_components",
-    "read_libraries_ahead",
-    "text_digest",
-]
-
 _WITHOUT_COMMAND_BUFFERS: Final = ("xla_gpu_enable_command_buffer", "")
 """What JAX appends to the options of a program that is to be profiled (`_resolve_compilation_strategy`)."""
 _GPUS: Final = ("gpu", "cuda", "rocm")

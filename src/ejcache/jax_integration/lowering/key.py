@@ -36,19 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ejcache.jax_integration.lowering.components import DeviceComponents, OptionComponents
-    from ejcache.settings.resolve import Settings
-
-__all__ = [
-    "KEY_FORMAT",
-    "Described",
-    "UnkeyableError",
-    "alternative_key",
-    "compiler_environment",
-    "described",
-    "make_key",
-    "program_independent_parts",
-    "short_digest",
-]
+    from ejcache.settings.table import Settings
 
 KEY_FORMAT: Final = "2"
 """Part of every key; a new number makes every older entry unreachable."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["KernelStripper", "ModuleDigest", "digest_module", "module_text"]
-
 # Where StableHLO refers to functions. A reference from anywhere else is found afterwards.
 _REFERENCES: Final = {
     "func.call": "callee",

@@ -14,8 +14,6 @@ from ejcache.keys.functions import UndescribedError, function_digest
 if TYPE_CHECKING:
     from ejcache.jax_integration.lowering.modules import ModuleDigest
 
-__all__ = ["UnkeyableError", "registered_components", "registrations"]
-
 _STAGES: Final = {0: "before scheduling", 1: "after scheduling"}
 
 

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.preload.run_profile import ProgramUse
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import TwoTiers
-
-
-__all__ = ["ProfileKeeper", "entry_point", "environment", "note_below_floor"]
 
 
 def environment(client: Any, settings: Settings) -> str:

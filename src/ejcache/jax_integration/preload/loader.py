@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.entry import Entry, Header
     from ejcache.jax_integration.preload.run_profile import ProgramUse
-    from ejcache.settings.resolve import Settings
+    from ejcache.settings.table import Settings
 
-
-__all__ = ["BackgroundLoader", "EntryReader", "Preloaded"]
 
 _PATIENCE: Final = 30.0
 """Seconds that the program waits for a load that is under way; after that it loads the entry itself."""

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.preload.loader import BackgroundLoader, EntryReader, Preloaded
     from ejcache.jax_integration.program import CompileTarget
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["Preloader"]
+    from ejcache.settings.table import Settings
 
 _PLAN_PATIENCE: Final = 2.0
 """Seconds that an exit waits for the profile to be read, so that it can be written; and, from the beginning of a run,

@@ -35,17 +35,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = [
-    "MAX_PAYLOAD",
-    "RUN_PROFILE_KIND",
-    "ProgramUse",
-    "RunProfile",
-    "decode_profile",
-    "differs",
-    "encode_profile",
-    "merge",
-]
-
 RUN_PROFILE_KIND: Final = "run_profile"
 """`kind` in the header of the stored object."""
 MAX_PAYLOAD: Final = 2 << 20

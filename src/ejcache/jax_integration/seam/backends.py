@@ -26,8 +26,6 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["frees_clients_at_once", "load_ahead", "raw_options", "target_of", "unwatch", "watch"]
-
 _lock = threading.Lock()
 _watchers: list[Callable[[Any], object]] = []
 

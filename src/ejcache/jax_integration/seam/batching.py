@@ -14,8 +14,6 @@ from jax._src.interpreters import batching
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MappedAxis", "mapped_axes"]
-
 
 @dataclass(frozen=True)
 class MappedAxis:

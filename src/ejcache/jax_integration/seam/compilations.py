@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-__all__ = ["around_each_compilation", "before_each_compilation"]
-
 
 def before_each_compilation(call: Callable[[str], None]) -> None:
     """From now on, call `call` with the name of each program before XLA compiles it; what it raises, JAX raises.

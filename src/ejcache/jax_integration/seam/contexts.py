@@ -26,8 +26,6 @@ from jax._src.interpreters import mlir
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ContextPatch", "note_lowered"]
-
 _MAKER: Final = "_create_ir_context"
 _CURRENT: Final = "_thread_local_context"
 """JAX's own record: the context of this thread, and for how many programs it was used after the first."""

@@ -13,8 +13,6 @@ from jax._src import distributed as jax_distributed
 from ejcache.errors import StoreUnavailableError
 from ejcache.util.log import LONG_WAIT, say_waiting
 
-__all__ = ["WITHDRAWN", "CoordinationClient", "coordination_client", "process_index"]
-
 WITHDRAWN: Final = b"-"
 """The value of a name whose owner has nothing to send, so that the processes that wait for it stop waiting."""
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["NoDeviceTimeError", "busy_seconds", "device_seconds", "has_pgle_profile"]
-
 
 class NoDeviceTimeError(Exception):
     """The profiler was not available, or its trace has no operation of the program."""

@@ -16,8 +16,6 @@ from ejcache.settings.values import FlagValue, Origin, jax_reading
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FlagReader"]
-
 
 class FlagReader:
     """JAX's flags and where their values came from. Safe to use from several threads.

@@ -13,8 +13,6 @@ from typing import Any
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 
-__all__ = ["ask_for_keys", "autotune_directory", "module_bytes", "module_of", "with_overrides"]
-
 
 def ask_for_keys(lowered: Any) -> None:
     """Have JAX begin to compile a `jax.stages.Lowered`, whether or not it was compiled; the hook for keys raises."""

@@ -39,17 +39,6 @@ from ejcache.jax_integration.seam.tracebacks import register_our_frames, without
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "Hooks",
-    "compile_executable",
-    "install",
-    "is_installed",
-    "jaxlib_version",
-    "load_executable",
-    "mismatches",
-    "uninstall",
-]
-
 _READ: Final = "module_name cache_key compile_options backend executable_devices"
 _COMPILE: Final = "backend computation executable_devices compile_options host_callbacks"
 _PARAMETERS: Final[dict[str, tuple[str, ...]]] = {

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import CodeType
 
-__all__ = ["HloPass", "Registered", "mismatches", "own_batch_targets", "registered", "unwatch", "watch"]
-
 _REGISTER: Final = "register_xla_transform"
 _CLEAR: Final = "clear_xla_transform"
 _PLUGIN: Final = "_c_api"

@@ -12,8 +12,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["evaluates_shapes", "watch_shape_evaluation"]
-
 _lock = threading.Lock()
 _context: Any = None
 

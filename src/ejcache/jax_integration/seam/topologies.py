@@ -16,8 +16,6 @@ from ejcache.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["absent_devices", "initialize_job", "named_devices", "peak_memory", "runtime_version"]
-
 Devices = Sequence[Any]
 
 

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from jax._src import config as jax_config
 
-__all__ = ["changed_trace_settings", "local_trace_settings", "set_locally", "trace_fingerprint"]
-
 _OTHER_PARTS: Final = frozenset(
     {
         "abstract_mesh_context_manager",

@@ -25,8 +25,6 @@ from jax._src import config as jax_config
 from jax._src import source_info_util as jax_source_info
 from jax._src import traceback_util as jax_tracebacks
 
-__all__ = ["caller", "cut_our_frames", "register_our_frames", "without_our_frames"]
-
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""
 _LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})

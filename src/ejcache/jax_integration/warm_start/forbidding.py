@@ -22,8 +22,6 @@ from ejcache.misses.words import why_not_stored
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CompileGuard", "forbid_compile", "refuse_if_forbidden"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -18,8 +18,6 @@ from typing import Any, Final
 
 from ejcache.errors import SettingError
 
-__all__ = ["ArrayShape", "CallShapes", "parse_call"]
-
 _HOW: Final = (
     'arguments such as f32[32,128], lr=f32[], f32[8]@0 for an array on device 0, and mode:="fast" or :=3 for a value; '
     "what cannot be written so is compiled by a function that calls ejcache.warm"

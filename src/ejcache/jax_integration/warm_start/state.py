@@ -13,20 +13,6 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.compilation import Compilation
 
-__all__ = [
-    "AlreadyStoredError",
-    "AskedError",
-    "Storing",
-    "asking",
-    "being_asked",
-    "enter",
-    "is_forbidden",
-    "leave",
-    "refuse_tuning",
-    "stores_only",
-    "storing_only",
-]
-
 
 class AlreadyStoredError(Exception):
     """The program is stored, and its caller wants no more than that."""

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.program import LoweredProgram
 
-__all__ = ["DoesNotFitError", "check_memory", "compile_for_others", "look_for_others"]
-
-
 _GIB: Final = 1 << 30
 
 

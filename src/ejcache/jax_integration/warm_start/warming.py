@@ -30,19 +30,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.warm_start.shapes import CallShapes
 
 
-__all__ = [
-    "COMPILED",
-    "HIT",
-    "NOT_STORED",
-    "Warmed",
-    "abstract_call",
-    "key_of",
-    "platform",
-    "told",
-    "warm",
-    "would_hit",
-]
-
 HIT = "hit"
 COMPILED = "compiled"
 NOT_STORED = "not_stored"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import Bucket
 
-__all__ = ["Credentials", "check_bucket", "check_credentials_file", "remedy"]
-
 _MAX_BYTES: Final = 1 << 20
 
 _NEW_KEY: Final = "download the key file again, or name another file there"

@@ -17,9 +17,7 @@ from ejcache.util.worker_processes import python_of_ours
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ejcache.settings.resolve import Settings
-
-__all__ = ["Check", "CheckVerdict", "check_installation", "failed", "fine", "skipped", "warning"]
+    from ejcache.settings.table import Settings
 
 
 class CheckVerdict(StrEnum):

@@ -25,8 +25,6 @@ from ejcache.util.units import format_age, format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_local_directory", "check_shared_directory", "check_tier"]
-
 _LITTLE: Final = 1 << 30
 _ENTRY: Final = b"ejcache doctor" * 4096
 _SLOW: Final = 0.1

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from ejcache.stores.local.index import EntryIndex
     from ejcache.stores.local.layout import Layout
 
-__all__ = ["UNREADABLE", "check", "is_fatal"]
-
 _FATAL: Final = "the index is damaged: "
 UNREADABLE: Final = _FATAL + "it cannot be read at all"
 _PAGE: Final = 1_000

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["REBUILDS", "Generations"]
-
 REBUILDS: Final = "local_rebuilds"
 """Counter: a damaged index was quarantined and a new one created."""
 

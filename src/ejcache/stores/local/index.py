@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ejcache.stores.local.values import PendingValue
     from ejcache.util.locks import Presence
 
-__all__ = ["USES_SECONDS", "EntryIndex", "IndexOptions", "PendingUses", "wal_bytes"]
-
 _REQUIRED: Final = frozenset(
     {
         "Settings", "Cache", "Cache_key_raw", "Cache_access_time", "EjcacheCounters", "EjcachePins",

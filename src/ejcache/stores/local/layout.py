@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["FORMAT", "INDEX", "Layout", "declared_overhead", "explain_failure", "quarantine_bytes"]
-
 FORMAT: Final = 1
 """The layout that this version reads and writes. A store with a higher number in `format` is not used."""
 INDEX: Final = "cache.db"

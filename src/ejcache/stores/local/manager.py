@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ejcache.stores.local.index import EntryIndex, IndexOptions
     from ejcache.stores.local.layout import Layout
 
-__all__ = ["ConnectionManager"]
-
 T = TypeVar("T")
 
 _USES_PATIENCE: Final = 0.02

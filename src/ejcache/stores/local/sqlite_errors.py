@@ -12,8 +12,6 @@ from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["SqliteFailure", "classify", "damage", "is_full", "translate"]
-
 _FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 

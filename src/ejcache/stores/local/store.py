@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.local.generations import REBUILDS
 from ejcache.stores.local.index import EntryIndex, IndexOptions
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.manager import ConnectionManager
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.stores.local.values import IndexRow
-
-__all__ = ["DAMAGED_ROWS", "REBUILDS", "LocalStore"]
 
 TIMEOUT: Final = 5.0
 """Seconds to wait for other processes."""

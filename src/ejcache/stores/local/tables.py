@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ejcache.stores.local.index import EntryIndex
     from ejcache.stores.local.values import PendingValue
 
-__all__ = ["Rows", "create_index"]
-
 _SETTINGS: Final = {
     "eviction_policy": "least-recently-used",
     # diskcache would evict at most so many rows after a write, the one just written among them. `writer` does it.

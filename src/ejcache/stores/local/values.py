@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["INLINE_BYTES", "MODE_BINARY", "MODE_RAW", "IndexRow", "PendingValue", "ValueFiles", "digest_of"]
-
 MODE_RAW: Final = 1
 """diskcache's: the value is in the row."""
 MODE_BINARY: Final = 2

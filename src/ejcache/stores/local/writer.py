@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ejcache.stores.local.manager import ConnectionManager
     from ejcache.stores.local.values import PendingValue
 
-__all__ = ["write_entry"]
-
 _EVICTABLE: Final = "key IS NOT ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
 _CLOCK_SLACK: Final = 60.0
 """Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""

@@ -23,20 +23,6 @@ from ejcache.util.key_text import check_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = [
-    "MAX_JOURNAL",
-    "MAX_SNAPSHOT",
-    "VERSION",
-    "decode",
-    "decode_lines",
-    "decode_pieces",
-    "decode_sums",
-    "encode",
-    "encode_ordered",
-    "finite_sums",
-    "is_ours",
-]
-
 VERSION: Final = 1
 MAX_JOURNAL: Final = 64 << 20
 """Bytes of one process's journal, as stored and after decompression."""

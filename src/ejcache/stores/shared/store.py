@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.stores.host_log import HostLog
 
-__all__ = ["SharedStore"]
-
 _QUARANTINED_COPIES: Final = 8
 _QUARANTINED_BYTES: Final = 64 << 20
 _QUARANTINED: Final = re.compile(re.escape(QUARANTINE) + "[0-9a-f]{16}")

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Blob, BlobInfo, Bucket
     from ejcache.stores.host_log import HostLog
 
-__all__ = ["MAX_BASELINE", "USED", "Baseline", "Usage", "decode_counters", "is_journal_name", "quiet_counters"]
-
 log = logging.getLogger("ejcache")
 
 USED: Final = "v1/used/"

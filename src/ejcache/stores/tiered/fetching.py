@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from ejcache.stores.tiered.tier import Tier
 
-__all__ = ["STALE_SECONDS", "HostFetches", "prefetch"]
-
 STALE_SECONDS: Final = 0.5
 """Must be shorter than the grace period for which a lease outlives the work it was held for (`coordination`), so that a
 process that acts on a stale miss still finds the lease held, and waits."""

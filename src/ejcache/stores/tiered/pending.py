@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["PUT", "REPLACE", "PendingUploads"]
-
 PUT: Final = "put"
 REPLACE: Final = "replace"
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["DRAIN_SECONDS", "TieredStore"]
-
 DRAIN_SECONDS: Final = 5.0
 """At the end of a program, seconds to wait for the next pending upload to finish."""
 _DRAIN_LIMIT: Final = 60.0

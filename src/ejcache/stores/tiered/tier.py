@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ejcache.stores.base import Store
     from ejcache.util.tally import Tally
 
-__all__ = ["Tier"]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ejcache.stores.tiered.tier import Tier
     from ejcache.util.scheduler import Scheduler
 
-__all__ = ["HELD_BYTES", "Uploads"]
-
 HELD_BYTES: Final = 256 << 20
 _CANCEL_SECONDS: Final = 15.0
 _REMEMBERED: Final = 64
