@@ -15,7 +15,6 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
-from ejcache.jax_integration.seam.contexts import ContextPatch
 from ejcache.settings.resolve import SettingsSource, parse, resolve, resolve_if_changed, setting_named
 from ejcache.settings.table import SETTINGS, Settings
 from ejcache.settings.values import FlagValue, Origin
@@ -38,7 +37,6 @@ class _Session:
     def __init__(self, flags: FlagReader) -> None:
         self.flags = flags
         self.source = SettingsSource(flags)
-        self.contexts = ContextPatch()
         self.changed: dict[str, tuple[Any, Any]] = {}
         self.compiler: Compiler | None = None
         self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
@@ -301,7 +299,6 @@ def disable() -> None:
         seam.uninstall()
         session.restore()
         session.flags.unwatch()
-        session.contexts.uninstall()
     if session.compiler is not None:
         session.compiler.end()
     session.close()
@@ -380,7 +377,6 @@ def _install(session: _Session) -> None:
     compiler = Compiler(settings=session.settings, cache=session.policy, active=session.cache, reset=session.close)
     seam.install(compiler)
     session.compiler = compiler
-    session.contexts.install()
 
 
 def _restore(saved: _SavedState) -> None:

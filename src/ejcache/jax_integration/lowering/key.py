@@ -28,7 +28,6 @@ from ejcache.jax_integration.lowering.registered import (
     registrations,
 )
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.contexts import note_lowered
 from ejcache.keys.key import CacheKey
 from ejcache.util.tuples import NamedTuple
 
@@ -120,7 +119,6 @@ def make_key(
         metadata=settings.include_metadata_in_key,
         ignore_custom_partitioning=settings.remove_custom_partitioning_ptr,
     )
-    note_lowered(module, computation.size)
     if computation.custom_partitionings and not settings.remove_custom_partitioning_ptr:
         raise UnkeyableError(Skip.PARTITIONING, _PARTITIONING)
     if computation.inspections:
