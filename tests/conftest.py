@@ -228,7 +228,7 @@ def jax_as_before(clean_environment: Path) -> Iterator[None]:
     if activate is not None:
         activate.disable()
         activate._disabled_by_program = False
-    logs = sys.modules.get("ejcache.cache.appended_log")
+    logs = sys.modules.get("ejcache.cache.run_counts")
     if logs is not None:
         # What the test compiled last belongs into its own log, whose directory its environment names.
         logs._write_now()
@@ -257,7 +257,7 @@ def open_place() -> Iterator[Path]:
 @pytest.fixture
 def retry_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all retries: waits between tries cost no time, and however slow the machine is, none passes."""
-    monkeypatch.setattr("ejcache.bucket.retry.time", clock)
+    monkeypatch.setattr("ejcache.bucket.breaker.time", clock)
     return clock
 
 

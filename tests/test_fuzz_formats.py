@@ -27,15 +27,14 @@ from hypothesis import strategies as st
 from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.bucket.base import Blob
-from ejcache.coordination.leases_shared import _decode as decode_lease
-from ejcache.coordination.leases_shared import _LeaseRecord
+from ejcache.coordination.leases import _decode as decode_lease
+from ejcache.coordination.leases import _LeaseRecord
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
-from ejcache.maintenance import stored_policy
-from ejcache.maintenance.bundle import read_bundle
+from ejcache.maintenance.plan import decode_policy, encode_policy, policy_of
+from ejcache.maintenance.transfer import read_bundle
 from ejcache.stores.host_log import decode_notes, encode_note
-from ejcache.stores.shared import journal_format
-from ejcache.stores.shared.usage import decode_counters
+from ejcache.stores.shared.usage import decode_counters, decode_journal, encode_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +166,7 @@ def journal_mended(data):
 
 def structured_journal(*, compress):
     def make(chance):
-        fields = json.loads(journal_format.encode(USES).partition(b"\n")[0])
+        fields = json.loads(encode_journal(USES).partition(b"\n")[0])
         lines = []
         for _ in range(chance.randrange(5)):
             seconds = chance.choice(["1", "9" * 500, "9" * 5000, "-5", "x", "1e9", "", "\u0661"])
@@ -185,7 +184,7 @@ def structured_journal(*, compress):
 
 
 def read_journal(data):
-    for key, used in journal_format.decode(data).items():
+    for key, used in decode_journal(data).items():
         assert isinstance(key, str)
         assert math.isfinite(used)
 
@@ -197,11 +196,11 @@ def read_counters(data):
 
 
 def read_policy(data):
-    stored_policy.policy_of(stored_policy.decode(data))
+    policy_of(decode_policy(data))
 
 
 COUNTERS = json.dumps({"sums": {"hits": 5, "seconds_saved": 1.5}, "written": 1.0, "folded": {"a": "b"}}).encode()
-POLICY = stored_policy.encode({"max_size": 10, "unused_for": 60.0})
+POLICY = encode_policy({"max_size": 10, "unused_for": 60.0})
 
 
 NOTES = encode_note("0" * 32, 0.025, 1.8e9) + encode_note("1" * 32, None, 1.8e9)
@@ -293,9 +292,9 @@ def read_run_profile(data):
 FORMATS = {
     "entry": Format([ENTRY], structured_entry, signed, read_entry),
     "lease": Format([LEASE], lambda chance: changed(chance, json.loads(LEASE)), unchanged, read_lease),
-    "journal": Format([journal_format.encode(USES)], structured_journal(compress=False), journal_mended, read_journal),
+    "journal": Format([encode_journal(USES)], structured_journal(compress=False), journal_mended, read_journal),
     "snapshot": Format(
-        [journal_format.encode(USES, compress=True)], structured_journal(compress=True), journal_mended, read_journal
+        [encode_journal(USES, compress=True)], structured_journal(compress=True), journal_mended, read_journal
     ),
     "counters": Format([COUNTERS], lambda chance: changed(chance, json.loads(COUNTERS)), unchanged, read_counters),
     "policy": Format([POLICY], lambda chance: changed(chance, json.loads(POLICY)), unchanged, read_policy),

@@ -28,7 +28,7 @@ def test_looking_at_the_package(run_python):
 
 def test_errors_and_base(run_python):
     """The contract is of the standard library alone."""
-    assert imported(run_python, "import ejcache.stores.base, ejcache.errors, ejcache.util.units") == []
+    assert imported(run_python, "import ejcache.stores.base, ejcache.errors, ejcache.util.text") == []
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_errors_and_base(run_python):
     [
         "ejcache.settings.resolve",
         "ejcache.stores.memory",
-        "ejcache.stores.wrappers",
+        "ejcache.stores.base",
         "ejcache.direct.verdicts",
     ],
 )

@@ -29,8 +29,8 @@ THE_PROGRAMS = [
 USED_BY: dict[str, set[str]] = {
     "fcntl.flock": {
         "util/locks.py",
-        "maintenance/doctor/directory.py",  # tries whether the directory's file system locks at all
-        "coordination/leases_local.py",  # reads whether a lock is held, without taking it
+        "maintenance/doctor.py",  # tries whether the directory's file system locks at all
+        "coordination/leases.py",  # reads whether a lock is held, without taking it
     },
     "filelock.FileLock": {
         "stores/plain_jax.py",  # JAX's own lock, which JAX takes with the same library
@@ -65,8 +65,8 @@ USED_BY: dict[str, set[str]] = {
     "Path.replace": {
         "util/files.py",
         "bucket/files.py",  # creates with a link or replaces, after a condition was checked under a lock
-        "cache/appended_log.py",  # moves the full log aside, and writes nothing
-        "maintenance/bundle.py",  # gives an export, which may be resumed, its name when it is complete
+        "cache/run_counts.py",  # moves the full log aside, and writes nothing
+        "maintenance/transfer.py",  # gives an export, which may be resumed, its name when it is complete
     },
 }
 """Facility → the modules that may use it, relative to the package. `ejcache.testing` may use all."""

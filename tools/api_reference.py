@@ -12,7 +12,7 @@ from written_page import write_pages
 
 import ejcache
 from ejcache import errors
-from ejcache.jax_integration.warm_start.warming import Warmed
+from ejcache.jax_integration.warm_start import Warmed
 from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
 from ejcache.misses.explanation import Explanation, WingNote

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from written_page import write_pages
 
-from ejcache.cli.commands import build
+from ejcache.cli.main import build
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 100

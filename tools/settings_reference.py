@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from written_page import write_pages
 
-from ejcache.settings.floors import Floors
-from ejcache.settings.table import SETTINGS
-from ejcache.util.units import format_size
+from ejcache.settings.table import SETTINGS, Floors
+from ejcache.util.text import format_size
 
 if TYPE_CHECKING:
     from ejcache.settings.values import Setting

@@ -17,8 +17,7 @@ from datetime import UTC, datetime
 from bench.context import ROOT
 from ejcache.bucket.layout import ENTRIES, PINS, entry_name, escape_key, key_of_name
 from ejcache.maintenance.journals import SNAPSHOT
-from ejcache.stores.shared.journal_format import encode
-from ejcache.stores.shared.usage import USED
+from ejcache.stores.shared.usage import USED, encode_journal
 
 sys.path.append(str(ROOT / "tools"))
 
@@ -52,15 +51,15 @@ def main() -> None:
             put(name, bytes(SIZE), created[name])
         for key in pinned:
             put(PINS + escape_key(key), b"", now - DAY)
-        put(SNAPSHOT, encode(used, compress=True), now - DAY)
+        put(SNAPSHOT, encode_journal(used, compress=True), now - DAY)
         again = chosen.sample(keys, count // 20)
         for number in range(0, len(again), FEW):
             uses = dict.fromkeys(again[number : number + FEW], now - 3600 + number)
             used |= uses
-            put(f"{USED}2026-01-01/host-1-{number:032x}-0", encode(uses), now - 3600)
+            put(f"{USED}2026-01-01/host-1-{number:032x}-0", encode_journal(uses), now - 3600)
         uses = dict.fromkeys(in_use, now)
         used |= uses
-        put(f"{USED}2026-01-01/host-1-{count:032x}-0", encode(uses), now)
+        put(f"{USED}2026-01-01/host-1-{count:032x}-0", encode_journal(uses), now)
         print(server.url, flush=True)
         print(json.dumps({"limit": count * SIZE // 2}), flush=True)
         sys.stdin.readline()

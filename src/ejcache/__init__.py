@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
     from ejcache.autotune.decorator import autotuned
     from ejcache.autotune.records.store import AutotuneStore
-    from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
+    from ejcache.cache.opening import CompilationCache
     from ejcache.errors import (
         CompileForbiddenError,
         EjcacheError,
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ejcache.jax_integration.activate import active, disable, disabled, enable
+    from ejcache.jax_integration.compile_modes import forbid_compile
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.targets import target
-    from ejcache.jax_integration.warm_start.forbidding import forbid_compile
-    from ejcache.jax_integration.warm_start.warming import key_of, warm, would_hit
+    from ejcache.jax_integration.warm_start import key_of, warm, would_hit
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
@@ -86,13 +86,13 @@ __all__ = [
 
 _MODULES: Final = {
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
-    "cache.compilation_cache": ("CompilationCache",),
+    "cache.opening": ("CompilationCache",),
     "cache.counters": ("Stats",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.targets": ("target",),
-    "jax_integration.warm_start.forbidding": ("forbid_compile",),
-    "jax_integration.warm_start.warming": ("key_of", "warm", "would_hit"),
+    "jax_integration.compile_modes": ("forbid_compile",),
+    "jax_integration.warm_start": ("key_of", "warm", "would_hit"),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "settings.resolve": ("Settings",),
     "stores.base": ("EntryInfo", "Store"),

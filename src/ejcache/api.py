@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import resolve_if_changed
-from ejcache.util.units import parse_age, parse_limit
+from ejcache.util.text import parse_age, parse_limit
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
     from ejcache.bucket.base import Bucket
-    from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
+    from ejcache.cache.opening import CompilationCache
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.plan import EvictionPolicy
@@ -113,9 +113,8 @@ def why(
     Raises:
         UsageError: `last` is less than 1, or `since` is not a duration.
     """
-    from ejcache.misses.explanation import explain
+    from ejcache.misses.explanation import WingLogs, explain
     from ejcache.misses.log import read_misses
-    from ejcache.misses.wings import WingLogs
 
     if last < 1:
         raise SettingError("last", last, "a whole number, 1 or more")
@@ -237,7 +236,7 @@ def verify(url: Url | None = None, *, fix: bool = False) -> Audit:
         StoreError: the cache cannot be listed, or with `fix` not be written.
     """
     from ejcache.maintenance.audit import Audit, audit, audit_structure
-    from ejcache.util.parallel import THREADS
+    from ejcache.util.threads import THREADS
 
     with _opened(url, write=fix) as opened:
         if opened.store is None:
@@ -256,8 +255,7 @@ class _OpenedCache:
 
     def stored_policy(self) -> EvictionPolicy:
         """The limits that are stored with a shared cache; no limits for any other."""
-        from ejcache.maintenance.plan import EvictionPolicy
-        from ejcache.maintenance.stored_policy import policy_of, read_limits
+        from ejcache.maintenance.plan import EvictionPolicy, policy_of, read_limits
 
         return policy_of(read_limits(self.bucket) or {}) if self.bucket is not None else EvictionPolicy()
 

@@ -23,8 +23,18 @@ from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
 from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.inputs import split_arguments
-from ejcache.autotune.measure.results import DifferentResultError, Results, check_results
-from ejcache.autotune.measure.statistics import GainVerdict, gains, hopeless, median, quantile, timing, verdict
+from ejcache.autotune.measure.results import (
+    DifferentResultError,
+    GainVerdict,
+    Results,
+    check_results,
+    gains,
+    hopeless,
+    median,
+    quantile,
+    timing,
+    verdict,
+)
 from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Source, Status
 from ejcache.autotune.workers import screened

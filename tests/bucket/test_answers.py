@@ -10,8 +10,8 @@ import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 from lossy_proxy import LossyProxy
 
+from ejcache.bucket.breaker import RetryPolicy
 from ejcache.bucket.gcs import GcsBucket
-from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreForbiddenError, StoreNotAskedError, StoreUnavailableError
 
 

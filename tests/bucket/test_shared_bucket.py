@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gcs_server.objects import ApiError
 
+from ejcache.bucket.breaker import RetryPolicy, TransientError
 from ejcache.bucket.gcs import GcsBucket
-from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.threads import CallTimeoutError, call_with_timeout

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ejcache.bucket.layout import entry_name, escape_key, key_of_name, process_name, unescape_key
 from ejcache.errors import InvalidKeyError
-from ejcache.testing.basics import ODD_KEYS
-from ejcache.util.key_text import MAX_KEY_BYTES, check_key
+from ejcache.testing.suite import ODD_KEYS
+from ejcache.util.text import MAX_KEY_BYTES, check_key
 
 
 def valid(key):

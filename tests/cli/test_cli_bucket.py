@@ -11,7 +11,7 @@ from cli_helpers import ejcache, key_text, put
 
 from ejcache.bucket.layout import entry_name
 from ejcache.keys.key import parse_key
-from ejcache.maintenance.stored_policy import POLICY
+from ejcache.maintenance.plan import POLICY
 from ejcache.misses.log import MissRecord, record_miss
 from ejcache.stores.opening import open_store
 

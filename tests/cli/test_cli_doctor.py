@@ -13,8 +13,8 @@ import pytest
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
-from ejcache.maintenance.doctor import checks, directory
-from ejcache.maintenance.doctor.bucket import check_bucket, remedy
+from ejcache.maintenance import doctor as doctor_module
+from ejcache.maintenance.doctor import check_bucket, remedy
 
 URL = "gs://bucket/a"
 HERE = ["JAX", "plug-in", "settings", "open files"]
@@ -29,8 +29,8 @@ def _patient(monkeypatch):
     """A doctor to whom neither a busy machine nor its full disk is a finding."""
     for limit in ("budget", "slow_seconds", "operation_seconds"):
         monkeypatch.setitem(check_bucket.__kwdefaults__, limit, 60.0)
-    monkeypatch.setattr(directory, "_SLOW", 60.0)
-    monkeypatch.setattr(checks, "_JAX_SECONDS", 240.0)
+    monkeypatch.setattr(doctor_module, "_SLOW_SECONDS", 60.0)
+    monkeypatch.setattr(doctor_module, "_JAX_SECONDS", 240.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 39, 1 << 39))
 
 
@@ -224,9 +224,9 @@ def test_s3(monkeypatch):
 
 def test_network_file_system(tmp_path, monkeypatch):
     """A directory between hosts is tried as one: its file system is named, and conditions are the writer's own."""
-    real = "ejcache.stores.filesystems.detect_filesystem"
+    real = "ejcache.stores.location.detect_filesystem"
     monkeypatch.setattr(real, lambda path, **_: ("nfs4" if "nfs" in str(path) else "ext4", frozenset()))
-    monkeypatch.setattr("ejcache.maintenance.doctor.directory.detect_filesystem", lambda path: ("nfs4", frozenset()))
+    monkeypatch.setattr("ejcache.maintenance.doctor.detect_filesystem", lambda path: ("nfs4", frozenset()))
     (tmp_path / "nfs").mkdir()
     checks = doctor(tmp_path / "nfs" / "cache")
     assert verdicts(checks) == {}
@@ -369,8 +369,8 @@ def test_the_plug_in(tmp_path, monkeypatch):
 
 def test_a_machine_that_is_too_busy_to_import_jax(monkeypatch):
     """The check says how long it waited, and prints no command."""
-    monkeypatch.setattr(checks, "_JAX_SECONDS", 0.5)
-    check = checks._jax((sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(doctor_module, "_JAX_SECONDS", 0.5)
+    check = doctor_module._jax((sys.executable, "-c", "import time; time.sleep(60)"))
     assert (check.verdict, check.advice) == ("skipped", "")
     assert check.detail == "importing JAX took longer than 0 s, so its version is not known"
 

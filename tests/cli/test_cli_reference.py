@@ -9,7 +9,7 @@ import typer
 from cli_helpers import ejcache
 from helpers import ROOT, run_program
 
-from ejcache.cli.commands import build
+from ejcache.cli.main import build
 
 
 def commands(group, above=()):

@@ -16,7 +16,7 @@ import pytest
 from cli_helpers import PYTHON, ejcache, fill, key_text, plain_jax, put
 
 from ejcache.bucket.breaker import forget_breakers
-from ejcache.maintenance.bundle import read_bundle
+from ejcache.maintenance.transfer import read_bundle
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 

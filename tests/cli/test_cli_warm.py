@@ -14,7 +14,7 @@ from cli_helpers import ejcache
 from helpers import run_program
 
 from ejcache.errors import SettingError
-from ejcache.jax_integration.warm_start.shapes import ArrayShape, CallShapes, parse_call
+from ejcache.jax_integration.warm_start import ArrayShape, CallShapes, parse_call
 
 # What a shell has put in the background ignores Ctrl-C.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"

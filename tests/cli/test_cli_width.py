@@ -12,7 +12,7 @@ from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.counters import Verdict
 from ejcache.cli import output
-from ejcache.cli.commands import build
+from ejcache.cli.main import build
 from ejcache.direct.verdicts import record_verdict
 from ejcache.jax_integration.targets import DeviceTarget, document_path, encode
 from ejcache.stores.documents import open_documents

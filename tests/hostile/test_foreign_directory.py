@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, run_program
 
-from ejcache.cli.commands import COMMANDS
+from ejcache.cli.main import COMMANDS
 
 CONSOLE = Path(sys.executable).with_name("ejcache")
 

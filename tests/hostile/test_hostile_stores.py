@@ -31,7 +31,7 @@ from ejcache.bucket.layout import entry_name
 from ejcache.keys.key import module_text_key
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
-from ejcache.stores.shared.journal_format import encode as encode_journal
+from ejcache.stores.shared.usage import encode_journal
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
 KEY = key_text("jit_train")

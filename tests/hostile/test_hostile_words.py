@@ -14,7 +14,7 @@ from ejcache.autotune.ejkernel.cache import operation_directory
 from ejcache.cache.run_counts import RunTotal
 from ejcache.errors import UsageError
 from ejcache.stores.location import Location
-from ejcache.util.trust import why_untrusted
+from ejcache.util.files import why_untrusted
 
 NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)
 

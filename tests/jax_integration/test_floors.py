@@ -14,8 +14,7 @@ import ejcache
 from ejcache.jax_integration import compiling
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
-from ejcache.settings.floors import Floors
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.table import SETTINGS, Floors
 from ejcache.settings.values import Origin
 
 FLOOR = "jax_persistent_cache_min_compile_time_secs"
@@ -121,7 +120,7 @@ def test_a_call_before_activation_sets_a_floor(tmp_path):
 
 SHOW = """
 import sys
-from ejcache.settings.floors import Floors
+from ejcache.settings.table import Floors
 import jax
 {before}
 import ejcache

@@ -10,8 +10,7 @@ from helpers import ROOT
 from notice_boards import NoticeBoard
 
 from ejcache.cache.policy import CachePolicy
-from ejcache.jax_integration.compilation import Compilation
-from ejcache.jax_integration.origins import ExecutableOrigins
+from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins
 from ejcache.jax_integration.program import CompileTarget, LoweredProgram
 from ejcache.jax_integration.ranks import Sharing
 from ejcache.jax_integration.seam.coordination import CoordinationClient

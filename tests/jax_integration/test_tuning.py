@@ -18,9 +18,8 @@ from jax.experimental import topologies
 
 import ejcache
 from ejcache.errors import CompileForbiddenError
-from ejcache.jax_integration import activate, tuning
+from ejcache.jax_integration import activate, compile_modes, publishing
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.warm_start import storing_only
 from ejcache.keys import key as keys
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
 
@@ -43,7 +42,7 @@ def compiled(monkeypatch):
         seam, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
     )
     monkeypatch.setattr(keys, "_AUTOTUNED", frozenset({"cpu"}))
-    monkeypatch.setattr(tuning, "_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "_DELAY_SECONDS", 0.0)
     return made
 
 
@@ -88,8 +87,8 @@ def variants():
 def tuned(monkeypatch):
     """Set when a program was compiled again."""
     done = threading.Event()
-    compile_again = tuning.Tuning._compile
-    monkeypatch.setattr(tuning.Tuning, "_compile", lambda *given: (compile_again(*given), done.set()))
+    compile_again = publishing.Tuning._compile
+    monkeypatch.setattr(publishing.Tuning, "_compile", lambda *given: (compile_again(*given), done.set()))
     return done
 
 
@@ -148,14 +147,14 @@ import json, sys, threading
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
-from ejcache.jax_integration import tuning
+from ejcache.jax_integration import publishing
 from ejcache.jax_integration.seam import patch
 from ejcache.keys import key as keys
 
 keys._AUTOTUNED = frozenset({"cpu"})
-tuning._DELAY_SECONDS = 0.0
-done, compile_again = threading.Event(), tuning.Tuning._compile
-tuning.Tuning._compile = lambda *given: (compile_again(*given), done.set())
+publishing._DELAY_SECONDS = 0.0
+done, compile_again = threading.Event(), publishing.Tuning._compile
+publishing.Tuning._compile = lambda *given: (compile_again(*given), done.set())
 compiled, compile_executable = [], patch.compile_executable
 patch.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
 
@@ -216,12 +215,12 @@ def test_would_hit_counts_it(start, compiled):
 def test_it_is_plain_where_everything_was_measured_before(start, compiled, monkeypatch, tmp_path):
     """XLA is told to fail where a measurement is missing; where it does, the program is compiled without that."""
     (tmp_path / "measured").mkdir()
-    monkeypatch.setattr(storing_only, "autotune_directory", lambda options: str(tmp_path / "measured"))
+    monkeypatch.setattr(compile_modes, "autotune_directory", lambda options: str(tmp_path / "measured"))
     asked = []
     # A compiler for CPU takes this option and measures nothing.
-    with_overrides = storing_only.with_overrides
+    with_overrides = compile_modes.with_overrides
     monkeypatch.setattr(
-        storing_only, "with_overrides", lambda options, over: asked.append(over) or with_overrides(options, over)
+        compile_modes, "with_overrides", lambda options, over: asked.append(over) or with_overrides(options, over)
     )
     start()
     warm_for_absent()

@@ -14,7 +14,7 @@ from buckets import GcsServerProcess, gcs_bucket
 from helpers import SUPPORT, local_documents
 
 from ejcache.jax_integration.xla_caches import AUTOTUNE, KERNELS, Mirror, XlaFiles, merge_kernels
-from ejcache.keys.protobuf import Field, join, split
+from ejcache.keys.options import Field, join, split
 from ejcache.stores.documents import Documents
 
 SEEN = f"""

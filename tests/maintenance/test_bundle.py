@@ -12,7 +12,7 @@ from bundles import bundle, old_bundle, old_record
 from cli_helpers import files
 
 from ejcache.errors import EntryCorruptError, EntryError, EntryVersionError
-from ejcache.maintenance.bundle import BundleWriter, encode_member, read_bundle
+from ejcache.maintenance.transfer import BundleWriter, encode_member, read_bundle
 
 GOLDEN = Path(__file__).parent.parent / "data" / "bundle"
 PAIRS = [("key", b"entry"), ("ключ", b""), ("k" * 200, b"x" * 600)]

@@ -14,17 +14,15 @@ from ejcache.bucket.base import BlobInfo
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.layout import ENTRIES, TEMPORARY, entry_name, key_of_name, process_name
-from ejcache.coordination.leases import MISSED_BEATS
-from ejcache.coordination.leases_shared import LEASES, StoreLeases
+from ejcache.coordination.leases import LEASES, MISSED_BEATS, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.journals import SNAPSHOT
 from ejcache.maintenance.plan import EvictionPolicy
 from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
 from ejcache.stores.memory import MemoryStore
-from ejcache.stores.shared.journal_format import encode
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage import USED
+from ejcache.stores.shared.usage import USED, encode_journal
 from ejcache.stores.tiered.store import TieredStore
 
 DAY = 86_400.0
@@ -48,7 +46,7 @@ def keys(objects):
 def used(objects, **uses):
     """A journal of uses, as seconds before an hour from now."""
     at = {key: time.time() + HOUR - ago for key, ago in uses.items()}
-    objects.write(f"{USED}2026-01-01/{process_name()}-0", encode(at))
+    objects.write(f"{USED}2026-01-01/{process_name()}-0", encode_journal(at))
 
 
 def later():
@@ -80,7 +78,7 @@ def test_the_clock_of_the_storage_decides(monkeypatch, days):
     now[0] += 2 * DAY - 200
     fill(objects, ["new"])
     for where, off in (("behind", -DAY), ("ahead", DAY)):
-        journal = encode({f"used by a host that is {where}": now[0] + off})
+        journal = encode_journal({f"used by a host that is {where}": now[0] + off})
         objects.write(f"{USED}2026-01-01/{process_name()}-0", journal)
     now[0] += 190
     monkeypatch.setattr(time, "time", lambda: now[0] + days * DAY)

@@ -22,12 +22,10 @@ from ejcache.errors import (
     StoreBusyError,
     StoreUnavailableError,
 )
-from ejcache.maintenance.journals import SNAPSHOT, compact, read_uses
-from ejcache.maintenance.tables import Listing
+from ejcache.maintenance.journals import SNAPSHOT, Listing, compact, read_uses
 from ejcache.stores.base import EntryInfo
-from ejcache.stores.shared.journal_format import decode, decode_lines, decode_pieces, encode
-from ejcache.stores.shared.usage import USED
-from ejcache.testing.basics import ODD_KEYS
+from ejcache.stores.shared.usage import USED, decode_journal, decode_lines, decode_pieces, encode_journal
+from ejcache.testing.suite import ODD_KEYS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"
 USES = {"jit_f-0123": 1_700_000_000.0, "漢字 and spaces": 1_700_000_060.0, "\u2028line": 0.0}
@@ -40,44 +38,44 @@ NOW = 1_700_000_000.0
 @pytest.mark.parametrize("name", ["journal-v1", "snapshot-v1"])
 def test_golden_files(name):
     """Files that version 1 has written are read for ever."""
-    assert decode((GOLDEN / name).read_bytes()) == USES
+    assert decode_journal((GOLDEN / name).read_bytes()) == USES
 
 
 def test_writes_what_version_1_wrote():
     """The same uses are the same bytes; only compressed ones may depend on the compressor."""
-    assert encode(USES) == (GOLDEN / "journal-v1").read_bytes()
+    assert encode_journal(USES) == (GOLDEN / "journal-v1").read_bytes()
 
 
 @given(st.dictionaries(st.sampled_from(ODD_KEYS), st.integers(0, 2**40)), st.booleans())
 def test_round_trip(used, compress):
     """Every key that a store takes comes back, with its whole seconds."""
-    assert decode(encode(used, compress=compress)) == used
+    assert decode_journal(encode_journal(used, compress=compress)) == used
 
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_no_damage_goes_unseen(compress):
     """A truncated or flipped file is refused, wherever it is damaged."""
-    data = encode(USES, compress=compress)
+    data = encode_journal(USES, compress=compress)
     for length in range(len(data)):
         with pytest.raises((EntryCorruptError, EntryVersionError)):
-            decode(data[:length])
+            decode_journal(data[:length])
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with contextlib.suppress(EntryCorruptError, EntryVersionError):
-            assert decode(bytes(damaged)) == USES  # a letter of a field that nobody reads
+            assert decode_journal(bytes(damaged)) == USES  # a letter of a field that nobody reads
 
 
 def changed(**fields):
-    header, _, body = encode(USES).partition(b"\n")
+    header, _, body = encode_journal(USES).partition(b"\n")
     return json.dumps(json.loads(header) | fields).encode() + b"\n" + body
 
 
 def test_later_versions():
     """A later version is told from damage; fields that this version does not know are no matter."""
     with pytest.raises(EntryVersionError):
-        decode(changed(version=2))
-    assert decode(changed(later="field")) == USES
+        decode_journal(changed(version=2))
+    assert decode_journal(changed(later="field")) == USES
 
 
 def with_body(body, **fields):
@@ -114,14 +112,14 @@ def with_body(body, **fields):
 def test_what_nobody_wrote(data):
     """Intact by its checksum or not, what is no list of uses is refused as such."""
     with pytest.raises(EntryCorruptError):
-        decode(data)
+        decode_journal(data)
 
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_pieces_are_as_good_as_the_whole(compress):
     """A file that is read piece by piece gives the same uses, and damage in the last piece is found."""
     used = {f"key {number}": float(number) for number in range(5000)}
-    data = encode(used, compress=compress)
+    data = encode_journal(used, compress=compress)
     pieces = [data[start : start + 5000] for start in range(0, len(data), 5000)]
     assert dict(decode_pieces(pieces)) == used
     with pytest.raises(EntryCorruptError):
@@ -136,7 +134,7 @@ def test_a_line_without_end_takes_linear_time(compress):
     body = b"1" * (32 << 20)
     stored = zlib.compress(body, 1) if compress else body
     data = with_body(stored, codec="zlib" if compress else "plain")
-    assert tracemalloc_peak(lambda: decode(data)) < 4 << 20
+    assert tracemalloc_peak(lambda: decode_journal(data)) < 4 << 20
 
 
 def test_a_bomb_is_refused_after_its_limit():
@@ -152,7 +150,7 @@ def test_a_bomb_is_refused_after_its_limit():
 def test_larger_than_a_journal():
     """What is larger than a journal may be is refused before it is read."""
     with pytest.raises(EntryCorruptError, match="larger"):
-        dict(decode_lines(encode(USES), limit=10))
+        dict(decode_lines(encode_journal(USES), limit=10))
 
 
 def tracemalloc_peak(function):
@@ -182,7 +180,7 @@ def journal_name(number=0):
 
 
 def journal(objects, used, *, number=0):
-    objects.write(journal_name(number), encode(used))
+    objects.write(journal_name(number), encode_journal(used))
 
 
 def raiser(error):
@@ -240,7 +238,7 @@ def test_forgotten_entries(objects):
 def test_damaged_journals(objects):
     """A damaged journal is deleted and counted; one of a later version is left for processes that can read it."""
     journal(objects, {"k": 5.0})
-    objects.write(journal_name(1), encode(USES)[:-1])
+    objects.write(journal_name(1), encode_journal(USES)[:-1])
     later = b'{"codec":"plain",' + changed(version=2)[1:]
     objects.write(journal_name(2), later)
     compaction, used = compacted_in(objects)
@@ -263,7 +261,7 @@ def test_a_snapshot_is_read_in_pieces(tmp_path):
     objects, chosen = FileBucket(tmp_path / "shared"), random.Random(0)
     with Listing() as listing:
         used = {chosen.randbytes(100).hex(): 1.0 for _ in range(40_000)}
-        objects.write(SNAPSHOT, encode(used, compress=True))
+        objects.write(SNAPSHOT, encode_journal(used, compress=True))
         size = objects.stat(SNAPSHOT).size
         assert size > 4_000_000
         read_uses(objects, listing)

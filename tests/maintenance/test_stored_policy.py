@@ -8,25 +8,25 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError, StoreBusyError
-from ejcache.maintenance.plan import EvictionPolicy
-from ejcache.maintenance.stored_policy import (
+from ejcache.maintenance.plan import (
     POLICY,
     EffectivePolicy,
+    EvictionPolicy,
     change_limits,
-    decode,
-    encode,
+    decode_policy,
+    encode_policy,
     parse_limit,
     policy_of,
     read_limits,
 )
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 
 def test_format():
     """A policy is readable JSON that says what it is; unknown fields survive."""
-    data = encode({"max_size": 10, "unused_for": None, "later": [1]})
+    data = encode_policy({"max_size": 10, "unused_for": None, "later": [1]})
     assert json.loads(data) == {"format": "ejcache-policy", "version": 1, "max_size": 10, "later": [1]}
-    assert decode(data) == {"max_size": 10, "later": [1]}
+    assert decode_policy(data) == {"max_size": 10, "later": [1]}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_format():
 def test_what_is_no_policy(text, error):
     """Damage, nonsense and later versions are told apart, and none of them is a policy."""
     with pytest.raises(error):
-        decode(text)
+        decode_policy(text)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_changes():
     objects = MemoryBucket()
     assert read_limits(objects) is None
     change_limits(objects, {"max_size": 5, "max_entries": 9})
-    objects.write(POLICY, encode({**read_limits(objects), "later": "x"}))
+    objects.write(POLICY, encode_policy({**read_limits(objects), "later": "x"}))
     assert change_limits(objects, {"max_size": None, "unused_for": 60.0}) == {
         "max_entries": 9,
         "unused_for": 60.0,

@@ -11,11 +11,11 @@ import pytest
 from helpers import python_command, run_program
 
 from ejcache.errors import EntryCorruptError, StoreError
+from ejcache.maintenance.journals import Listing, TemporaryTables
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.tables import Listing, TemporaryTables
 from ejcache.stores.base import EntryInfo
-from ejcache.stores.shared.journal_format import decode, encode_ordered
-from ejcache.testing.basics import ODD_KEYS
+from ejcache.stores.shared.usage import decode_journal, encode_ordered
+from ejcache.testing.suite import ODD_KEYS
 
 
 def long_key(number):
@@ -92,7 +92,7 @@ def test_a_snapshot_of_many_uses_takes_what_it_is_compressed_to():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert decode(data) == dict(used)
+    assert decode_journal(data) == dict(used)
     assert peak < 2 * len(data) + 1_000_000
 
 
@@ -111,7 +111,7 @@ def test_no_room_for_temporary_files():
     script = """
     import resource, signal
     from ejcache.errors import StoreError
-    from ejcache.maintenance.tables import TemporaryTables
+    from ejcache.maintenance.journals import TemporaryTables
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     tables = TemporaryTables("CREATE TABLE t (a BLOB)")

@@ -19,14 +19,13 @@ from typer.testing import CliRunner
 
 import ejcache
 from ejcache import entry
-from ejcache.cli.commands import build
+from ejcache.cli.main import build
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key
-from ejcache.misses.difference import program_differences
+from ejcache.misses.difference import SourceFiles, program_differences, read_text
 from ejcache.misses.explanation import explain
 from ejcache.misses.log import MissRecord, read_misses, record_miss
 from ejcache.misses.nearest import Known, stored_text
-from ejcache.misses.text import SourceFiles, read_text
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
 

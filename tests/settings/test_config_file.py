@@ -10,8 +10,7 @@ import pytest
 from ejcache.cli.main import main
 from ejcache.errors import ConfigFileError
 from ejcache.settings import directories
-from ejcache.settings.config_file import change_file
-from ejcache.settings.directories import user_file
+from ejcache.settings.directories import change_file, user_file
 from ejcache.settings.resolve import resolve, set_command_line
 from ejcache.settings.values import Origin
 

@@ -96,7 +96,7 @@ def test_when_usage_is_due(path):
     now += 600
     assert log.is_usage_due()
     assert log.take_usage()[0] == {KEY: 5.0}
-    log.leave_usage({f"{KEY}{n}": 5.0 for n in range(700)}, {})
+    log.leave_usage({f"{KEY}{n}": 5.0 for n in range(1400)}, {})
     assert log.is_usage_due()
     path.write_bytes(b'{"at": x, "used": {}}\n')
     assert log.is_usage_due()

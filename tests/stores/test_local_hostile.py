@@ -12,7 +12,7 @@ import pytest
 
 from ejcache.errors import NotAStoreError, StoreError, UntrustedDirectoryError
 from ejcache.stores.local.store import LocalStore
-from ejcache.util.trust import why_replaceable, why_untrusted
+from ejcache.util.files import why_replaceable, why_untrusted
 
 SIZE = 60_000
 
@@ -288,7 +288,7 @@ def test_who_could_replace_a_directory(tmp_path, mode, below, why):
 
 def test_a_cache_that_any_user_could_replace_is_not_used(tmp_path, monkeypatch):
     """Such a cache is neither made nor opened; EJCACHE_TRUST_DIR overrules that."""
-    monkeypatch.setattr("ejcache.util.trust._in_container", lambda: False)
+    monkeypatch.setattr("ejcache.util.files._in_container", lambda: False)
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)

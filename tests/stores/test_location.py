@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ejcache.errors import StoreNotAskedError, UsageError
-from ejcache.stores import filesystems
-from ejcache.stores.filesystems import detect_shared_storage, forget_verdicts
-from ejcache.stores.location import Location, LocationKind, display_url
+from ejcache.stores import location as location_module
+from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_url, forget_verdicts
 from ejcache.stores.opening import open_store
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.threads import CallTimeoutError
@@ -74,7 +73,7 @@ def test_display_changes_nothing_else(url):
 def test_verdict_is_reached_once(tmp_path, monkeypatch):
     """A directory is looked at once per process, however many parts of a cache ask."""
     looked = []
-    monkeypatch.setattr(filesystems, "detect_filesystem", lambda path, **_: (looked.append(path), ("nfs4", ()))[1])
+    monkeypatch.setattr(location_module, "detect_filesystem", lambda path, **_: (looked.append(path), ("nfs4", ()))[1])
     location = Location.parse(tmp_path)
     assert all(detect_shared_storage(location) for _ in range(5))
     assert looked == [str(tmp_path)]
@@ -88,7 +87,7 @@ def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
         looked.append(what)
         raise CallTimeoutError(f"{what} gave no answer within {seconds} s")
 
-    monkeypatch.setattr(filesystems, "call_with_timeout", hang)
+    monkeypatch.setattr(location_module, "call_with_timeout", hang)
     with open_store(tmp_path / "mount") as store:
         assert isinstance(store, SharedStore)
         with pytest.raises(StoreNotAskedError):

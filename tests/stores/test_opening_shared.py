@@ -9,19 +9,16 @@ import pytest
 from buckets import S3Server
 
 from ejcache import entry
-from ejcache.bucket.breaker import breaker_for
+from ejcache.bucket.breaker import RetryPolicy, breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
-from ejcache.bucket.retry import RetryPolicy
 from ejcache.cache.opening import find_xla_caches, open_cache_store
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve
-from ejcache.stores.filesystems import detect_shared_storage
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.local_tier import find_local_tier
-from ejcache.stores.location import Location
+from ejcache.stores.location import Location, detect_shared_storage
 from ejcache.stores.memory import MemoryStore
-from ejcache.stores.opening import open_bucket, open_store
+from ejcache.stores.opening import find_local_tier, open_bucket, open_store
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
 from ejcache.util.log import forget_warnings
@@ -36,7 +33,7 @@ def network(monkeypatch, tmp_path):
     def detect_filesystem(path, **_):
         return ("nfs4" if os.path.realpath(path).startswith(here) else "ext4", frozenset())
 
-    monkeypatch.setattr("ejcache.stores.filesystems.detect_filesystem", detect_filesystem)
+    monkeypatch.setattr("ejcache.stores.location.detect_filesystem", detect_filesystem)
     return tmp_path / "nfs"
 
 

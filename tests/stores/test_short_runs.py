@@ -11,9 +11,8 @@ from buckets import GcsServer, S3Server
 from ejcache.bucket.layout import COUNTERS
 from ejcache.stores.host_log import decode_usage, encode_usage
 from ejcache.stores.opening import open_bucket
-from ejcache.stores.shared.journal_format import decode
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage import USED
+from ejcache.stores.shared.usage import USED, decode_journal
 
 PROGRAM = """
 import sys
@@ -62,7 +61,7 @@ def test_journals_and_counters_arrive(run_python, url):
                 assert shared.counters()["hits"] == 6 * runs
         journals = [bucket.read(info.name).data for info in bucket.walk(USED)]
         assert len(journals) == first + 2
-        assert sum(len(decode(journal)) == 6 for journal in journals) == 2
+        assert sum(len(decode_journal(journal)) == 6 for journal in journals) == 2
         assert list(bucket.walk(COUNTERS)) == []
 
 

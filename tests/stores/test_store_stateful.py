@@ -7,9 +7,9 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from store_machine import store_machine
 
+from ejcache.stores.base import WrapperStore
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
-from ejcache.stores.wrappers import WrapperStore
 
 TestLocal = store_machine("LocalMachine", lambda path, limit: LocalStore(path, max_size=limit)).TestCase
 TestMemory = store_machine("MemoryMachine", lambda path, limit: MemoryStore(str(path), max_size=limit)).TestCase

@@ -14,8 +14,8 @@ from store_processes import in_fork
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.tiered.pending import PUT, REPLACE, PendingUploads
 from ejcache.stores.tiered.store import TieredStore
+from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads
 
 PEER = textwrap.dedent("""
     import sys
@@ -24,7 +24,7 @@ PEER = textwrap.dedent("""
     from ejcache.stores.local.store import LocalStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.bucket.gcs import GcsBucket
-    from ejcache.bucket.retry import RetryPolicy
+    from ejcache.bucket.breaker import RetryPolicy
     from ejcache.stores.tiered.store import TieredStore
 
     def tiers(url, place, **options):

@@ -15,12 +15,10 @@ from store_processes import in_fork
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.layout import COUNTERS, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.maintenance.journals import Listed, compact
-from ejcache.maintenance.tables import Listing
+from ejcache.maintenance.journals import Listed, Listing, compact
 from ejcache.stores.host_log import HostLog
-from ejcache.stores.shared.journal_format import decode, decode_sums, encode
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage import USED, Usage
+from ejcache.stores.shared.usage import USED, Usage, decode_journal, decode_sums, encode_journal
 
 DAY = 86_400.0
 
@@ -44,7 +42,7 @@ def usage(objects):
 def journals(objects):
     """Uses and sums of each journal, in the order of their names."""
     blobs = [objects.read(info.name).data for info in sorted(objects.walk(USED), key=lambda info: info.name)]
-    return [(decode(data), decode_sums(data)) for data in blobs]
+    return [(decode_journal(data), decode_sums(data)) for data in blobs]
 
 
 def fold(objects, *, days=0.0, listed=None):
@@ -315,7 +313,7 @@ class TestCounters:
         for data in (*shapes, *absurd, *deep):
             store.bucket.write(COUNTERS + process_name(), data)
             store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", data + b"\n")
-        journal = encode({"k": 5.0}, sums={"hits": 5})
+        journal = encode_journal({"k": 5.0}, sums={"hits": 5})
         store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", journal[:-1])
         assert store.counters() == {"hits": 6}  # the uses are damaged, and the sums are not
         fold(store.bucket, days=2)

@@ -9,10 +9,9 @@ from store_faults import FaultStore, LatencyStore
 from store_sharing import ProcessTests
 
 from ejcache.errors import StoreError
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.base import EntryInfo, WrapperStore
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore, forget_memory
-from ejcache.stores.wrappers import WrapperStore
 from ejcache.testing import invariants
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from ejcache.maintenance.bundle import MAGIC, encode_member
+from ejcache.maintenance.transfer import MAGIC, encode_member
 
 
 def bundle(*pairs: tuple[str, bytes], end: bool = True) -> bytes:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.stores.wrappers import WrapperStore
+from ejcache.stores.base import WrapperStore
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from store_processes import Peer, in_fork, peers
 
 from ejcache.testing import StoreTests
-from ejcache.testing.bounds import by_use, fill
 from ejcache.testing.invariants import check_everything
+from ejcache.testing.suite import by_use, fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ejcache.util.safe_files import (
+from ejcache.util.files import (
     UnsafeFileError,
     append_regular,
     directory_below,
@@ -115,7 +115,7 @@ def test_appending_to_a_full_disk(root, run_python):
     """What is written only in part is an error."""
     program = """
         import resource, sys
-        from ejcache.util.safe_files import append_regular
+        from ejcache.util.files import append_regular
         resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
         try:
             append_regular(sys.argv[1], b"first\\n")

@@ -7,8 +7,7 @@ import threading
 import pytest
 from store_processes import in_fork
 
-from ejcache.util.parallel import in_parallel
-from ejcache.util.threads import CallTimeoutError, call_with_timeout
+from ejcache.util.threads import CallTimeoutError, call_with_timeout, in_parallel
 
 
 def test_a_call_that_hangs_is_left_behind():
@@ -56,7 +55,7 @@ def test_during_exit(run_python, used_before):
     done = run_python(
         f"""
         from ejcache.util.lifecycle import ExitPhase, at_exit
-        from ejcache.util.parallel import in_parallel
+        from ejcache.util.threads import in_parallel
         from ejcache.util.threads import call_with_timeout
         if {used_before}:
             list(in_parallel(int, "12"))

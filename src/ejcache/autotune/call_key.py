@@ -60,8 +60,8 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """
     import jax
 
-    from ejcache.jax_integration.seam.batching import mapped_axes
-    from ejcache.jax_integration.seam.trace_settings import trace_fingerprint
+    from ejcache.jax_integration.seam.flags import trace_fingerprint
+    from ejcache.jax_integration.seam.tracing import mapped_axes
 
     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
     parts: list[Any] = [treedef]

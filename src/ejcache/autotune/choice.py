@@ -34,25 +34,25 @@ def changed_trace_settings() -> dict[str, str]:
 
     They are part of a key. Settings at their default are left out, so that keys from before they existed stay valid.
     """
-    from ejcache.jax_integration.seam import trace_settings
+    from ejcache.jax_integration.seam import flags
 
-    return trace_settings.changed_trace_settings()
+    return flags.changed_trace_settings()
 
 
 def watch_shape_evaluation() -> None:
     """From now on `evaluates_shapes` is right, if JAX is imported."""
     if "jax" in sys.modules:
-        from ejcache.jax_integration.seam import shape_evaluation
+        from ejcache.jax_integration.seam import tracing
 
-        shape_evaluation.watch_shape_evaluation()
+        tracing.watch_shape_evaluation()
 
 
 def evaluates_shapes() -> bool:
     """Whether `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
-    from ejcache.jax_integration.seam import shape_evaluation
+    from ejcache.jax_integration.seam import tracing
 
-    shape_evaluation.watch_shape_evaluation()
-    return shape_evaluation.evaluates_shapes()
+    tracing.watch_shape_evaluation()
+    return tracing.evaluates_shapes()
 
 
 @cache

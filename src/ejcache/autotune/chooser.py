@@ -28,7 +28,7 @@ from ejcache.autotune.records.json_values import ConfigurationError, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, differences
 from ejcache.autotune.records.store import Found, default_store
 from ejcache.errors import EjcacheError
-from ejcache.jax_integration.warm_start.state import is_forbidden, refuse_tuning
+from ejcache.jax_integration.compile_modes import is_forbidden, refuse_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.bucket.breaker import CircuitBreaker, breaker_for
+from ejcache.bucket.breaker import CircuitBreaker, RetryPolicy, TransientError, breaker_for
 from ejcache.bucket.layout import is_plausible_entry, max_size
-from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -5,7 +5,7 @@ temporary name of its own. fsspec's local file system cannot be used: it overwri
 is a check followed by a write.
 
 Other users may be able to write to the directory. So nothing below it is reached through a symbolic link, and what is
-not a regular file is treated as if it were not there (`util.safe_files`).
+not a regular file is treated as if it were not there (`util.files`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
+from ejcache.bucket.breaker import TransientError, try_within
 from ejcache.bucket.layout import QUARANTINE, TEMPORARY, process_name
-from ejcache.bucket.retry import TransientError, try_within
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.directories import make_user_directory_above
+from ejcache.util.files import UnsafeFileError, directory_below, open_below, open_regular, remove_below
 from ejcache.util.locks import exclusive
-from ejcache.util.safe_files import UnsafeFileError, directory_below, open_below, open_regular, remove_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.bucket.retry import RetryPolicy
+    from ejcache.bucket.breaker import RetryPolicy
 
 T = TypeVar("T")
 

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from ejcache.bucket.answers import IDENTITY, MAX_DOCUMENT, check_digest, guard, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
-from ejcache.bucket.client_bucket import ClientBucket, content_md5
-from ejcache.bucket.retry import RetryPolicy, TransientError, seconds_of, try_within
+from ejcache.bucket.breaker import RetryPolicy, TransientError, seconds_of, try_within
+from ejcache.bucket.client_bucket import IDENTITY, MAX_DOCUMENT, ClientBucket, check_digest, content_md5, guard, shown
 from ejcache.errors import MALFORMED, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
 from ejcache.util.tuples import NamedTuple

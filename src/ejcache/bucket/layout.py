@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError
-from ejcache.util.key_text import check_key, key_digest
+from ejcache.util.text import check_key, key_digest
 
 ENTRIES: Final = "v1/entries/"
 COUNTERS: Final = "v1/counters/"

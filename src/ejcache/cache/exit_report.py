@@ -23,13 +23,13 @@ from ejcache.settings.values import REPORT_JSON, REPORT_LINE, REPORT_OFF
 from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log, warn_once
-from ejcache.util.units import plural
+from ejcache.util.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ejcache.cache.run_counts import RunTotal
-    from ejcache.util.tally import Tally
+    from ejcache.util.threads import Tally
 
 _WORTH_A_HINT: Final = 0.5
 """Seconds of compiling below a floor from which the report says how to store it."""

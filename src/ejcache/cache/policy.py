@@ -30,14 +30,14 @@ from ejcache.errors import (
     UsageError,
 )
 from ejcache.keys.key import module_text_key, parse_any_key
-from ejcache.settings.floors import Floors
+from ejcache.settings.table import Floors
 from ejcache.stores.base import UploadingStore, two_tiers
 from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
+from ejcache.util.text import format_size
 from ejcache.util.tuples import NamedTuple
-from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.directories import default_directory
 from ejcache.settings.environment import all_variables
 from ejcache.settings.table import SETTINGS
-from ejcache.util.units import plural
+from ejcache.util.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

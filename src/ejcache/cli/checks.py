@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import Totals
+from ejcache.cli.listing import Totals, command_settings, open_target
 from ejcache.cli.options import Dir, Json, argument, flag
 from ejcache.cli.run import BEFORE_A_PROGRAM
-from ejcache.cli.target import command_settings, open_target
 from ejcache.errors import UsageError
-from ejcache.util.units import plural
+from ejcache.util.text import plural
 from ejcache.wings import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.cli.target import Target
+    from ejcache.cli.listing import Target
     from ejcache.maintenance.audit import Audit
-    from ejcache.maintenance.doctor.bucket import Credentials
-    from ejcache.maintenance.doctor.checks import Check
+    from ejcache.maintenance.doctor import Check, Credentials
     from ejcache.settings.table import Settings
 
 REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
@@ -106,7 +104,7 @@ def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
 def _audits(target: Target, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
     """The audits of the entries of ejcache, of its structures, and of the entries of plain JAX."""
     from ejcache.maintenance.audit import Audit, audit, audit_jax_directory, audit_structure
-    from ejcache.util.parallel import THREADS
+    from ejcache.util.threads import THREADS
 
     threads = THREADS if target.shared else 1
     options: Any = {"fix": fix, "threads": threads, "advance": advance}
@@ -154,11 +152,15 @@ def doctor(
 
 
 def _checks(url: str, settings: Settings) -> Iterator[Check]:
-    from ejcache.maintenance.doctor.checks import check_installation, fine
-    from ejcache.maintenance.doctor.directory import check_local_directory, check_shared_directory, check_tier
-    from ejcache.stores.filesystems import detect_shared_storage
+    from ejcache.maintenance.doctor import (
+        check_installation,
+        check_local_directory,
+        check_shared_directory,
+        check_tier,
+        fine,
+    )
     from ejcache.stores.local.layout import Layout
-    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.location import Location, LocationKind, detect_shared_storage
 
     location = Location.parse(url)
     yield from check_installation(settings)
@@ -174,9 +176,8 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
             trusted=settings.trust_dir,
         )
         return
-    from ejcache.maintenance.doctor.bucket import check_bucket
-    from ejcache.stores.local_tier import find_local_tier
-    from ejcache.stores.opening import open_bucket
+    from ejcache.maintenance.doctor import check_bucket
+    from ejcache.stores.opening import find_local_tier, open_bucket
 
     if location.kind is LocationKind.DIRECTORY:
         yield from check_shared_directory(Path(location.path))
@@ -191,7 +192,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
 
 
 def _google() -> Credentials:
-    from ejcache.maintenance.doctor.bucket import Credentials
+    from ejcache.maintenance.doctor import Credentials
     from ejcache.settings.environment import environment_variable
     from ejcache.stores.location import display_url
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.listing import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
-from ejcache.cli.target import command_settings
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
-from ejcache.settings.config_file import change_file
-from ejcache.settings.directories import HOST_FILE, user_file
-from ejcache.settings.floors import Floors
+from ejcache.settings.directories import HOST_FILE, change_file, user_file
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
+from ejcache.settings.table import Floors
 from ejcache.stores.location import display_url
-from ejcache.util.units import format_age, format_size
+from ejcache.util.text import format_age, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -193,7 +192,7 @@ def get_value(
 def _change(
     before: _GroupOptions, changes: Mapping[str, str | None], to: str | None, directory: str | None, *, as_json: bool
 ) -> None:
-    from ejcache.maintenance.stored_policy import LIMITS
+    from ejcache.maintenance.plan import LIMITS
 
     if to not in (None, "user", "host", "cache"):
         raise SettingError("--to", to, "user, host or cache")
@@ -239,7 +238,7 @@ def _change_file(changes: Mapping[str, str | None], path: Path) -> Path:
 
 
 def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dict[str, Any]:
-    from ejcache.maintenance.stored_policy import change_limits, parse_limit
+    from ejcache.maintenance.plan import change_limits, parse_limit
     from ejcache.stores.opening import open_bucket
 
     parsed = {name: parse_limit(name, text or "none") for name, text in changes.items()}
@@ -262,8 +261,7 @@ def _location(settings: Settings) -> tuple[Location, bool]:
     Raises:
         UsageError: the URL is not one of a cache.
     """
-    from ejcache.stores.filesystems import detect_shared_storage
-    from ejcache.stores.location import Location
+    from ejcache.stores.location import Location, detect_shared_storage
 
     location = Location.parse(str(settings.cache_dir))
     return location, detect_shared_storage(location)
@@ -307,7 +305,7 @@ def _stored_limits(settings: Settings) -> dict[str, Any] | None:
     Raises:
         UsageError: the URL is not one of a cache.
     """
-    from ejcache.maintenance.stored_policy import read_limits
+    from ejcache.maintenance.plan import read_limits
     from ejcache.stores.opening import open_bucket
 
     location, shared = _location(settings)

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import header_facts, list_entries
+from ejcache.cli.listing import header_facts, list_entries, open_target
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, count, option
-from ejcache.cli.target import open_target
 from ejcache.errors import EjcacheError, UsageError
-from ejcache.util.units import format_size, plural
+from ejcache.util.text import format_size, plural
 from ejcache.util.worker_processes import python_of_ours
 
 _PROGRAM: Final = Path(__file__).with_name("demo_program.py")

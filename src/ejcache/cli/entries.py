@@ -13,6 +13,7 @@ import typer
 from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.listing import (
+    NotFoundError,
     Totals,
     by_program,
     check_wanted,
@@ -20,31 +21,22 @@ from ejcache.cli.listing import (
     header_facts,
     identify_entry,
     list_entries,
+    open_target,
     profile_fields,
     read_facts,
     read_header,
 )
-from ejcache.cli.options import (
-    Dir,
-    Json,
-    Key,
-    Limit,
-    Name,
-    count,
-    flag,
-)
-from ejcache.cli.target import NotFoundError, open_target
+from ejcache.cli.options import Dir, Json, Key, Limit, Name, count, flag
 from ejcache.errors import EntryError
 from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.stores.base import pinned_keys
-from ejcache.util.units import format_age, format_size, plural
+from ejcache.util.text import format_age, format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.cache.counters import Stats
-    from ejcache.cli.listing import ListedEntry
-    from ejcache.cli.target import Target
+    from ejcache.cli.listing import ListedEntry, Target
 
 
 class Order(StrEnum):

@@ -9,12 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match
+from ejcache.cli.listing import Identifiers, NotFoundError, check_wanted, identify_key, match, open_target
 from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
-from ejcache.cli.target import NotFoundError, open_target
 from ejcache.errors import NotAStoreError, StoreError, UsageError
-from ejcache.util.text import printable
-from ejcache.util.units import parse_age
+from ejcache.util.text import parse_age, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,9 +128,8 @@ def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
 ) -> Sequence[tuple[MissRecord | WingNote, Explanation]]:
     """The misses that these options name, explained; without one, the entries or functions of that name."""
-    from ejcache.misses.explanation import explain
+    from ejcache.misses.explanation import WingLogs, explain
     from ejcache.misses.log import read_misses
-    from ejcache.misses.wings import WingLogs
 
     def is_within(url: str, moment: float) -> bool:
         return (after is None or moment >= after) and caches.hold(url)
@@ -240,8 +237,8 @@ def _rows(record: MissRecord | WingNote, explanation: Explanation, *, full: bool
 
 def _miss_rows(record: MissRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
+    from ejcache.misses.explanation import why_not_stored
     from ejcache.misses.log import STORED
-    from ejcache.misses.words import why_not_stored
 
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""

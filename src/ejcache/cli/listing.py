@@ -1,4 +1,7 @@
-"""What a cache holds as commands list it, and which of it a person means by a key, the beginning of one, or a name."""
+"""What a command works on: the cache that `--dir` or the settings name, found and opened.
+
+What a cache holds as commands list it, and which of it a person means by a key, the beginning of one, or a name.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,136 @@ import fnmatch
 import re
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache import entry
 from ejcache.cli import output
-from ejcache.cli.target import NotFoundError
-from ejcache.errors import EntryError, SettingError, StoreError
+from ejcache.cli.output import warn
+from ejcache.errors import EjcacheError, EntryError, JaxImportError, SettingError, StoreError, UsageError
 from ejcache.keys.key import PGLE, is_side_key, parse_any_key
 from ejcache.stores.base import BatchReadable
-from ejcache.util.parallel import THREADS, in_parallel
-from ejcache.util.units import format_size, plural
+from ejcache.util.text import format_size, plural
+from ejcache.util.threads import THREADS, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ejcache.cli.target import Target
     from ejcache.entry import Header
     from ejcache.keys.key import KeyParts
+    from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
+    from ejcache.stores.opening import CacheContents
+    from ejcache.stores.plain_jax import JaxEntries
+
+
+class NotFoundError(EjcacheError):
+    """What a command line names does not exist, or several things have the name that was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A location that has entries.
+
+    Attributes:
+        url: the location.
+        store: the ejcache store there, or None. That of a shared location knows what other processes use.
+        jax: the entries that plain JAX wrote there, or None.
+        max_size: the limit in bytes that is stored with the cache, or else that of the settings; -1 for none.
+        shared: whether several hosts share it.
+        limits: the limits that are stored with it; None if there are none.
+    """
+
+    url: str
+    store: Store | None
+    jax: JaxEntries | None
+    max_size: int
+    shared: bool = False
+    limits: Mapping[str, Any] | None = None
+
+
+def command_settings(directory: str | None) -> Settings:
+    """The settings, with `--dir` among them. A message on stderr names each value that cannot be used.
+
+    Raises:
+        SettingError: `--dir` is an empty text.
+    """
+    from ejcache.settings.resolve import resolve, set_command_line
+
+    check_given(directory)
+    set_command_line({"cache_dir": directory} if directory is not None else {})
+    settings = resolve()
+    for problem in settings.problems:
+        warn(str(problem) if isinstance(problem, JaxImportError) else f"{problem}; it is ignored")
+    return settings
+
+
+@contextlib.contextmanager
+def open_target(directory: str | None, *, write: bool = False, may_be_empty: bool = False) -> Iterator[Target]:
+    """The cache that `--dir`, or else the settings, name. Opening it never creates one.
+
+    Args:
+        directory: the value of `--dir`.
+        write: whether the command changes the cache.
+        may_be_empty: a place of the settings where no program has stored anything yet is a cache without entries. One
+            that `--dir` names is not: its name may be mistyped.
+
+    Raises:
+        UsageError: the URL is not one of a cache; the message names the setting that it comes from.
+        NotAStoreError: there is no cache.
+        StoreError: the cache cannot be opened.
+    """
+    from ejcache.stores.opening import inspect_location
+
+    settings = command_settings(directory)
+    try:
+        may_be_empty = may_be_empty and directory is None
+        contents = inspect_location(str(settings.cache_dir), settings=settings, may_be_empty=may_be_empty)
+    except UsageError as exc:
+        raise UsageError(f"{settings['cache_dir'].source}: {exc}") from exc
+    store = contents.open(max_size=settings.store_limit, read_only=not write)
+    try:
+        yield _target(contents, store, settings.chosen_max_size)
+    finally:
+        if store is not None:
+            store.close()
+        contents.close()
+
+
+def check_directory(url: str, complaint: str) -> None:
+    """Raise NotFoundError, which begins with `complaint`, if `url` is a directory that does not exist."""
+    from ejcache.stores.location import Location, LocationKind
+
+    location = Location.parse(url)
+    if location.kind is LocationKind.DIRECTORY and not Path(location.path).is_dir():
+        raise NotFoundError(f"{complaint} {location}: the directory does not exist")
+
+
+def check_given(directory: str | None) -> None:
+    """Raise SettingError if `--dir` is an empty text."""
+    if directory is not None and not directory.strip():
+        # In `clear --dir "$CACHE"` the variable may be unset; the command must not work on the default cache then.
+        raise SettingError("--dir", directory, "a directory or a URL")
+
+
+def _target(contents: CacheContents, store: Store | None, chosen: int | None) -> Target:
+    from ejcache.stores.shared.store import SharedStore
+
+    limit = chosen if chosen is not None else store.max_size if store is not None else -1
+    if not isinstance(store, SharedStore):
+        return Target(contents.url, store, contents.jax, limit, shared=contents.bucket is not None)
+    from ejcache.maintenance.eviction import ScannedStore
+    from ejcache.maintenance.plan import read_limits
+
+    limits = None
+    try:
+        limits = read_limits(store.bucket)
+    except EntryError as exc:
+        warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
+    stored = (limits or {}).get("max_size")
+    max_size = limit if stored is None else int(stored)
+    return Target(contents.url, ScannedStore(store), contents.jax, max_size, shared=True, limits=limits)
+
 
 Item = TypeVar("Item")
 

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import ListedEntry, check_wanted, choose, identify_entry, list_entries
+from ejcache.cli.listing import ListedEntry, check_wanted, choose, identify_entry, list_entries, open_target
 from ejcache.cli.options import Dir, DryRun, Json, Key, Keys, Name, OlderThan, Yes, age, count, flag, option, size
-from ejcache.cli.target import open_target
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.stores.base import Pinnable
-from ejcache.util.text import printable
-from ejcache.util.units import format_size, plural
+from ejcache.util.text import format_size, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ejcache.cli.target import Target
+    from ejcache.cli.listing import Target
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
     from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
@@ -185,7 +183,7 @@ def _named(target: Target, wanted: Iterable[str]) -> list[str]:
 
 def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
     """What is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
-    from ejcache.maintenance.stored_policy import policy_of
+    from ejcache.maintenance.plan import policy_of
 
     policy = given if given.has_criterion else policy_of(target.limits or {})
     if not policy.has_criterion:

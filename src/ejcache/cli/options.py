@@ -12,7 +12,7 @@ from typer._completion_shared import get_completion_script
 
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError
-from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
+from ejcache.util.text import bytes_meant_for_more, parse_age, parse_limit, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,8 +81,7 @@ def complete(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _entries(directory: str | None) -> set[str]:
-    from ejcache.cli.listing import list_entries
-    from ejcache.cli.target import command_settings, open_target
+    from ejcache.cli.listing import command_settings, list_entries, open_target
     from ejcache.stores.location import Location, LocationKind
 
     if Location.parse(command_settings(directory).cache_dir).kind is not LocationKind.DIRECTORY:

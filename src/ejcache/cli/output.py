@@ -18,8 +18,7 @@ import unicodedata
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from ejcache.util.text import printable
-from ejcache.util.units import format_age, format_size, plural
+from ejcache.util.text import format_age, format_size, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

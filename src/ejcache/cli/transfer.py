@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.listing import NotFoundError, command_settings, open_target
 from ejcache.cli.options import Dir, DryRun, File, Json, Name, NewerThan, Url, UsedWithin, age
-from ejcache.cli.target import NotFoundError, command_settings, open_target
 from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError, UsageError
-from ejcache.maintenance.bundle import BundleWriter, read_bundle
-from ejcache.maintenance.transfer import CopyPlan, Selection, Transferred, transfer
-from ejcache.util.parallel import THREADS
-from ejcache.util.safe_files import open_regular
-from ejcache.util.units import plural
+from ejcache.maintenance.transfer import BundleWriter, CopyPlan, Selection, Transferred, read_bundle, transfer
+from ejcache.util.files import open_regular
+from ejcache.util.text import plural
+from ejcache.util.threads import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
-    from ejcache.cli.target import Target
+    from ejcache.cli.listing import Target
     from ejcache.maintenance.transfer import EntryReader
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
             answer(refused=_sentence(exc), usage=isinstance(exc, UsageError))
             return
         from ejcache.jax_integration.activate import active, enable
-        from ejcache.jax_integration.warm_start.warming import platform
+        from ejcache.jax_integration.warm_start import platform
 
         if active() is None:
             enable()
@@ -73,16 +73,16 @@ def _serve(
     function: Callable[..., Any], request: dict[str, str], answer: Callable[..., None], devices: Sequence[Any] | None
 ) -> None:
     """Compile what the request asks for, and answer for each program."""
-    from ejcache.jax_integration.warm_start import warming
-    from ejcache.jax_integration.warm_start.shapes import parse_call
+    from ejcache.jax_integration import warm_start
+    from ejcache.jax_integration.warm_start import parse_call
 
     began = time.monotonic()
     name = str(getattr(function, "__name__", ""))
     try:
-        with warming.told(lambda warmed: answer(**warmed._asdict())):
+        with warm_start.told(lambda warmed: answer(**warmed._asdict())):
             if "shapes" in request:
-                args, kwargs = warming.abstract_call(parse_call(request["shapes"]))
-                warming.warm(function, *args, **kwargs)
+                args, kwargs = warm_start.abstract_call(parse_call(request["shapes"]))
+                warm_start.warm(function, *args, **kwargs)
             else:
                 function(*([devices] if devices is not None and _takes_devices(function) else []))
     except Exception as exc:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.coordination.leases import LivenessDetector
-from ejcache.coordination.leases_local import LocalLeases
+from ejcache.coordination.leases import LivenessDetector, LocalLeases
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
@@ -345,8 +344,7 @@ def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[L
 def _between_hosts(store: Store, heartbeat: float) -> tuple[Store | None, list[LeaseLevel]]:
     """What can be asked without a request for what this host has, and the level between hosts, if there is one."""
     # Imported here: with a local directory none of it is loaded.
-    from ejcache.coordination.leases import end_leases
-    from ejcache.coordination.leases_shared import StoreLeases
+    from ejcache.coordination.leases import StoreLeases, end_leases
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 

@@ -27,12 +27,12 @@ from ejcache.direct.describing.code import code_digest
 from ejcache.direct.quick import QuickFunctions
 from ejcache.direct.verdicts import record_verdict
 from ejcache.jax_integration.activate import compiler_in_use
-from ejcache.jax_integration.made import watch_made
-from ejcache.jax_integration.seam.compilations import around_each_compilation
+from ejcache.jax_integration.program import watch_made
 from ejcache.jax_integration.seam.direct import fastpath as seam
 from ejcache.jax_integration.seam.direct.later_traces import watch_traces
 from ejcache.jax_integration.seam.direct.plain_calls import TRACED, why_plain
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.jax_integration.seam.tracing import around_each_compilation
 from ejcache.settings.environment import environment_variable
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ejcache.direct.files.opened import Opened
     from ejcache.direct.question import Question, Subject
     from ejcache.jax_integration.compiling import Compiler
-    from ejcache.jax_integration.made import Made
+    from ejcache.jax_integration.program import Made
     from ejcache.settings.table import Settings
 
 __all__ = ["DirectCalls", "direct_jit"]

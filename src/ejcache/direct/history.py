@@ -63,7 +63,7 @@ class DirectHistory(NamedTuple):
 
 
 def direct_log(what: str | None, is_within: Callable[[str, float], bool]) -> DirectLog:
-    """What `ejcache why` asks of direct mode; see `ejcache.misses.wings`."""
+    """What `ejcache why` asks of direct mode; see `ejcache.misses.explanation`."""
     return DirectLog((each for each in read_verdicts() if is_within(each.url, each.time)), what)
 
 

@@ -27,8 +27,7 @@ from ejcache.direct.files.manifest import manifest_difference
 from ejcache.direct.files.owners import Owners, module_file
 from ejcache.direct.record_store import read_document
 from ejcache.direct.records import DirectDocument
-from ejcache.jax_integration.lowering.key import program_independent_parts
-from ejcache.jax_integration.lowering.registered import UnkeyableError
+from ejcache.jax_integration.lowering.key import UnkeyableError, program_independent_parts
 from ejcache.jax_integration.seam.direct.plain_calls import program_settings
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.jax_integration.seam.direct.rules import rules_that

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ejcache.direct.files.opened import Opened
     from ejcache.direct.question import Question
     from ejcache.direct.records import DirectDocument
-    from ejcache.jax_integration.made import Made
+    from ejcache.jax_integration.program import Made
 
 __all__ = ["Learnt", "learn"]
 

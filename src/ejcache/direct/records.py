@@ -31,7 +31,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import EntryCorruptError, InvalidKeyError
-from ejcache.util.key_text import check_key
+from ejcache.util.text import check_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.counters import Verdict
-from ejcache.cache.run_counts import announce_verdict
+from ejcache.cache.run_counts import AppendedLog, announce_verdict
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ejcache.cli import output
 from ejcache.cli.run import absolute_url, command_of, end_as, export, run_and_count
 from ejcache.errors import UsageError
 from ejcache.settings.environment import export_variables
-from ejcache.util.units import plural
+from ejcache.util.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

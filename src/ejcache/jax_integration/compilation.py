@@ -1,23 +1,116 @@
-"""One compilation: what is known of it, from the moment that JAX asks for its key until its executable is stored.
+"""Whether a stored executable equals a fresh one: `jax_compilation_cache_check_contents`, and checks of a sample.
+
+The serialised CPU executables of some programs (a `sort`) differ from compilation to compilation, and every one holds
+the source lines of the program that stored it. So equal bytes prove that two executables are equal, and different bytes
+prove nothing. Where the bytes differ, the optimised HLO without its metadata decides, and an entry is called wrong only
+if two fresh compilations agree with each other and differ from it.
+
+One compilation: what is known of it, from the moment that JAX asks for its key until its executable is stored.
 
 JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
 `Compilation`, so that no step has to look up what an earlier one found.
+
+Where loaded executables came from, so that they can be serialised.
+
+XLA:CPU (jaxlib 0.10 and 0.12) serialises an executable that it has loaded, instead of compiled, to bytes that fail when
+the program runs. So when the program serialises an executable that came from a hit
+(`jax.experimental.serialize_executable`), it gets the bytes of the entry, which is read again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+import threading
+from collections import OrderedDict
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss
+from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.key import PGLE, parse_any_key
+from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.checking import StoredExecutable
+    from ejcache.jax_integration.program import Loaded, LoweredProgram
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
+
+
+class Comparison(Enum):
+    """The result of a check. The values are parts of counters' names."""
+
+    SAME = "same"
+    """The bytes are equal, or both come from the same optimised program."""
+    DIFFERENT = "different"
+    """Two fresh compilations agree, and the stored executable is another program."""
+    UNSURE = "unsure"
+    """Fresh compilations differ among themselves, or XLA does not show its programs, so nothing is proven."""
+
+
+class StoredExecutable:
+    """A stored executable that is to be compared with a fresh one.
+
+    Args:
+        loaded: as it was loaded from its entry.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.key = loaded.key
+        self.raw = loaded.raw
+        self.program = _program(loaded.executable)
+
+
+def check(
+    stored: StoredExecutable, program: LoweredProgram, fresh: Any, cache: CachePolicy, settings: Settings
+) -> None:
+    """Compare `stored` with a fresh executable of its program; quarantine its entry if it is another program.
+
+    Raises:
+        Exception: JAX's own error for that, if `jax_compilation_cache_check_contents` is set.
+    """
+    result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
+    cache.count_check(result.value)
+    if result is not Comparison.DIFFERENT:
+        return
+    cache.quarantine(stored.key, settings)
+    cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
+    if settings.check_contents:
+        # As in JAX: a program that asks for the check gets the error, whatever `raise_persistent_cache_errors` is.
+        raise seam.verification_error(stored.key, stored.raw, serialized(fresh) or b"")
+
+
+def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:
+    """Compare `stored` with a fresh executable; `compile_again` makes a second one where that is needed."""
+    if serialized(fresh) == stored.raw:
+        return Comparison.SAME
+    program = _program(fresh)
+    if program is None or stored.program is None:
+        return Comparison.UNSURE
+    if program == stored.program:
+        return Comparison.SAME
+    return Comparison.DIFFERENT if _program(compile_again()) == program else Comparison.UNSURE
+
+
+def serialized(executable: Any) -> bytes | None:
+    """The executable's bytes, or None if XLA cannot give them."""
+    try:
+        return seam.serialize_executable(executable)
+    except RuntimeError:
+        # XLA raises RuntimeError. What cannot be serialised is compared by its optimised program.
+        return None
+
+
+def _program(executable: Any) -> str | None:
+    """The optimised program, or None if XLA cannot show it: some plug-ins cannot."""
+    try:
+        return seam.optimised_program(executable)
+    except RuntimeError:
+        return None
 
 
 class StoredKey(NamedTuple):
@@ -172,3 +265,43 @@ class KeyText(str):
         text = cls(compilation.text)
         text.compilation = compilation
         return text
+
+
+_MAX_EXECUTABLES: Final = 10_000
+
+
+class ExecutableOrigins:
+    """The entries of the executables that were loaded last. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, tuple[CachePolicy, Settings, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def loaded(self, executable: Any, compilation: Compilation, key: str) -> None:
+        """Remember that an executable was loaded from the entry under `key`."""
+        identity = seam.executable_identity(executable)
+        with self._lock:
+            self._entries[identity] = (compilation.cache, compilation.settings, key)
+            if len(self._entries) > _MAX_EXECUTABLES:
+                self._entries.popitem(last=False)
+
+    def compiled(self, executable: Any) -> None:
+        """Forget an older executable, now gone, that had the identity of one that was just compiled."""
+        with self._lock:
+            self._entries.pop(seam.executable_identity(executable), None)
+
+    def stored_bytes(self, executable: Any) -> bytes | None:
+        """The bytes that an executable was loaded from; None if it was not loaded, or if its entry is gone."""
+        origin = self._entries.get(seam.executable_identity(executable))
+        if origin is None:
+            return None
+        cache, settings, key = origin
+        found = cache.read(key, settings).entry
+        if found is None:
+            log.warning(
+                "ejcache: the entry %s, from which an executable was loaded, is gone. XLA serialises what it loaded "
+                "to bytes that may not run: compile it anew with EASYDEL_RECOMPILE_FORCE=1 before you serialise it",
+                key,
+            )
+            return None
+        return found.raw

@@ -20,25 +20,30 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
-from ejcache.jax_integration.compilation import Compilation, KeyText, StoredKey
-from ejcache.jax_integration.lowering.compile_time import TinyPrograms, is_worth_requests
-from ejcache.jax_integration.lowering.key import alternative_key, make_key, short_digest
-from ejcache.jax_integration.lowering.registered import UnkeyableError
-from ejcache.jax_integration.made import note_made
-from ejcache.jax_integration.origins import ExecutableOrigins
-from ejcache.jax_integration.preload.preloader import Preloader
-from ejcache.jax_integration.program import Loaded
-from ejcache.jax_integration.seam import backends as seam_backends
-from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.coordination import coordination_client, process_index
-from ejcache.jax_integration.warm_start.state import (
+from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins, KeyText, StoredKey
+from ejcache.jax_integration.compile_modes import (
     AlreadyStoredError,
     AskedError,
     being_asked,
+    check_memory,
+    compile_for_others,
     is_forbidden,
+    look_for_others,
     stores_only,
 )
-from ejcache.jax_integration.warm_start.storing_only import check_memory, compile_for_others, look_for_others
+from ejcache.jax_integration.lowering.key import (
+    TinyPrograms,
+    UnkeyableError,
+    alternative_key,
+    is_worth_requests,
+    make_key,
+    short_digest,
+)
+from ejcache.jax_integration.preload.preloader import Preloader
+from ejcache.jax_integration.program import Loaded, note_made
+from ejcache.jax_integration.seam import backends as seam_backends
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.coordination import coordination_client, process_index
 from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.util.log import log
 from ejcache.util.threads import submit
@@ -46,13 +51,12 @@ from ejcache.util.threads import submit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.cache.compilation_cache import CompilationCache
+    from ejcache.cache.opening import CompilationCache
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.pgle import PgleVariants
     from ejcache.jax_integration.program import CompileTarget, LoweredProgram
-    from ejcache.jax_integration.publishing import Publisher
+    from ejcache.jax_integration.publishing import Publisher, Tuning
     from ejcache.jax_integration.ranks import RankAgreement, Sharing
-    from ejcache.jax_integration.tuning import Tuning
     from ejcache.jax_integration.xla_caches import XlaCaches
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
@@ -128,7 +132,7 @@ class Compiler:
 
     @cached_property
     def _tuning(self) -> Tuning:
-        from ejcache.jax_integration.tuning import Tuning
+        from ejcache.jax_integration.publishing import Tuning
 
         return Tuning(self._publisher)
 
@@ -150,7 +154,7 @@ class Compiler:
             return None
         key = self._key_or_reason(*given)
         if isinstance(key, Skip):
-            from ejcache.jax_integration.warm_start.forbidding import refuse_if_forbidden
+            from ejcache.jax_integration.compile_modes import refuse_if_forbidden
 
             refuse_if_forbidden(seam.module_name(module), key)
             return None
@@ -258,7 +262,7 @@ class Compiler:
         found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
         if isinstance(found, Loaded):
             if self._wants_check(compilation, found):
-                from ejcache.jax_integration.checking import StoredExecutable
+                from ejcache.jax_integration.compilation import StoredExecutable
 
                 compilation.to_check = StoredExecutable(found)
                 found = Miss.CHECKED
@@ -509,7 +513,7 @@ class Compiler:
             self._publisher.skip(compilation, program, skipped, seconds)
         elif compilation.to_check is not None:
             compilation.cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
-            from ejcache.jax_integration.checking import check
+            from ejcache.jax_integration.compilation import check
 
             self._checked.add(compilation.to_check.key)
             check(compilation.to_check, program, executable, compilation.cache, compilation.settings)

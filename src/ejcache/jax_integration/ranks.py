@@ -40,8 +40,7 @@ from ejcache.util.log import log, warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.origins import ExecutableOrigins
+    from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.jax_integration.seam.coordination import CoordinationClient
 

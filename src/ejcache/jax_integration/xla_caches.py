@@ -40,22 +40,28 @@ from ejcache import entry
 from ejcache.cache.opening import find_xla_caches
 from ejcache.errors import EntryError, InvalidKeyError, StoreError, UsageError
 from ejcache.jax_integration.lowering.key import compiler_environment
-from ejcache.keys.protobuf import join, split
+from ejcache.keys.options import join, split
 from ejcache.settings.directories import make_private
 from ejcache.stores.documents import check_path
-from ejcache.util.files import is_temporary, write_atomically
+from ejcache.util.files import (
+    UnsafeFileError,
+    directory_below,
+    is_temporary,
+    read_regular,
+    remove_below,
+    write_atomically,
+)
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.locks import Presence, is_token, living
 from ejcache.util.log import log
-from ejcache.util.parallel import in_parallel
-from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular, remove_below
 from ejcache.util.scheduler import Scheduler
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ejcache.keys.protobuf import Field
+    from ejcache.keys.options import Field
     from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
 

@@ -13,7 +13,7 @@ from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction import ScannedStore
 from ejcache.stores.base import Checkable
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -27,16 +27,14 @@ from ejcache.bucket.layout import (
     process_name,
     unescape_key,
 )
-from ejcache.coordination.leases_shared import LEASES
+from ejcache.coordination.leases import LEASES
 from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.maintenance.journals import Listed, compact, read_uses
+from ejcache.maintenance.journals import Listed, Listing, compact, read_uses
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.tables import Listing
-from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, pinned_keys
+from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, WrapperStore, pinned_keys
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.usage import USED, Baseline
-from ejcache.stores.wrappers import WrapperStore
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:

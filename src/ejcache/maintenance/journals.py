@@ -1,4 +1,10 @@
-"""The compaction of usage journals (`stores.shared.usage`).
+"""Temporary tables on disk, and the listing of a shared cache that is kept in them.
+
+A bucket may hold more entries than fit into memory, and a maintenance pass runs beside a training program that needs
+its memory. SQLite keeps a small table in memory and a large one in a temporary file without a name, which disappears
+with the process, however the process ends.
+
+The compaction of usage journals (`stores.shared.usage`).
 
     v1/used/snapshot        the last uses of all journals that were compacted so far
     v1/counters/=baseline   the sums of their counters
@@ -14,24 +20,159 @@ import contextlib
 import itertools
 import logging
 import math
+import sqlite3
 import time
+import weakref
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.layout import COUNTERS
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreBusyError, StoreError
-from ejcache.stores.shared import journal_format
-from ejcache.stores.shared.journal_format import decode_lines, decode_pieces, decode_sums, encode_ordered
-from ejcache.stores.shared.usage import USED, Baseline, is_journal_name, quiet_counters
-from ejcache.util.parallel import in_parallel
+from ejcache.stores.base import EntryInfo
+from ejcache.stores.shared.usage import (
+    MAX_JOURNAL,
+    MAX_SNAPSHOT,
+    USED,
+    Baseline,
+    decode_lines,
+    decode_pieces,
+    decode_sums,
+    encode_ordered,
+    is_journal,
+    is_journal_name,
+    quiet_counters,
+)
+from ejcache.util.lifecycle import Closing
+from ejcache.util.threads import in_parallel
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ejcache.bucket.base import Blob, BlobInfo, Bucket
-    from ejcache.maintenance.tables import Listing
+
+
+_CACHE_KIB: Final = 1024
+"""Memory for the pages of one database; SQLite writes the other pages to the temporary file."""
+row_key: Final[Callable[[str], bytes]] = methodcaller("encode", "utf-8", "surrogateescape")
+"""`key` as a row holds it: sorted as text is, and able to hold file names that are not valid text."""
+key_of_row: Final[Callable[[bytes], str]] = methodcaller("decode", "utf-8", "surrogateescape")
+"""The key from which `row_key` made what a row holds."""
+
+
+class TemporaryTables(Closing):
+    """Tables that only this object sees. One thread at a time may use them.
+
+    Args:
+        schema: the statements that create the tables.
+
+    Every method raises `StoreError` if the disk has no room for temporary files.
+    """
+
+    def __init__(self, *schema: str) -> None:
+        with _translated():
+            # An empty name makes a temporary database, in a file that has no name either.
+            connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        # Readers keep this object alive while they read. The finalizer closes the connection, because Python warns
+        # of connections that nobody closed.
+        self._forget = weakref.finalize(self, connection.close)
+        # When the program ends, another thread (or, in a forked child, a thread of the parent) may be using the
+        # connection; closing it then crashes or hangs. The file has no name, so that it disappears anyway.
+        self._forget.atexit = False
+        self._connection = connection
+        # The tables need not survive the process, so that SQLite need not wait for the disk.
+        self.run("PRAGMA synchronous = OFF", f"PRAGMA cache_size = -{_CACHE_KIB}", "PRAGMA temp_store = FILE", *schema)
+
+    def run(self, *statements: str) -> None:
+        """Run statements that return no rows."""
+        with _translated():
+            for statement in statements:
+                self._connection.execute(statement).close()
+
+    def insert(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Run `statement` for each of `rows`; if `rows` raises, none of them is inserted."""
+        with _translated():
+            self._connection.execute("BEGIN")
+            try:
+                self._connection.executemany(statement, rows)
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk has already ended the transaction
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
+        """The rows of `query`, one at a time; the tables must not change while they are read."""
+        with _translated():
+            # `yield from` would close the cursor together with this generator, possibly after the connection was
+            # closed, and SQLite reports that as an error.
+            for row in self._connection.execute(query, parameters):  # noqa: UP028
+                yield row
+
+    def close(self) -> None:
+        """Delete the tables; this also happens when the last reference disappears."""
+        self._forget()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise StoreError(
+            f"a table in a temporary file failed ({exc}); SQLITE_TMPDIR, or else TMPDIR, names the directory, which "
+            "needs about 300 bytes for each entry"
+        ) from exc
+
+
+_SCHEMA: Final = (
+    "CREATE TABLE entries (key BLOB PRIMARY KEY, size INTEGER, created REAL, version TEXT) WITHOUT ROWID",
+    "CREATE TABLE uses (key BLOB PRIMARY KEY, used REAL) WITHOUT ROWID",
+)
+_ENTRIES: Final = """
+    SELECT entries.key, size, created, max(created, ifnull(used, created)), version
+    FROM entries LEFT JOIN uses ON uses.key = entries.key
+"""
+_USES: Final = "SELECT key, used FROM uses WHERE used > ? OR key IN (SELECT key FROM entries) ORDER BY key"
+_NOTE_USE: Final = "INSERT INTO uses VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET used = max(used, excluded.used)"
+
+
+class Listing(TemporaryTables):
+    """The entries that a bucket's listing found, and the last uses that usage journals report."""
+
+    def __init__(self) -> None:
+        super().__init__(*_SCHEMA)
+
+    def add(self, found: Iterable[EntryInfo]) -> None:
+        """Add entries; `last_used` is ignored, because `note_uses` knows better."""
+        rows = ((row_key(info.key), info.size, info.created, info.version) for info in found)
+        self.insert("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", rows)
+
+    def note_uses(self, used: Iterable[tuple[str, float]], *, now: float) -> None:
+        """Note when keys were used, in seconds since the epoch; a time after `now` counts as `now`.
+
+        The latest use of each key counts. If `used` raises, none of its uses is noted.
+        """
+        self.insert(_NOTE_USE, ((row_key(key), min(at, now)) for key, at in used))
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, with its last use."""
+        for key, *fields in self.rows(_ENTRIES):
+            yield EntryInfo(key_of_row(key), *fields)
+
+    def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, float]]:
+        """Keys and last uses, ordered by key.
+
+        Args:
+            unless_gone_since: seconds since the epoch; leave out keys that are not listed and were last used before.
+        """
+        since = float("-inf") if unless_gone_since is None else unless_gone_since
+        for key, used in self.rows(_USES, since):
+            yield key_of_row(key), used
+
 
 log = logging.getLogger("ejcache")
 
@@ -180,12 +321,12 @@ def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, 
     def data() -> Iterator[bytes]:
         for blob in pieces:
             found.append(blob.version)
-            if blob.size > journal_format.MAX_SNAPSHOT:
-                raise EntryCorruptError(f"larger than {journal_format.MAX_SNAPSHOT} bytes")
+            if blob.size > MAX_SNAPSHOT:
+                raise EntryCorruptError(f"larger than {MAX_SNAPSHOT} bytes")
             yield blob.data
 
     try:
-        listing.note_uses(decode_pieces(data(), limit=journal_format.MAX_SNAPSHOT), now=now)
+        listing.note_uses(decode_pieces(data(), limit=MAX_SNAPSHOT), now=now)
     except EntryVersionError:
         return found[0], False
     except EntryCorruptError as exc:
@@ -204,14 +345,14 @@ def _note_journals(
     least = {info.name: min(info.created, now) if info.created >= in_use_since else -math.inf for info in infos}
     for name, blob in _read_all(objects, infos, deadline):
         try:
-            uses = decode_lines(blob.data, limit=journal_format.MAX_JOURNAL)
+            uses = decode_lines(blob.data, limit=MAX_JOURNAL)
             listing.note_uses(((key, max(at, least[name])) for key, at in uses), now=now)
             read[name] = _Journal(blob.version, True, decode_sums(blob.data))
         except EntryVersionError:
             continue
         except EntryCorruptError:
             # Never delete a file that ejcache did not write, whatever its name.
-            if journal_format.is_ours(blob.data):
+            if is_journal(blob.data):
                 read[name] = _Journal(blob.version, False, {})
     return read
 
@@ -222,11 +363,11 @@ def _read_all(objects: Bucket, infos: list[BlobInfo], deadline: float) -> Iterat
     def read(info: BlobInfo) -> tuple[str, Blob] | None:
         with contextlib.suppress(StoreError):
             if time.monotonic() < deadline:
-                blob = objects.read(info.name, length=journal_format.MAX_JOURNAL + 1)
+                blob = objects.read(info.name, length=MAX_JOURNAL + 1)
                 return None if blob is None else (info.name, blob)
         return None
 
     small = [info for info in infos if info.size <= _SMALL_BYTES]
-    large = (info for info in infos if _SMALL_BYTES < info.size <= journal_format.MAX_JOURNAL)
+    large = (info for info in infos if _SMALL_BYTES < info.size <= MAX_JOURNAL)
     yield from filter(None, in_parallel(read, small, threads=_THREADS if len(small) >= _THREADS else 1))
     yield from filter(None, map(read, large))

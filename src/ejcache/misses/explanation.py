@@ -1,7 +1,14 @@
-"""Why a program was compiled rather than loaded: what changed since the most similar compilation.
+"""Why lookups fail and executables are not stored, in words.
+
+Why a program was compiled rather than loaded: what changed since the most similar compilation.
 
 Three things are compared, in this order: the components of the key, the texts of the two programs, and the source lines
 that these name.
+
+What the wings know of functions besides their misses: the hook `why` of each wing, which `ejcache why` calls.
+
+A hook is called with a function's name, or None for all functions, and with a filter for the URL of a cache and a time.
+It returns a `WingLog` of what passes both.
 """
 
 from __future__ import annotations
@@ -14,19 +21,69 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ejcache.cache.counters import Miss, Skip
 from ejcache.errors import StoreError
 from ejcache.keys.difference import Difference, Identity, environment_differences
-from ejcache.misses.difference import program_differences, reordered
+from ejcache.misses.difference import SourceFiles, program_differences, read_text, reordered, spelled
 from ejcache.misses.log import STORED, read_misses
 from ejcache.misses.nearest import Known, nearest
-from ejcache.misses.text import SourceFiles, read_text, spelled
-from ejcache.misses.words import why_not_found, why_not_stored
-from ejcache.util.units import format_age
+from ejcache.util.text import format_age
+from ejcache.wings import hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.misses.log import MissRecord
     from ejcache.settings.table import Settings
+
+    IsWithin = Callable[[str, float], bool]
+
+
+_REASONS: Final[dict[str, str]] = {
+    Miss.ABSENT: "no entry is stored under its key",
+    Miss.CORRUPT: "its entry was damaged; it was quarantined, and this compilation replaces it",
+    Miss.FOREIGN: "the store returned another program's entry, which was quarantined",
+    Miss.VERSION: "its entry is of a format that this version of ejcache does not read",
+    Miss.REJECTED: "its entry is intact, but XLA cannot load it on this host; this host stored another one beside it",
+    Miss.FORCED: "EASYDEL_RECOMPILE_FORCE asks for a fresh compilation",
+    Miss.DISAGREED: "it could be loaded here, but not on every rank of its program, and all ranks must do the same",
+    Miss.CHECKED: "the hit was recompiled to check it",
+    Miss.ERROR: "the storage could not be read",
+    Miss.DISABLED: "the cache is switched off",
+    Miss.QUICK: "it is known to compile too quickly to be published, so shared storage was not read",
+    Miss.NO_DEVICES: "its entry is for devices that this process does not have, so its caller compiled it again",
+    Miss.CROSS: "its entry was compiled without the devices on which XLA tunes it, so it was compiled again with them",
+}
+
+_SKIPS: Final = {
+    Skip.DUPLICATE: "another process stored it first",
+    Skip.OTHER_RANK: "another rank of its program stores it in the same place",
+    Skip.QUICK: "it compiled in less than the minimum compile time (jax_persistent_cache_min_compile_time_secs; 0.01 s "
+    "unless it is set)",
+    Skip.SMALL: "its entry is below the minimum entry size (jax_persistent_cache_min_entry_size_bytes)",
+    Skip.LARGE: "its entry is larger than the whole limit (jax_compilation_cache_max_size)",
+    Skip.READ_ONLY: "the cache is read-only",
+    Skip.CALLBACK: "it calls back into the process, which this version of JAX cannot restore",
+    Skip.PARTITIONING: "it uses custom_partitioning, whose Python function has no identity outside the process",
+    Skip.INSPECTION: "it shows a sharding to a Python function while it compiles (jax.debug.inspect_array_sharding)",
+    Skip.PLATFORM: "this platform cannot serialise executables",
+    Skip.NO_KEY: "no key could be made",
+    Skip.DISABLED: "the cache is switched off",
+    Skip.ERROR: "the storage could not be written",
+    Skip.FORBIDDEN: "it was not compiled, because the program forbids compilations (ejcache.forbid_compile)",
+    Skip.RANKS_DIFFER: "another rank compiles another program under its name, as the log of that run says",
+    Skip.HLO_PASS: "it is compiled with an HLO pass that no key can describe, or that was registered before ejcache "
+    "was enabled",
+}
+
+
+def why_not_found(reason: str) -> str:
+    """The `Miss` of this name in words; an unknown name is returned as it is."""
+    return _REASONS.get(Miss(reason), reason) if reason in set(Miss) else reason
+
+
+def why_not_stored(outcome: str) -> str:
+    """The `Skip` of this name in words; an unknown name is returned as it is."""
+    return _SKIPS.get(Skip(outcome), outcome) if outcome in set(Skip) else outcome
+
 
 _DIFF_LINES: Final = 200
 _LONGEST: Final = 400
@@ -232,3 +289,43 @@ def _diff(before: Identity, after: Identity, texts: Mapping[str, str]) -> str:
 def _without_locations(text: str) -> list[str]:
     lines = (line for line in text.splitlines() if not line.startswith(("#loc", "// ")))
     return [re.sub(r' loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)', "", line) for line in lines]
+
+
+class WingLog(Protocol):
+    """What a wing remembers on this host."""
+
+    def named(self) -> Sequence[WingNote]:
+        """The functions, those first that were called last."""
+
+    def programs(self) -> Sequence[str]:
+        """The names that JAX gives to the modules of these functions."""
+
+    def of_program(self, name: str, url: str) -> tuple[WingNote, ...]:
+        """The functions whose modules have that name, in that cache."""
+
+
+class WingLogs:
+    """The logs of all wings.
+
+    Args:
+        what: a function's name; None for all.
+        is_within: whether to count what happened in a cache (its URL) at a time (seconds since the epoch).
+    """
+
+    def __init__(self, what: str | None, is_within: IsWithin) -> None:
+        self._logs: dict[str, WingLog] = {name: hook(what, is_within) for name, hook in hooks("why").items()}
+
+    def programs(self) -> list[str]:
+        """The names that JAX gives to the modules of the functions."""
+        return [program for log in self._logs.values() for program in log.programs()]
+
+    def of_program(self, name: str, url: str) -> Mapping[str, tuple[WingNote, ...]]:
+        """By the name of the wing: what it did with the functions whose modules have that name, in that cache."""
+        return {wing: log.of_program(name, url) for wing, log in self._logs.items()}
+
+    def explained(self) -> Iterator[tuple[WingNote, Explanation]]:
+        """An explanation of each function, for functions that were not missed."""
+        for wing, log in self._logs.items():
+            nothing: dict[str, tuple[WingNote, ...]] = dict.fromkeys(self._logs, ())
+            for note in log.named():
+                yield note, Explanation(note.title, wings={**nothing, wing: (note,)})

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.appended_log import AppendedLog
+from ejcache.cache.run_counts import AppendedLog
 from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import listed_name

@@ -12,17 +12,17 @@ from ejcache import entry
 from ejcache.errors import EntryError, StoreError
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import is_side_key, listed_name, module_text_key, parse_key
-from ejcache.maintenance.tables import TemporaryTables, key_of_row, row_key
+from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
+from ejcache.misses.difference import read_text, shared
 from ejcache.misses.log import recall_programs
-from ejcache.misses.text import read_text, shared
 from ejcache.stores.base import EntryInfo
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from ejcache.misses.text import ProgramText
+    from ejcache.misses.difference import ProgramText
     from ejcache.stores.base import Store
 
 _HEADER_BYTES: Final = 64 * 1024

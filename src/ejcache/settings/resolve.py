@@ -21,7 +21,7 @@ from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.table import REMOVED, SETTINGS, Settings
 from ejcache.settings.values import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.values import text as plain_text
-from ejcache.util.units import ACCEPTED_SIZE
+from ejcache.util.text import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -146,7 +146,7 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
     found: dict[str, Value] = {}
     if not any(map(may_exist, configuration_files(env))):
         return found
-    from ejcache.settings.config_file import read_files
+    from ejcache.settings.directories import read_files
 
     for path, values in read_files(env):
         if isinstance(values, ConfigFileError):

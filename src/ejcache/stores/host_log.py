@@ -30,10 +30,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, StoreBusyError
-from ejcache.util.files import write_atomically
-from ejcache.util.key_text import check_key, key_digest
+from ejcache.util.files import append_regular, read_regular, write_atomically
 from ejcache.util.locks import exclusive
-from ejcache.util.safe_files import append_regular, read_regular
+from ejcache.util.text import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.util.key_text import check_key
 from ejcache.util.locks import ForkLock
+from ejcache.util.text import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.entry import MAX_RAW_SIZE, decompress_pieces, decompress_prefix
 from ejcache.errors import EntryCorruptError, StoreBusyError, StoreUnavailableError
 from ejcache.stores.base import EntryInfo
-from ejcache.util.safe_files import UnsafeFileError, open_regular, read_regular
+from ejcache.util.files import UnsafeFileError, open_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import pytest
 
-for _module in ("basics", "bounds", "sharing"):
-    pytest.register_assert_rewrite(f"{__name__}.{_module}")
+pytest.register_assert_rewrite(f"{__name__}.suite")
 
-from ejcache.testing.basics import BasicTests  # noqa: E402  # after the rewriting is registered
-from ejcache.testing.bounds import BoundTests  # noqa: E402
-from ejcache.testing.sharing import SharingTests  # noqa: E402
+from ejcache.testing.suite import BasicTests, BoundTests, SharingTests  # noqa: E402  # after the rewriting is registered
 
 
 class StoreTests(BasicTests, BoundTests, SharingTests):

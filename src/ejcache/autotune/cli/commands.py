@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ejcache.autotune.cli import maintain, records, transfer, tune
+from ejcache.autotune.cli import records, transfer, tune
 from ejcache.cli.options import examples
 
 app = typer.Typer(
@@ -26,14 +26,14 @@ for _function, _short, *_lines in (
         "autotune run --spread --program train.py",
     ),
     (
-        maintain.pin,
+        records.pin,
         "Fix a call's configuration.",
         "autotune pin 13fa4371",
         "autotune pin 13fa4371 '{\"block\": 64}'",
     ),
-    (maintain.unpin, "Let measurements decide again.", "autotune unpin 13fa4371"),
-    (maintain.prune, "Remove records by age or version.", "autotune prune --old-versions --dry-run"),
-    (maintain.clear, "Remove all records, or those that are named.", "autotune clear block_matmul"),
+    (records.unpin, "Let measurements decide again.", "autotune unpin 13fa4371"),
+    (records.prune, "Remove records by age or version.", "autotune prune --old-versions --dry-run"),
+    (records.clear, "Remove all records, or those that are named.", "autotune clear block_matmul"),
     (transfer.push, "Copy records to another store.", "autotune push gs://my-bucket/tuned"),
     (transfer.pull, "Copy records from another store.", "autotune pull gs://my-bucket/tuned"),
     (

@@ -10,9 +10,8 @@ import typer
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
-from ejcache.cli.listing import Identifiers, choose
+from ejcache.cli.listing import Identifiers, check_directory, check_given, choose
 from ejcache.cli.options import complete
-from ejcache.cli.target import check_directory, check_given
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,14 +15,14 @@ from ejcache.autotune.ejkernel.cache import merge as merge_records
 from ejcache.autotune.records.store import RecordLayer
 from ejcache.autotune.records.tokamax import MAX_TABLE_BYTES, read_table
 from ejcache.cli import output
+from ejcache.cli.listing import NotFoundError
 from ejcache.cli.options import DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
-from ejcache.cli.target import NotFoundError
 from ejcache.cli.transfer import check_different
 from ejcache.errors import StoreError, UsageError
 from ejcache.stores.documents import open_documents
 from ejcache.stores.location import Location, LocationKind
 from ejcache.util.files import write_atomically
-from ejcache.util.units import plural
+from ejcache.util.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

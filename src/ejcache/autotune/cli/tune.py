@@ -21,9 +21,9 @@ from ejcache.autotune.recording import recorded_calls
 from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.replay import TuningOutcome
 from ejcache.cli import output
+from ejcache.cli.listing import check_directory
 from ejcache.cli.options import Json, Limit, Name, count
 from ejcache.cli.run import command_of
-from ejcache.cli.target import check_directory
 from ejcache.errors import UsageError
 from ejcache.settings.environment import child_environment
 from ejcache.stores.documents import open_documents

@@ -27,7 +27,7 @@ from ejcache.autotune.records.store import QUARANTINE, default_store
 from ejcache.errors import EjcacheError, InvalidKeyError, StoreError, StoreReadOnlyError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
-from ejcache.util.trust import why_untrusted
+from ejcache.util.files import why_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

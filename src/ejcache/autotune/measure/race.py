@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.autotune.measure.bench import HOPELESS
-from ejcache.autotune.measure.statistics import (
+from ejcache.autotune.measure.results import (
     GainVerdict,
     compare,
     faster,

@@ -19,11 +19,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
-from ejcache.autotune.measure.statistics import median, timing
+from ejcache.autotune.measure.results import DifferentResultError, median, outputs_text, results_of, timing
 from ejcache.autotune.records.record import Candidate, Status
 from ejcache.errors import UsageError
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +52,7 @@ class WorkerThread:
     """
 
     def __init__(self) -> None:
-        from ejcache.jax_integration.seam.trace_settings import local_trace_settings
+        from ejcache.jax_integration.seam.flags import local_trace_settings
 
         self._context = contextvars.copy_context()
         self._settings = local_trace_settings()
@@ -87,7 +86,7 @@ class WorkerThread:
             self._tasks = None
 
     def _work(self, tasks: queue.SimpleQueue[Any]) -> None:
-        from ejcache.jax_integration.seam.trace_settings import set_locally
+        from ejcache.jax_integration.seam.flags import set_locally
 
         set_locally(self._settings)
         while (task := tasks.get()) is not None:

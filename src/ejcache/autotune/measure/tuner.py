@@ -18,8 +18,7 @@ from ejcache.autotune.measure.bench import Bench
 from ejcache.autotune.measure.device import device_of, provenance
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import Race
-from ejcache.autotune.measure.results import check_setting
-from ejcache.autotune.measure.statistics import timing
+from ejcache.autotune.measure.results import check_setting, timing
 from ejcache.autotune.measure.trial import Trial, refuse_spanning
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.records.record import RecordKey, Timing
-    from ejcache.jax_integration.seam.batching import MappedAxis
+    from ejcache.jax_integration.seam.tracing import MappedAxis
 
 
 _RANDOM_STARTS: Final = 12

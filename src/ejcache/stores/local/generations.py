@@ -2,6 +2,8 @@
 
 A damaged index is moved to quarantine. A new generation takes over its counters and pins, as far as they can be read,
 and its value files, each of which has its key in it (`ejcache.entry`). Entries in rows of the index are lost.
+
+The audit of a local store: index, rows, files and sums. The content of entries is not examined.
 """
 
 from __future__ import annotations
@@ -15,17 +17,19 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
+from ejcache.stores.local.index import EntryIndex, IndexOptions, SqliteFailure, classify, damage, translate, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, remove_trees
-from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, translate
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
+from ejcache.util.files import UnsafeFileError, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
 from ejcache.util.log import log
-from ejcache.util.safe_files import UnsafeFileError, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from ejcache.stores.local.layout import Layout
+
 
 REBUILDS: Final = "local_rebuilds"
 """Counter: a damaged index was quarantined and a new one created."""
@@ -315,3 +319,73 @@ def _check_header(path: Path) -> None:
 
 def _is_readable(layout: Layout) -> bool:
     return not layout.version.exists() or os.access(layout.local, os.R_OK | os.X_OK) or not layout.local.exists()
+
+
+_FATAL: Final = "the index is damaged: "
+UNREADABLE: Final = _FATAL + "it cannot be read at all"
+_PAGE: Final = 1_000
+
+
+def check_index(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
+    """The problems, one sentence each; with `fix` they are corrected, except those that are fatal (`is_fatal`).
+
+    Rows and files that other processes create and delete meanwhile are not reported: each finding is confirmed.
+    """
+    problems = [_FATAL + line for line in index.integrity_problems()]
+    if problems:
+        return problems
+    problems += _rows(index, fix=fix)
+    problems += _files(index, layout, fix=fix)
+    drift = index.total() - index.sum_of_sizes()
+    if drift:
+        problems.append(f"the stored sum of sizes is wrong by {drift} bytes")
+        if fix:
+            with index.transact():
+                index.recount()
+    return problems
+
+
+def is_fatal(problem: str) -> bool:
+    """Whether only a new index corrects `problem`."""
+    return problem.startswith(_FATAL)
+
+
+def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
+    problems: list[str] = []
+    after = -(2**63)
+    while True:
+        page = index.whole_rows(after, _PAGE)
+        for key, raw, row in page:
+            named = isinstance(key, str) and raw == 1
+            if not named or not row.trustworthy(key):
+                problem = f"the row of {key!r:.100} is not one that this store writes"
+            elif not index.values.present(row):
+                length = index.values.size(row.filename)
+                if index.find(key, whole=False) != row:
+                    continue  # replaced or removed since
+                problem = f"{key} has {'no file' if length is None else f'a file of {length} bytes, not {row.size}'}"
+            else:
+                continue
+            problems.append(problem)
+            if fix and index.remove(row):
+                index.delete_pending()
+        if len(page) < _PAGE:
+            return problems
+        after = page[-1][2].rowid
+
+
+def _files(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
+    if index.read_only:
+        # Without the write lock, a file without a row may be one that another process is writing.
+        return []
+    with exclusive(layout.lock, deadline=index.deadline):
+        alive = living(layout.present)
+    problems = [f"a killed process left {name} unfinished" for name in index.values.unfinished(alive)]
+    found = set(index.values.committed())
+    if found - index.filenames():
+        with index.transact():
+            problems += [f"no row names the file {name}" for name in sorted(found - index.filenames())]
+    if fix and problems:
+        index.values.delete_unfinished(alive)
+        index.delete_orphans()
+    return problems

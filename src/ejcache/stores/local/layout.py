@@ -36,8 +36,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
-from ejcache.util.safe_files import UnsafeFileError, directory_below, read_regular
-from ejcache.util.trust import why_replaceable, why_untrusted
+from ejcache.util.files import UnsafeFileError, directory_below, read_regular, why_replaceable, why_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

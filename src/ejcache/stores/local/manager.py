@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.generations import Generations
-from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, translate
+from ejcache.stores.local.index import SqliteFailure, classify, is_full, translate
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ThreadLock, pause
 from ejcache.util.log import log, warn_once

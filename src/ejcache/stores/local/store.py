@@ -6,7 +6,7 @@ The index is diskcache's (SQLite); values are files beside it, see `layout`. Gua
 * no call waits longer than `timeout`, neither for another process nor for a damaged index;
 * a damaged index is quarantined and a new one is created; processes that have the old one open notice it and follow.
 
-Entries are code, so a directory that another user owns or can write to is refused (`util.trust`).
+Entries are code, so a directory that another user owns or can write to is refused (`util.files`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.local.index import EntryIndex, IndexOptions
+from ejcache.stores.local.index import EntryIndex, IndexOptions, translate
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.manager import ConnectionManager
-from ejcache.stores.local.sqlite_errors import translate
 from ejcache.stores.local.values import digest_of
-from ejcache.util.key_text import check_key
 from ejcache.util.log import warn_once
+from ejcache.util.text import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -272,14 +271,14 @@ class LocalStore(Store):
         Raises:
             StoreReadOnlyError: something is to be fixed in a store that is read-only.
         """
-        from ejcache.stores.local import audit as local_audit
+        from ejcache.stores.local.generations import UNREADABLE, check_index, is_fatal
 
         if fix:
             self._check_writable()
-        found = self._manager.run(partial(local_audit.check, layout=self._layout, fix=fix), patience=60.0)
+        found = self._manager.run(partial(check_index, layout=self._layout, fix=fix), patience=60.0)
         if found is None and self._layout.generations():
-            return [local_audit.UNREADABLE]
-        if fix and found and any(local_audit.is_fatal(problem) for problem in found):
+            return [UNREADABLE]
+        if fix and found and any(is_fatal(problem) for problem in found):
             self._manager.rebuild("its integrity check failed")
         return found or []
 

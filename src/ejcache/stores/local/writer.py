@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
-from ejcache.stores.local.sqlite_errors import translate
+from ejcache.stores.local.index import translate
 from ejcache.stores.local.tables import Rows
 
 if TYPE_CHECKING:

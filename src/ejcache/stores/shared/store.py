@@ -23,7 +23,7 @@ from ejcache.bucket.layout import (
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.shared.usage import Usage
-from ejcache.util.key_text import check_key, key_digest
+from ejcache.util.text import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,4 +1,6 @@
-"""One fetch for all processes of a host: the first that misses asks the shared tier, the others wait for its answer.
+"""One tier of a tiered store: a store behind a circuit breaker, and the counters of what it was asked.
+
+One fetch for all processes of a host: the first that misses asks the shared tier, the others wait for its answer.
 
 Entries that will be asked for are fetched before that, by concurrent requests (`prefetch`).
 
@@ -15,19 +17,85 @@ import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.errors import StoreBusyError, StoreError
+from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import FailureCounting
 from ejcache.util import locks
-from ejcache.util.key_text import key_digest
 from ejcache.util.log import log
-from ejcache.util.parallel import in_parallel
+from ejcache.util.text import key_digest
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ejcache.stores.tiered.tier import Tier
+    from ejcache.bucket.breaker import CircuitBreaker
+    from ejcache.stores.base import Store
+    from ejcache.util.threads import Tally
+
+
+T = TypeVar("T")
+
+
+class Tier:
+    """A store that is asked only while its breaker allows it.
+
+    Args:
+        name: prefix of its counters: `local` or `shared`.
+        store: the store.
+        breaker: of the store's URL.
+        tally: where it counts.
+    """
+
+    def __init__(self, name: str, store: Store, *, breaker: CircuitBreaker, tally: Tally) -> None:
+        self.name = name
+        self.store = store
+        self.breaker = breaker
+        self._tally = tally
+
+    def count(self, what: str, amount: int = 1) -> None:
+        """Add to this tier's counter `what`."""
+        self._tally.add(**{f"{self.name}_{what}": amount})
+
+    def call(self, function: Callable[[Store], T]) -> T:
+        """Return `function(store)`; failures are counted and reported to the breaker.
+
+        Raises:
+            StoreNotAskedError: the breaker is open; the store was not asked.
+            StoreError: the store failed.
+        """
+        was_open = self.breaker.is_open
+        try:
+            return self.breaker.call(self.store.url, lambda: function(self.store), probe=self._ask)
+        except (StoreReadOnlyError, StoreTooSmallError, StoreNotAskedError):
+            raise
+        except StoreError as exc:
+            self.count("errors")
+            if isinstance(exc, StoreBusyError):
+                self.count("timeouts")
+            if self.breaker.is_open and not was_open:
+                self.count("breaker_open")
+            raise
+
+    def quarantine(self, key: str, data: bytes) -> bool:
+        """Quarantine the entry if the store is writable and the entry still is exactly `data`; raises as `call`."""
+        done = not self.store.read_only and self.call(lambda store: store.quarantine(key, data))
+        if done:
+            self.count("corrupt")
+        return done
+
+    def probe(self) -> bool:
+        """Whether the store may be used now; asks it first, for at most its whole deadline, if a probe is due."""
+        return self.breaker.probe(self.store.url, self._ask)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that it is worth waiting for the store: none while it is not asked, no limit once it has answered."""
+        return 0.0 if self.breaker.is_open else self.breaker.patience
+
+    def _ask(self) -> object:
+        return self.store.contains("ejcache-probe")
+
 
 STALE_SECONDS: Final = 0.5
 """Must be shorter than the grace period for which a lease outlives the work it was held for (`coordination`), so that a

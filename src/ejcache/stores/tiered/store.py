@@ -23,15 +23,13 @@ from ejcache.bucket.breaker import breaker_for
 from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import EntryInfo, Store, UseNoting
 from ejcache.stores.host_log import HostLog
-from ejcache.stores.tiered.fetching import HostFetches, prefetch
-from ejcache.stores.tiered.pending import PUT, REPLACE, PendingUploads
-from ejcache.stores.tiered.tier import Tier
-from ejcache.stores.tiered.uploads import HELD_BYTES, Uploads
-from ejcache.util.key_text import check_key
+from ejcache.stores.tiered.fetching import HostFetches, Tier, prefetch
+from ejcache.stores.tiered.uploads import HELD_BYTES, PUT, REPLACE, PendingUploads, Uploads
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.tally import Tally
+from ejcache.util.text import check_key
+from ejcache.util.threads import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

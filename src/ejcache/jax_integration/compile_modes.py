@@ -1,0 +1,278 @@
+"""Whether compilations are forbidden here. It is known without JAX.
+
+What is compiled for devices that this process does not have is stored here, and loaded elsewhere.
+
+`forbid_compile`: a block in which every program comes from the cache.
+
+What is forbidden is the compilation by XLA. `compiling.py` refuses it at the one place where it would compile. A
+program that does not come that far (no cache is enabled, or the program has no key) is refused before JAX compiles it
+itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from ejcache.cache.counters import Miss, Skip
+from ejcache.errors import CompileForbiddenError, EjcacheError, UsageError
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
+from ejcache.jax_integration.seam.tracing import autotune_directory, before_each_compilation, with_overrides
+from ejcache.keys.key import CROSS
+from ejcache.misses.explanation import why_not_stored
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.program import LoweredProgram
+
+
+class AlreadyStoredError(Exception):
+    """The program is stored, and its caller wants no more than that."""
+
+
+class AskedError(Exception):
+    """The keys of a program are known, and its caller wants no more than that."""
+
+
+class Storing:
+    """What is asked of programs that are compiled only to store them, and what becomes of them.
+
+    Attributes:
+        memory: bytes of a device; 0 if it is not known.
+        peak: bytes of a device that the program needs at its peak.
+    """
+
+    def __init__(self, memory: int = 0) -> None:
+        self.memory = memory
+        self.peak = 0
+
+
+class _Entered(threading.local):
+    """How many blocks this thread is in, and whether it compiles only to store."""
+
+    blocks = 0
+    storing: Storing | None = None
+    asked: list[Compilation] | None = None
+
+
+_here: Final = _Entered()
+# Its methods that are used here are atomic, so that no lock can be held while the process forks.
+_everywhere: Final[list[None]] = []
+
+
+def enter(*, everywhere: bool) -> None:
+    """Forbid compilations in this thread, or in all threads, until `leave` was called as often."""
+    if everywhere:
+        _everywhere.append(None)
+    else:
+        _here.blocks += 1
+
+
+def leave(*, everywhere: bool) -> None:
+    """Take back one call of `enter`."""
+    if everywhere:
+        _everywhere.pop()
+    else:
+        _here.blocks -= 1
+
+
+def is_forbidden() -> bool:
+    """Whether this thread may not compile now."""
+    return bool(_here.blocks or _everywhere)
+
+
+def stores_only() -> Storing | None:
+    """What this thread says if it compiles only to store, so that it needs no executable if there is an entry."""
+    return _here.storing
+
+
+@contextlib.contextmanager
+def storing_only(memory: int = 0) -> Iterator[Storing]:
+    """In this block, a program for absent devices that is stored already raises AlreadyStoredError.
+
+    Args:
+        memory: bytes of a device; a program that needs more is not stored. 0 if it is not known.
+    """
+    before, _here.storing = _here.storing, Storing(memory)
+    try:
+        yield _here.storing
+    finally:
+        _here.storing = before
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[list[Compilation]]:
+    """In this block, a compilation raises AskedError when its keys are known, which are then in the list."""
+    before, _here.asked = _here.asked, []
+    try:
+        yield _here.asked
+    finally:
+        _here.asked = before
+
+
+def being_asked() -> list[Compilation] | None:
+    """The list for the keys of what this thread compiles, if it wants no more than those."""
+    return _here.asked
+
+
+def refuse_tuning(operation: str) -> None:
+    """Raise CompileForbiddenError if this thread may not compile, because tuning compiles every candidate."""
+    if is_forbidden():
+        why = f"{operation} has no tuned configuration for this call, and tuning it compiles each of its candidates"
+        raise CompileForbiddenError(operation, why)
+
+
+_GIB: Final = 1 << 30
+
+
+class DoesNotFitError(EjcacheError):
+    """The program needs more memory than a device of its target has."""
+
+
+def check_memory(executable: Any) -> None:
+    """Note what a program for absent devices needs, if it is compiled only to be stored.
+
+    Raises:
+        DoesNotFitError: it needs more than a device has. CUDA's compiler says nothing of that.
+    """
+    storing = stores_only()
+    if storing is None:
+        return
+    from ejcache.jax_integration.seam.backends import peak_memory
+
+    storing.peak = peak_memory(executable)
+    if 0 < storing.memory < storing.peak:
+        raise DoesNotFitError(
+            f"does not fit: {storing.peak / _GIB:.1f} of {storing.memory / _GIB:.1f} GiB on each device; not stored"
+        )
+
+
+def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any:
+    """Compile; what XLA would have autotuned on the devices becomes a variant of its own.
+
+    It stays the plain one if all that XLA would measure was measured before.
+    """
+    if not compilation.key.cross_text:
+        return seam.compile_executable(program)
+    target = program.target
+    measured = autotune_directory(target.options)
+    if measured and any(path.is_file() for path in Path(measured).rglob("*")):
+        options = with_overrides(target.options, {"xla_gpu_require_complete_aot_autotune_results": True})
+        try:
+            return seam.compile_executable(program._replace(target=target._replace(options=options)))
+        except Exception as exc:
+            # If it is the program that does not compile, the compilation below says so.
+            log.debug("ejcache: %s is not tuned: %s", program.name, exc)
+    executable = seam.compile_executable(program)
+    compilation.use_variant(CROSS)
+    return executable
+
+
+def look_for_others(compilation: Compilation) -> Miss:
+    """Whether there is an entry for the absent devices; nothing is read or loaded.
+
+    Raises:
+        AlreadyStoredError: there is one, and the caller wants no executable.
+    """
+    if not any(compilation.cache.contains(text, compilation.settings) for text in compilation.texts):
+        return Miss.FORCED if compilation.settings.recompile_force else Miss.ABSENT
+    if stores_only():
+        raise AlreadyStoredError(compilation.text)
+    return Miss.NO_DEVICES
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class CompileGuard:
+    """What `forbid_compile` returns: a context manager and a decorator. It may be entered again, also while entered."""
+
+    def __init__(self, *, everywhere: bool) -> None:
+        self._is_everywhere = everywhere
+
+    def __enter__(self) -> None:
+        before_each_compilation(_refuse_unasked)
+        enter(everywhere=self._is_everywhere)
+
+    def __exit__(self, *_: object) -> None:
+        leave(everywhere=self._is_everywhere)
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
+        """`function`, each call of which is such a block.
+
+        Raises:
+            UsageError: it is a generator or asynchronous: it runs after its call has returned.
+        """
+        kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        if any(kind(function) for kind in kinds):
+            raise UsageError(
+                f"forbid_compile cannot decorate {function.__name__}, which runs after its call has returned; use "
+                "`with ejcache.forbid_compile():` inside it"
+            )
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        wrapped: Callable[P, R] = without_our_frames(guarded)
+        return wrapped
+
+
+def forbid_compile(*, everywhere: bool = False) -> CompileGuard:
+    """Within the block, a program that would be compiled raises `CompileForbiddenError`; one that is cached runs.
+
+    For servers and training loops that must not stop to compile:
+
+        with ejcache.forbid_compile():
+            serve(request)
+
+        @ejcache.forbid_compile()
+        def serve(request): ...
+
+    The error has the sentence of `ejcache why`, the program's name and the line of your program that called it. Nothing
+    is compiled. The refusal is counted as a miss, and `ejcache why` shows it. What this process has compiled before,
+    and what the cache holds, runs as usual. So does a program that another thread, process or host compiles at that
+    moment: it is waited for, up to the setting `wait_seconds`. If no cache is enabled, all compilations are forbidden,
+    except that JAX's own cache still answers where it is in use. Hits are not recompiled to check them
+    (`check_contents`, `check_one_in`). An operation of `ejcache.autotuned` that would be tuned raises, too.
+
+    Args:
+        everywhere: forbid compilations in all threads of this process, until the block ends. Without it, they are
+            forbidden in the thread that entered the block, as with JAX's own configuration contexts; threads that it
+            starts may compile.
+
+    Raises:
+        UsageError: it decorates a generator or an asynchronous function, which run after their call has returned.
+
+    Blocks may be nested. An `except` in the block that catches `Exception` catches this error, too.
+
+    The ranks of a program that spans processes say to each other whether they forbid compilations, when they agree
+    whether to load it. If it cannot be loaded and one of them forbids, all of them raise, and none waits for another. A
+    rank whose cache is off raises without telling the others, which then wait for it for at most a minute.
+    """
+    return CompileGuard(everywhere=everywhere)
+
+
+def refuse_if_forbidden(program: str, why: str | Skip) -> None:
+    """Raise CompileForbiddenError if this thread may not compile; `why` says why no cache can answer for `program`."""
+    if is_forbidden():
+        words = why_not_stored(why) if isinstance(why, Skip) else why
+        raise CompileForbiddenError(program, f"{program} would be compiled: {words}", caller())
+
+
+def _refuse_unasked(program: str) -> None:
+    """Called before each compilation of JAX; those that `compiling.py` has refused do not come here."""
+    why = (
+        "it did not ask the cache" if seam.is_installed() else "no cache is enabled (ejcache.enable, @ejit, EJCACHE=1)"
+    )
+    refuse_if_forbidden(program, why)

@@ -1,1 +1,0 @@
-"""Programs that must start warm: compiled before the run, and compilations forbidden where none may happen."""

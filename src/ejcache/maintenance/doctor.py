@@ -1,0 +1,696 @@
+"""What a check of `ejcache doctor` finds, and the checks of this installation rather than of a place for a cache.
+
+Whether a directory can hold a cache, a local or a shared one.
+
+Checks that write use a temporary directory inside it, which is deleted again.
+
+Whether a bucket, or a directory that hosts share, can hold a cache, and what an error of it means.
+
+All checks together take at most ten seconds. Every check uses an object of its own, `v1/doctor/<process name>`, which
+is deleted at the end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import resource
+import shutil
+import stat
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.bucket.breaker import RetryPolicy
+from ejcache.bucket.layout import process_name
+from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.keys.key import is_side_key
+from ejcache.settings.environment import environment_variable
+from ejcache.stores.local.layout import Layout
+from ejcache.stores.local.store import LocalStore
+from ejcache.stores.location import detect_filesystem, detect_network_filesystem
+from ejcache.util.files import read_regular
+from ejcache.util.text import format_age, format_size
+from ejcache.util.worker_processes import python_of_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.settings.table import Settings
+
+
+class CheckVerdict(StrEnum):
+    """The verdict of a check. Codes are append-only."""
+
+    OK = "ok"
+    """It was tried and it works."""
+    WARNING = "warning"
+    """It works, but not as it should."""
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """It was not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried.
+
+    Attributes:
+        name: what was tried, in a word or two.
+        verdict: the verdict.
+        detail: one sentence on what was observed.
+        advice: one sentence on what to do; empty if there is nothing to do.
+    """
+
+    name: str
+    verdict: CheckVerdict
+    detail: str
+    advice: str = ""
+
+
+def fine(name: str, detail: str) -> Check:
+    """A check that found nothing wrong."""
+    return Check(name, CheckVerdict.OK, detail)
+
+
+def warning(name: str, detail: str, advice: str) -> Check:
+    """A check of something that works, but not as it should."""
+    return Check(name, CheckVerdict.WARNING, detail, advice)
+
+
+def failed(name: str, detail: object, advice: str) -> Check:
+    """A check of something that does not work."""
+    return Check(name, CheckVerdict.FAILED, str(detail), advice)
+
+
+def skipped(name: str, why: str) -> Check:
+    """A check that was not made."""
+    return Check(name, CheckVerdict.SKIPPED, why)
+
+
+_FEWEST_FILES: Final = 512
+_JAX_SECONDS: Final = 20.0
+_ASK_JAX: Final = """
+try:
+    import jax
+except ImportError:
+    print("absent")
+else:
+    print(jax.__version__)
+    try:
+        from ejcache.jax_integration.seam import patch
+        print("; ".join(patch.mismatches()))
+    except (ImportError, AttributeError) as exc:
+        print(exc)
+"""
+
+
+def check_installation(settings: Settings) -> Iterator[Check]:
+    """Whether this JAX, JAX's plug-ins, the settings and the limits of processes are as ejcache needs them.
+
+    Args:
+        settings: the settings of this command.
+    """
+    yield _jax(tuple(python_of_ours("-c", _ASK_JAX)))
+    yield _plug_in()
+    problems = "; ".join(str(problem) for problem in settings.problems)
+    if problems:
+        yield warning("settings", problems, "correct them; ejcache config shows what is used instead")
+    else:
+        yield fine("settings", "every variable and file could be read")
+    yield _open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+@functools.cache
+def _jax(command: tuple[str, ...]) -> Check:
+    """Whether JAX is built as expected, by another process: the command line does not import JAX."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_JAX_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return skipped("JAX", f"importing JAX took longer than {_JAX_SECONDS:.0f} s, so its version is not known")
+    except OSError as exc:
+        return skipped("JAX", f"{command[0]} could not be started to import JAX: {exc.strerror or exc}")
+    version, _, rest = done.stdout.partition("\n")
+    if not version:
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return warning("JAX", f"import jax fails: {why}", "repair the installation of JAX")
+    if version == "absent":
+        return skipped("JAX", f"JAX is not installed for {command[0]}")
+    if rest.strip():
+        return warning(
+            "JAX",
+            f"JAX {version} is not built as expected, so JAX's own cache stays in use: {rest.strip()}",
+            "install versions of ejcache and JAX that fit",
+        )
+    return fine("JAX", f"JAX {version} is built as expected")
+
+
+def _plug_in() -> Check:
+    found = any(point.name == "ejcache" for point in importlib.metadata.entry_points(group="jax_plugins"))
+    if not (found or importlib.util.find_spec("jax_plugins.ejcache")):
+        return warning(
+            "plug-in",
+            "JAX does not find ejcache among its plug-ins, so EJCACHE=1 enables nothing",
+            "install ejcache again",
+        )
+    value = environment_variable("EJCACHE")
+    if value:
+        return fine("plug-in", f"JAX finds it, and EJCACHE is {value}")
+    return fine("plug-in", "JAX finds it; EJCACHE is not set, so programs enable the cache themselves")
+
+
+def _open_files(limit: int) -> Check:
+    if limit == resource.RLIM_INFINITY or limit >= _FEWEST_FILES:
+        return fine("open files", "no limit" if limit == resource.RLIM_INFINITY else f"a process may open {limit:,}")
+    return warning(
+        "open files",
+        f"a process may open {limit:,} files; a program with a cache in a bucket can need more",
+        f"ulimit -n {_FEWEST_FILES}, or more, before the program starts",
+    )
+
+
+_LITTLE: Final = 1 << 30
+_ENTRY: Final = b"ejcache doctor" * 4096
+_SLOW_SECONDS: Final = 0.1
+_AHEAD: Final = 60.0
+"""Seconds that a use may lie in the future."""
+
+
+def check_local_directory(
+    path: Path, *, max_size: int = -1, read_only: bool = False, trusted: bool = False
+) -> Iterator[Check]:
+    """Try what a local cache needs of its directory. A missing directory is not created.
+
+    Args:
+        path: of the directory.
+        max_size: bytes that the cache may hold; -1 for no limit.
+        read_only: only read.
+        trusted: programs use it even if other users could have put code there.
+    """
+    there, directory = _directory(path, read_only=read_only)
+    yield directory
+    trust = _trust(path, trusted=trusted)
+    yield trust
+    if there is None:
+        yield from (skipped(name, "there is no directory to try it in") for name in ("free space", "locks", "store"))
+        return
+    yield _space(there, wanted=max_size, held=_held(path))
+    if (path / "v1" / "local").is_dir():
+        if trust.verdict is CheckVerdict.OK:
+            yield from _structures(path, trusted=trusted)
+        else:
+            yield skipped("structures", "programs do not use them")
+    if read_only:
+        yield from (skipped(name, "the cache is read-only") for name in ("locks", "store"))
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix=".ejcache-doctor-", dir=there) as scratch:
+            yield _locks(Path(scratch))
+            yield _store(Path(scratch))
+    except OSError as exc:
+        yield failed("store", f"{there} cannot be written to: {exc.strerror or exc}", _WRITABLE)
+
+
+def check_shared_directory(path: Path) -> Iterator[Check]:
+    """Check the permissions and the free space of a directory that hosts share.
+
+    `check_bucket` checks everything else.
+    """
+    there, directory = _directory(path, read_only=False)
+    yield directory
+    if there is not None:
+        yield _space(there, wanted=-1, held=0)
+
+
+def check_tier(directory: Path | None, *, max_size: int) -> Iterator[Check]:
+    """Check whether this host can keep copies of the entries of a shared cache.
+
+    Args:
+        directory: of the copies; None if this host has no local disk.
+        max_size: bytes of copies; 0 for no copies, -1 for no limit.
+    """
+    name = "local tier"
+    if max_size == 0:
+        yield fine(name, "switched off: every process downloads every entry it needs")
+        return
+    if directory is None:
+        yield warning(
+            name,
+            "there is no local disk for copies, so every process downloads every entry it needs",
+            "set EJCACHE_LOCAL_DIR to a directory on a local disk",
+        )
+        return
+    there, check = _directory(directory, read_only=False)
+    if there is None:
+        yield warning(name, check.detail, "set EJCACHE_LOCAL_DIR to a directory on a local disk that can be written to")
+        return
+    space = _space(there, wanted=max_size, held=_held(directory))
+    pending = sum(1 for marker in (directory / "scratch" / "spool").glob("*/*") if marker.parent.name != "present")
+    waiting = f", {pending} uploads pending" if pending else ""
+    yield Check(name, space.verdict, f"{directory}: {space.detail}{waiting}", space.advice and f"{space.advice} there")
+
+
+_WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or set EJCACHE_READ_ONLY=1 to read only"
+
+
+def _directory(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
+    """The directory, or the one in which it would be created; None if it cannot be used."""
+    name = "directory"
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return _parent(path)
+    except OSError as exc:
+        return None, failed(name, f"{path} cannot be looked at: {exc.strerror or exc}", "check the path")
+    if not stat.S_ISDIR(about.st_mode):
+        return None, failed(name, f"{path} is not a directory", "name a directory")
+    mode = stat.S_IMODE(about.st_mode)
+    if not os.access(path, os.R_OK | os.X_OK):
+        return None, failed(name, f"{path} cannot be read by this user (mode {mode:04o})", _WRITABLE)
+    if not read_only and not os.access(path, os.W_OK):
+        return path, warning(name, f"{path} can be read, not written, by this user (mode {mode:04o})", _WRITABLE)
+    if mode & 0o002:
+        return path, warning(
+            name,
+            f"{path} can be written to by everybody (mode {mode:04o})",
+            "chmod o-w: entries are code, and everybody who can write there can make other users run it",
+        )
+    where = "on a network, as other hosts may see it" if detect_network_filesystem(path) else "on a disk of this host"
+    return path, fine(name, f"{path} (mode {mode:04o}, {detect_filesystem(path)[0] or 'a file system'} {where})")
+
+
+def _trust(path: Path, *, trusted: bool) -> Check:
+    why, _, advice = Layout(path).why_untrusted().partition("; it is not used. ")
+    if not why:
+        return fine("trust", "only this user, root and the groups of the mode could put code there")
+    if trusted:
+        return fine("trust", f"{why}; programs load code from it because EJCACHE_TRUST_DIR is set")
+    return warning("trust", f"{why}; programs use a directory of their own instead", advice)
+
+
+def _parent(path: Path) -> tuple[Path | None, Check]:
+    for parent in path.parents:
+        if parent.is_dir():
+            if os.access(parent, os.W_OK | os.X_OK):
+                return parent, fine("directory", f"{path} does not exist yet, and can be created")
+            return None, failed("directory", f"{path} does not exist, and {parent} cannot be written to", _WRITABLE)
+    return None, failed("directory", f"{path} does not exist", "check the path")
+
+
+def _space(there: Path, *, wanted: int, held: int) -> Check:
+    name = "free space"
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError as exc:
+        return skipped(name, f"not known: {exc.strerror or exc}")
+    if wanted > 0 and free < wanted - held:
+        return warning(
+            name,
+            f"{format_size(free)} free, and the cache may grow by {format_size(wanted - held)}",
+            "lower the limit or free space: an entry that does not fit is counted as an error, and not stored",
+        )
+    if free < _LITTLE:
+        return warning(name, f"{format_size(free)} free", "free space on the disk")
+    return fine(name, f"{format_size(free)} free")
+
+
+def _held(path: Path) -> int:
+    if not (path / "v1" / "local").is_dir():
+        return 0
+    try:
+        with LocalStore(path, read_only=True) as store:
+            return store.size()
+    except StoreError:
+        return 0
+
+
+def _structures(path: Path, *, trusted: bool) -> Iterator[Check]:
+    name = "structures"
+    try:
+        with LocalStore(path, read_only=True, trusted=trusted) as store:
+            problems = store.check()
+            entries = list(store.entries())
+    except StoreError as exc:
+        yield failed(name, exc, "run `ejcache verify --fix`")
+        return
+    if problems:
+        yield warning(name, "; ".join(problems[:3]), "run `ejcache verify --fix`")
+    else:
+        count = sum(not is_side_key(info.key) for info in entries)
+        yield fine(name, f"{count} entries, and the index is intact")
+    yield _clock(max((info.last_used for info in entries), default=0.0))
+
+
+def _clock(last_used: float) -> Check:
+    """A directory of this host has no other clock to compare with, but what was written there has times."""
+    ahead = last_used - time.time()
+    if ahead > _AHEAD:
+        return warning(
+            "clock",
+            f"an entry was used {format_age(ahead)} from now: the clock was ahead then, or is behind now",
+            "set this host's clock (NTP): ages and the order of eviction depend on it",
+        )
+    return fine("clock", "no entry is from the future")
+
+
+def _locks(scratch: Path) -> Check:
+    name = "locks"
+    place = scratch / "lock"
+    with place.open("w") as first, place.open("w") as second:
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            return failed(name, f"files cannot be locked here: {exc.strerror or exc}", "use a local disk")
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return fine(name, "a second lock is refused")
+        return failed(name, "two processes can hold one lock at once", "use a local disk")
+
+
+def _store(scratch: Path) -> Check:
+    name = "store"
+    started = time.perf_counter()
+    try:
+        with LocalStore(scratch / "cache") as store:
+            put = store.put("doctor", _ENTRY)
+            same = store.get("doctor") == _ENTRY
+            gone = store.delete("doctor") and not store.contains("doctor")
+    except StoreError as exc:
+        return failed(name, exc, "free space, or use another directory")
+    seconds = time.perf_counter() - started
+    if not (put and same and gone):
+        return failed(name, "a stored entry could not be read again", "use another disk")
+    text = f"created, written, read and deleted in {seconds * 1000:.0f} ms"
+    return fine(name, text) if seconds < _SLOW_SECONDS * 10 else warning(name, text, "use a faster disk")
+
+
+_MAX_BYTES: Final = 1 << 20
+
+_NEW_KEY: Final = "download the key file again, or name another file there"
+_LOG_IN: Final = {
+    "gs": "log in again (`gcloud auth application-default login`), or name a valid key file in EASYDEL_GCS_CLIENT",
+    "s3": "renew the credentials (`aws sso login`, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN)",
+}
+_CAUSES: Final[tuple[tuple[str, dict[str, str] | str], ...]] = (
+    (
+        r"credentials file.*does not exist|No such file|was not found",
+        "create the file, or correct the variable that names it",
+    ),
+    (
+        r"Expecting value|not valid json|is not JSON|not hold credentials|refresh_token|PEM|private key|deserialize",
+        _NEW_KEY,
+    ),
+    (r"expired|ExpiredToken|invalid_grant|cannot be renewed|\b401\b|refuses the credentials", _LOG_IN),
+    (r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    (r"profile.*(not be found|not found)|config profile", "correct AWS_PROFILE, or add the profile to ~/.aws/config"),
+    (r"Unable to locate credentials|NoCredentials|default credentials|credentials were not found", _LOG_IN),
+)
+_OTHER_CAUSES: Final = (
+    (r"PermanentRedirect|\b301\b|region", "set AWS_DEFAULT_REGION to the region of the bucket"),
+    (r"no bucket|NoSuchBucket", "correct the bucket's name, create the bucket, or allow these credentials to see it"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials that a bucket is opened with.
+
+    Attributes:
+        description: for a person.
+        file: path of their file; empty if they come from elsewhere.
+        source: the variable or setting that names the file.
+    """
+
+    description: str
+    file: str = ""
+    source: str = ""
+
+
+def check_credentials_file(credentials: Credentials) -> Check | None:
+    """A failed check if the file of Google credentials cannot be used; None if there is no file or it looks right."""
+    if not credentials.file:
+        return None
+    what = f"{credentials.file} ({credentials.source})"
+    try:
+        fields = json.loads(read_regular(credentials.file, max_size=_MAX_BYTES))
+    except OSError as exc:
+        problem = f"{what} cannot be read: {exc.strerror or exc}"
+        return failed("credentials", problem, f"create the file, make it readable, or correct {credentials.source}")
+    except (ValueError, RecursionError):
+        return failed("credentials", f"{what} is not JSON", _NEW_KEY)
+    if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
+        return failed("credentials", f'{what} has no field "type", so it is not a credentials file', _NEW_KEY)
+    return None
+
+
+def remedy(problem: object, scheme: str, *, otherwise: str) -> tuple[str, bool]:
+    """What to do about an error of the storage.
+
+    Args:
+        problem: the error.
+        scheme: "gs", "s3" or another one.
+        otherwise: the advice for any other error.
+
+    Returns:
+        The advice, and whether the credentials are the cause.
+    """
+    text = str(problem)
+    for pattern, advice in _CAUSES:
+        if re.search(pattern, text, re.IGNORECASE):
+            return (advice if isinstance(advice, str) else advice.get(scheme, otherwise)), True
+    for pattern, advice in _OTHER_CAUSES:
+        if re.search(pattern, text, re.IGNORECASE):
+            return advice, False
+    return otherwise, False
+
+
+_BUDGET: Final = 8.0
+"""Seconds for all requests together."""
+_ONE: Final = 4.0
+"""Seconds for one operation, its retries included."""
+_READS: Final = 5
+_SLOW: Final = 0.25
+_SKEW: Final = 30.0
+_DOCTOR: Final = "v1/doctor/"
+_PROBE: Final = b"ejcache doctor: may be removed"
+
+_NAMES: Final = ("list", "create", "create once", "read", "compare and swap", "clock", "latency", "delete")
+
+_ADVICE: Final = {
+    "gs": {
+        "reach": "check the bucket's name, the network, and the credentials: `gcloud auth application-default login`, "
+        "or EASYDEL_GCS_CLIENT=<file>",
+        "list": "allow storage.objects.list (roles/storage.objectUser): ls, stats, prune and eviction need it",
+        "create": "allow storage.objects.create (roles/storage.objectUser), or set EJCACHE_READ_ONLY=1 to read only",
+        "read": "allow storage.objects.get (roles/storage.objectUser)",
+        "delete": "allow storage.objects.delete (roles/storage.objectUser): eviction, leases and journals need it",
+    },
+    "s3": {
+        "reach": "check the bucket's name, the network (AWS_ENDPOINT_URL), and the credentials (AWS_PROFILE, "
+        "AWS_ACCESS_KEY_ID)",
+        "list": "allow s3:ListBucket on the bucket: ls, stats, prune and eviction need it",
+        "create": "allow s3:PutObject, or set EJCACHE_READ_ONLY=1 to read only",
+        "read": "allow s3:GetObject",
+        "delete": "allow s3:DeleteObject: eviction, leases and journals need it",
+    },
+}
+_OTHER_ADVICE: Final = {
+    "reach": "check the path or address, the network or mount, and the credentials",
+    "list": "allow the user to list: ls, stats, prune and eviction need it",
+    "create": "allow the user to write, or set EJCACHE_READ_ONLY=1 to read only",
+    "read": "allow the user to read what others of the job write (umask, access lists)",
+    "delete": "allow the user to delete: eviction, leases and journals need it",
+}
+
+
+def check_bucket(
+    bucket: Bucket,
+    *,
+    credentials: Credentials | None = None,
+    read_only: bool = False,
+    slow_seconds: float = _SLOW,
+    operation_seconds: float = _ONE,
+) -> Iterator[Check]:
+    """Try everything that a shared cache needs of `bucket`, one check after the other.
+
+    Args:
+        bucket: its retry policy is replaced by a less patient one, and its circuit breaker is removed, so that each
+            check is tried whatever the one before found.
+        credentials: what the bucket is opened with; None if there is nothing to say about them.
+        read_only: only read, as a job does that does not write.
+        slow_seconds: from this time on, reading a small object counts as slow.
+        operation_seconds: for one operation, its retries included.
+    """
+    bucket.breaker = None
+    problem = None if credentials is None else check_credentials_file(credentials)
+    if problem is not None:
+        yield problem
+        yield from (skipped(name, "the credentials cannot be used") for name in ("reach", *_NAMES))
+        return
+    checkup = _Checkup(bucket, time.monotonic() + _BUDGET, slow_seconds, operation_seconds)
+    yield from checkup.run(credentials, read_only=read_only)
+
+
+class _Checkup:
+    """The steps return a sentence if all is well, in which `{took}` stands for their time, or else a `Check`."""
+
+    def __init__(self, bucket: Bucket, end: float, slow: float, longest: float) -> None:
+        self.bucket = bucket
+        self.end = end
+        self.slow = slow
+        self.longest = longest
+        self.name = _DOCTOR + process_name()
+        self.scheme = bucket.url.partition("://")[0]
+        self.advice = _ADVICE.get(self.scheme, _OTHER_ADVICE)
+        self.problem: StoreError | None = None
+
+    def run(self, credentials: Credentials | None, *, read_only: bool) -> Iterator[Check]:
+        reach = self._try("reach", self._reach)
+        if credentials is not None:
+            yield self._judge(credentials)
+        yield reach
+        if reach.verdict is CheckVerdict.FAILED:
+            yield from (skipped(name, "the storage cannot be reached") for name in _NAMES)
+            return
+        yield self._try("list", self._list)
+        if read_only:
+            yield from (skipped(name, "the cache is read-only") for name in _NAMES[1:])
+            return
+        create = self._try("create", self._create)
+        yield create
+        if create.verdict is not CheckVerdict.OK:
+            yield from (skipped(name, "no object could be created to try it on") for name in _NAMES[2:])
+            return
+        try:
+            yield self._try("create once", self._create_once, needs="create")
+            yield self._try("read", self._read)
+            yield self._try("compare and swap", self._swap, needs="create")
+            yield self._try("clock", self._clock, needs="create")
+            yield self._try("latency", self._latency, needs="reach")
+        finally:
+            deleted = self._try("delete", self._delete)
+        yield deleted
+
+    def _try(self, name: str, step: Callable[[], str | Check], *, needs: str = "") -> Check:
+        self._limit_time()
+        self.problem = None
+        started = time.perf_counter()
+        try:
+            result = step()
+        except StoreError as exc:
+            self.problem = exc
+            advice, _ = remedy(exc, self.scheme, otherwise=self.advice[needs or name])
+            if name == "create" and isinstance(exc, StoreReadOnlyError):
+                return warning(name, f"only reading works, and jobs here store nothing: {exc}", advice)
+            stays = f"; {self.bucket.url}/{self.name} stays" if name == "delete" else ""
+            return failed(name, exc, advice + stays)
+        return result if isinstance(result, Check) else fine(name, result.format(took=_text(started)))
+
+    def _limit_time(self) -> None:
+        self.bucket.policy = RetryPolicy(deadline=max(0.5, min(self.longest, self.end - time.monotonic())))
+
+    def _judge(self, credentials: Credentials) -> Check:
+        """Whether the credentials are good, by the first request that used them."""
+        if self.problem is None:
+            return fine("credentials", f"accepted: {credentials.description}")
+        advice, blamed = remedy(self.problem, self.scheme, otherwise="")
+        if blamed:
+            return failed("credentials", f"{credentials.description}: {self.problem}", advice)
+        return skipped("credentials", f"{credentials.description}; not tried, because the storage was not reached")
+
+    def _reach(self) -> str:
+        # Not `stat`: the answer of S3 to that does not tell a missing object from a missing bucket.
+        self.bucket.read(self.name, length=1)
+        return "answered in {took}, connecting included"
+
+    def _list(self) -> str:
+        next(self.bucket.walk("v1/entries/"), None)
+        return "a page in {took}"
+
+    def _create(self) -> str | Check:
+        if not self.bucket.create(self.name, _PROBE):
+            what = "the storage answers that a new object exists already"
+            return failed("create", what, "ask the operators of the storage")
+        return "an object in {took}"
+
+    def _create_once(self) -> str | Check:
+        if self.bucket.create(self.name, b"second"):
+            return failed(
+                "create once",
+                "an object that exists was created again: conditions are ignored",
+                "use storage (or an emulator, or a gateway) that honours conditional writes: otherwise several "
+                "processes believe that they were first",
+            )
+        return "a second creation is refused"
+
+    def _read(self) -> str | Check:
+        whole, part = self.bucket.read(self.name), self.bucket.read(self.name, length=7)
+        if whole is None or part is None:
+            return failed("read", "an object that was just written is not found", "use storage that shows its writes")
+        if (whole.data, part.data) != (_PROBE, _PROBE[:7]):
+            return failed("read", "other bytes come back than were written", "use other storage: this one damages them")
+        return "what was written comes back, whole and in part"
+
+    def _swap(self) -> str | Check:
+        before = self.bucket.stat(self.name)
+        version = "" if before is None else before.version
+        first = self.bucket.write(self.name, _PROBE + b"!", version=version)
+        if first is None or self.bucket.write(self.name, _PROBE, version=version) is not None:
+            return failed(
+                "compare and swap",
+                "a conditional write succeeds although its condition does not hold, or fails although it holds",
+                "use storage that honours conditions: leases cannot be taken over safely here",
+            )
+        if not self.bucket.conditional:
+            return "the writer compares the condition itself: at worst two hosts compile one program at once"
+        return "a write whose condition does not hold is refused"
+
+    def _clock(self) -> str | Check:
+        began = time.time()
+        there = self.bucket.now(f"{self.name}-clock")
+        ended = time.time()
+        if there is None:
+            return skipped("clock", "the storage does not say when an object was made")
+        # Some storages give whole seconds.
+        skew = max(0.0, began - 1 - there, there - ended - 1)
+        if skew > _SKEW:
+            return warning(
+                "clock",
+                f"the clocks of the storage and of this host differ by {skew:.0f} s",
+                "set this host's clock (NTP): ages depend on it, and credentials are refused beyond five minutes",
+            )
+        return "the clocks of the storage and of this host agree" if skew == 0 else f"{skew:.1f} s apart"
+
+    def _latency(self) -> str | Check:
+        taken: list[float] = []
+        while len(taken) < _READS and (not taken or time.monotonic() < self.end):
+            self._limit_time()
+            started = time.perf_counter()
+            self.bucket.read(self.name, length=len(_PROBE))
+            taken.append(time.perf_counter() - started)
+        middle = statistics.median(taken)
+        text = f"{middle * 1000:.0f} ms to read a small object (worst of {len(taken)}: {max(taken) * 1000:.0f} ms)"
+        return warning("latency", text, "use a bucket in the region where the job runs") if middle > self.slow else text
+
+    def _delete(self) -> str | Check:
+        deleted = self.bucket.delete(self.name)
+        if not deleted or self.bucket.stat(self.name) is not None:
+            return failed("delete", "a deleted object is still there", "use storage that shows its deletions")
+        return "in {took}"
+
+
+def _text(started: float) -> str:
+    seconds = time.perf_counter() - started
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
