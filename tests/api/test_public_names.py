@@ -11,6 +11,7 @@ import pytest
 from helpers import ROOT, run_program
 
 import ejcache
+import ejcache.autotune
 import ejcache.errors
 from ejcache.jax_integration.decorator import EjitOptions, JitOptions
 from ejcache.settings.table import SETTINGS
@@ -21,6 +22,12 @@ def test_every_name_exists(name):
     """Each name of `__all__` can be imported, and `dir` lists it."""
     assert getattr(ejcache, name) is not None
     assert name in dir(ejcache)
+
+
+@pytest.mark.parametrize("name", ejcache.autotune.__all__)
+def test_every_name_of_autotune_exists(name):
+    """Each name of `ejcache.autotune` can be imported."""
+    assert getattr(ejcache.autotune, name) is not None
 
 
 def test_unknown_name():

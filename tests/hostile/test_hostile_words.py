@@ -8,11 +8,11 @@ import stat
 import pytest
 from autotune_helpers import record
 from cli_helpers import ejcache
-from ejcache.stores.shared.backlog import decode_usage
 
 from ejcache.autotune.ejkernel.cache import operation_directory
 from ejcache.cache.run_counts import RunTotal
 from ejcache.errors import UsageError
+from ejcache.stores.host_log import decode_usage
 from ejcache.stores.location import Location
 from ejcache.util.files import why_untrusted
 
@@ -21,14 +21,14 @@ NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "["
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_damaged_line_of_counts_changes_nothing(number):
-    """The report of a run and the backlog of a host skip what is not in their format."""
+    """The report of a run and the log of a host skip what is not in their format."""
     total = RunTotal()
     total.add(f'{{"pid": 1, "amounts": {{"hits": {number}}}}}'.encode())
     total.add(f'{{"pid": {number}, "amounts": {{}}}}'.encode())
     total.add(b'{"pid": 2, "amounts": {"hits": 1}}')
     assert 2 in total.processes
     for line in (f'{{"at": 1, "used": {{}}, "sums": {{"hits": {number}}}}}', f'{{"used": {number}, "sums": {number}}}'):
-        used, _ = decode_usage(line.encode())
+        used, _ = decode_usage([line.encode()])
         assert used == {}
 
 

@@ -82,8 +82,7 @@ _MODULES: Final = {
     "operation": ("Autotuned",),
     "recording": ("record",),
     "records.json_values": ("ConfigurationError",),
-    "records.key": ("RecordKey",),
-    "records.record": ("Candidate", "Record", "Source"),
+    "records.record": ("Candidate", "Record", "RecordKey", "Source"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
     "replay": ("TunedCall", "tune"),
 }

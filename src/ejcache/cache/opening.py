@@ -109,7 +109,7 @@ class CompilationCache:
         """Store `value` under `key`; False if it was not stored (`stats().skipped` says why).
 
         Args:
-            key: a key as `ejcache.stores.base.check_key` accepts it.
+            key: a text of at most 700 bytes without control characters.
             value: any bytes.
             compile_seconds: what it took to make, compared with the minimum compile time. 0.0 means that the time is
                 not known; then the minimum does not apply.
