@@ -115,7 +115,7 @@ def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
     assert [each["nearest_key"] is not None for each in said.json] == [True] * 3
     counted = asked(bucket)
     assert counted["GET", "storage", "a/v1/"] == 2  # whether anything is there at all, and the listing
-    assert counted["GET", "download", ""] <= 4 + 2  # the entries; the policy, and the snapshot of uses
+    assert counted["GET", "download", ""] <= 4 + 3  # the entries; the policy, the snapshot of uses, and a journal
 
 
 def test_why_without_the_cache(monkeypatch):
@@ -357,7 +357,7 @@ def test_many_entries(bucket):
     assert asked(bucket) == {
         ("GET", "storage", "a/v1/"): 1 + 3,  # whether anything is there, and the listing
         ("GET", "storage", "a/"): 1,  # whether plain JAX has anything there
-        ("GET", "download", ""): 2,  # the policy, and the snapshot of uses
+        ("GET", "download", ""): 3,  # the policy, the snapshot of uses, and the baseline of the counters
         ("POST", "upload", ""): 1 + 1,  # the snapshot, and an object that shows the storage's clock
         ("GET", "storage", ""): 1,  # when the storage made that object
         ("DELETE", "storage", ""): 1,
