@@ -1,4 +1,6 @@
-"""Retries: several tries of one operation, within one deadline.
+"""Requests to shared storage: repeated (`RetryPolicy`), slowed down (`Pace`) and refused (`CircuitBreaker`).
+
+Retries: several tries of one operation, within one deadline.
 
 The waits between tries are drawn from the whole interval up to an exponentially growing limit ("full jitter", Brooker,
 Exponential Backoff and Jitter, AWS Architecture Blog, 2015), because the processes of a pod fail at the same time and

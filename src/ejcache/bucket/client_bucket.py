@@ -1,4 +1,6 @@
-"""What a storage answers: how much of it is read, and how its words are shown.
+"""What the buckets with a client have in common, and how what storage answers is read.
+
+What a storage answers: how much of it is read, and how its words are shown.
 
 A proxy, a login page or an attacker may answer in place of the storage. So every client reads answers by one class of
 aiohttp's (`guard`): no encoding is asked for, and none is undone; at most as many bytes are read as the request allows

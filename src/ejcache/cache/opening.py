@@ -1,4 +1,6 @@
-"""The cache as a program uses it: `ejcache.enable()` and `ejcache.active()` return a `CompilationCache`.
+"""The cache as a program uses it, and the store that it works on, opened at its location.
+
+The cache as a program uses it: `ejcache.enable()` and `ejcache.active()` return a `CompilationCache`.
 
 What a compilation cache works on: the store at its location, behind a local tier on this host if that is remote.
 """

@@ -1,4 +1,6 @@
-"""A log of lines in a file of this user on this host, that many processes append to and that stays small.
+"""Lines that many processes append to one file: logs that stay small, and the counters of one `ejcache run`.
+
+A log of lines in a file of this user on this host, that many processes append to and that stays small.
 
 A line is written by one append. When the file has reached its limit, it is renamed and replaces the one that was
 renamed before, so that there are at most two files.

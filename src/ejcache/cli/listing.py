@@ -1,4 +1,6 @@
-"""What a command works on: the cache that `--dir` or the settings name, found and opened.
+"""The cache that a command works on, what is in it, and which of it a person means.
+
+What a command works on: the cache that `--dir` or the settings name, found and opened.
 
 What a cache holds as commands list it, and which of it a person means by a key, the beginning of one, or a name.
 """

@@ -1,4 +1,6 @@
-"""The table of commands, and the application made of them.
+"""The `ejcache` command: its table of commands and its exit status.
+
+The table of commands, and the application made of them.
 
 Importing the modules of all commands takes longer than most commands take, so only that of the wanted one is imported.
 

@@ -1,4 +1,6 @@
-"""`ejcache target`: devices that other processes have, for which `ejcache warm --target` compiles.
+"""`ejcache warm` and `ejcache target`: programs are compiled before a run, also for devices that others have.
+
+`ejcache target`: devices that other processes have, for which `ejcache warm --target` compiles.
 
 `ejcache warm`: compiles programs before a run needs them.
 """

@@ -1,4 +1,6 @@
-"""Whether compilations are forbidden here. It is known without JAX.
+"""Blocks in which programs are not compiled (`forbid_compile`), only given a key, or only stored.
+
+Whether compilations are forbidden here. It is known without JAX.
 
 What is compiled for devices that this process does not have is stored here, and loaded elsewhere.
 

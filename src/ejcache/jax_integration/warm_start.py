@@ -1,4 +1,6 @@
-"""The arguments of one call as text, as JAX writes shapes: `f32[32,128] i32[8] lr=f32[] mode:="fast"`.
+"""`warm`, `key_of` and `would_hit`: programs before a run needs them, and the text of a call's shapes.
+
+The arguments of one call as text, as JAX writes shapes: `f32[32,128] i32[8] lr=f32[] mode:="fast"`.
 
     call     := argument*                       separated by spaces
     argument := (name "=")? array               an array that the program will get

@@ -1,4 +1,6 @@
-"""The tool chain: native libraries by content, and the CPU that host code is compiled for.
+"""What compiles: the tool chain by content, and the environment variables that a compiler reads.
+
+The tool chain: native libraries by content, and the CPU that host code is compiled for.
 
 Versions are not enough: a jaxlib that somebody built, or that replaced another one, has the version of its sources
 (jax#18750), and then loads the entries of the one that it replaced.

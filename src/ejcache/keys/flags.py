@@ -1,4 +1,6 @@
-"""The table of the compiler flags that are known, and the kind of each. Any other flag is unknown and stays verbatim.
+"""The normal form of compiler flags, and the table of those that are known.
+
+The table of the compiler flags that are known, and the kind of each. Any other flag is unknown and stays verbatim.
 
 A flag that is not compared as it is has the number of its field in XLA's `DebugOptions`, too, `name:number`: there it
 appears a second time (`options`). The numbers were found in jaxlib 0.10.2 and 0.12.0.1 by setting each flag and
@@ -14,7 +16,7 @@ last occurrence decides. libtpu cannot be measured, so their spelling is not cha
 The normal form of compiler flags: two lists of flags that mean the same to the compiler become equal.
 
 Everything else is kept: an unknown flag, a word that is not a flag, and a known flag in a spelling whose meaning is not
-certain stay verbatim and in their order. `flag_table` lists the known flags.
+certain stay verbatim and in their order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The normal form of a module's private functions and kernel payloads, on plain values.
+"""Functions by content: the private ones of a module, and Python functions that a key depends on.
+
+The normal form of a module's private functions and kernel payloads, on plain values.
 
 Only its own module can refer to a private function, so its name is only a label: JAX numbers it by what else was
 lowered (`@clip_0`, `@clip_1`) and emits it once or twice depending on what was traced before. Here a private function

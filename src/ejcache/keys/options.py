@@ -1,4 +1,6 @@
-"""The wire format of protocol buffers, for messages whose schema Python does not have.
+"""Serialised compile options and topologies in normal form, and the wire format in which they are read.
+
+The wire format of protocol buffers, for messages whose schema Python does not have.
 
     message := field*
     field   := tag value;  tag is the varint (number << 3 | kind)
@@ -8,7 +10,7 @@ Source: protobuf.dev, "Encoding". Groups (kinds 3 and 4) are not used by XLA and
 
 Serialised compile options and topologies, without the fields that do not change the executable.
 
-The flags of `XLA_FLAGS` appear a second time in the options, as fields of `DebugOptions`; `flag_table` has the numbers.
+The flags of `XLA_FLAGS` appear a second time in the options, as fields of `DebugOptions`; `keys.flags` has the numbers.
 
     CompileOptionsProto: 3 executable_build_options, 7 env_option_overrides
     ExecutableBuildOptionsProto: 3 debug_options

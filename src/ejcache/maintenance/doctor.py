@@ -1,4 +1,6 @@
-"""What a check of `ejcache doctor` finds, and the checks of this installation rather than of a place for a cache.
+"""The checks of `ejcache doctor`: of this installation, of a directory, and of a bucket.
+
+What a check of `ejcache doctor` finds, and the checks of this installation rather than of a place for a cache.
 
 Whether a directory can hold a cache, a local or a shared one.
 

@@ -1,4 +1,6 @@
-"""Temporary tables on disk, and the listing of a shared cache that is kept in them.
+"""The compaction of usage journals, and the temporary tables in which a pass keeps what it has listed.
+
+Temporary tables on disk, and the listing of a shared cache that is kept in them.
 
 A bucket may hold more entries than fit into memory, and a maintenance pass runs beside a training program that needs
 its memory. SQLite keeps a small table in memory and a large one in a temporary file without a name, which disappears

@@ -1,4 +1,6 @@
-"""What may stay in a cache, and which entries to delete in which order: a pure function of entries, time and policy.
+"""The policy of a cache, where it is stored, and the plan of what to delete by it.
+
+What may stay in a cache, and which entries to delete in which order: a pure function of entries, time and policy.
 
 The rules of a policy, in the order in which they are applied:
 

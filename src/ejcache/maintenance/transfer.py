@@ -1,4 +1,6 @@
-"""Copying entries from one cache to another: those that are intact and not there yet.
+"""Copies of entries: from one cache to another, and into and out of bundles.
+
+Copying entries from one cache to another: those that are intact and not there yet.
 
 An interrupted copy is simply repeated: entries that have arrived are not copied again.
 

@@ -1,4 +1,6 @@
-"""Why lookups fail and executables are not stored, in words.
+"""`ejcache why` in words: the reasons, what changed since the nearest compilation, and what wings know.
+
+Why lookups fail and executables are not stored, in words.
 
 Why a program was compiled rather than loaded: what changed since the most similar compilation.
 

@@ -1,4 +1,6 @@
-"""The directories of a user on this machine, made so that no other user can write to them; and configuration files.
+"""The directories and the configuration files of a user.
+
+The directories of a user on this machine, made so that no other user can write to them; and configuration files.
 
 Configuration files: settings of a user, and of a host, that hold where the environment does not set them.
 

@@ -1,4 +1,6 @@
-"""Where a store is: one parsed `Location` for every spelling of a directory or a URL. Pure: nothing is looked at.
+"""Where a cache is: its URL, parsed, and the file system that a directory is on.
+
+Where a store is: one parsed `Location` for every spelling of a directory or a URL. Pure: nothing is looked at.
 
 Whether hosts share a directory: by the file system that it is on, and by two names that may be in it.
 

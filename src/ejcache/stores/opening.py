@@ -1,4 +1,6 @@
-"""Opens the store or the bucket at a location, or looks which of them is there. Importing this imports no backend.
+"""How the store at a location is opened, with a local tier on this host if it is remote.
+
+Opens the store or the bucket at a location, or looks which of them is there. Importing this imports no backend.
 
 Where this host keeps its part of a remote cache: copies of entries, pending uploads, XLA's own caches.
 

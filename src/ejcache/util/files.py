@@ -1,4 +1,6 @@
-"""Replacing a local file atomically.
+"""Files in directories that others may write to: replaced atomically, opened safely, and whether they are trusted.
+
+Replacing a local file atomically.
 
 Opening files and directories that another user may have prepared: links, pipes and devices are refused.
 

@@ -1,4 +1,6 @@
-"""Text of others, as people may see it.
+"""Texts: what is safe to print, sizes and ages as people write them, and keys of a store.
+
+Text of others, as people may see it.
 
 Sizes, ages and counts as people write them: `10GB` is decimal, `10GiB` is binary, `90s 15m 36h 14d 2w` are ages.
 

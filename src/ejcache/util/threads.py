@@ -1,4 +1,6 @@
-"""Calls that may hang, with a timeout.
+"""Work in threads: calls with a timeout, many requests at once, and counters that threads share.
+
+Calls that may hang, with a timeout.
 
 A system call on a dead NFS server, a name lookup or a search for credentials cannot be interrupted. It runs in another
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`

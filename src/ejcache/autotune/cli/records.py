@@ -1,4 +1,6 @@
-"""`ejcache autotune ls`, `show`, `why`, `diff` and `stats`.
+"""The commands of `ejcache autotune` that look at records, and that keep or delete them.
+
+`ejcache autotune ls`, `show`, `why`, `diff` and `stats`.
 
 `ejcache autotune pin`, `unpin`, `prune` and `clear`: which records stay, and which are deleted.
 """

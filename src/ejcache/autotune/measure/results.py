@@ -1,4 +1,6 @@
-"""Decides which candidate wins, from samples that were taken in turns.
+"""Which candidate wins: the comparison of its timings, and of what it computes.
+
+Decides which candidate wins, from samples that were taken in turns.
 
 Candidates are timed in turns, so that other load on the machine affects all of them alike, and two candidates are
 compared round by round. The comparison is Wilcoxon's signed-rank test of the logarithms of the ratios. It assumes that

@@ -1,4 +1,6 @@
-"""Where the run profile of this program is kept, what names it (`entry_point`), and when it is written.
+"""Preload in one process, and the run profile that it reads and writes.
+
+Where the run profile of this program is kept, what names it (`entry_point`), and when it is written.
 
 Preload in one process: reads the run profile, has its programs loaded, and writes what this run used.
 

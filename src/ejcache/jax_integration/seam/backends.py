@@ -1,4 +1,6 @@
-"""When JAX has made a backend, and what loads an executable ahead of JAX's own request: a part of the seam.
+"""Backends that JAX has made, executables loaded ahead, and devices of a topology: a part of the seam.
+
+When JAX has made a backend, and what loads an executable ahead of JAX's own request: a part of the seam.
 
 JAX makes its backends in `jax._src.xla_bridge.backends`, under a lock, by a call of `_init_backend` for each platform.
 That function is replaced by one that tells the watchers of the result, so that nobody here ever asks for a backend:

@@ -1,4 +1,6 @@
-"""JAX's flags, and where their values came from: the part of the seam that touches `jax._src.config`.
+"""JAX's flags and trace context: the part of the seam that touches `jax._src.config`.
+
+JAX's flags, and where their values came from: the part of the seam that touches `jax._src.config`.
 
 The settings in JAX's trace context, which decide the program that a function becomes, besides its arguments.
 """

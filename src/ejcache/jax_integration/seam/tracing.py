@@ -1,4 +1,6 @@
-"""Tells whether `jax.eval_shape` is evaluating, whose program is never run.
+"""What JAX does from a call to XLA, seen and asked: shape evaluation, mapped axes, lowered programs, compilations.
+
+Tells whether `jax.eval_shape` is evaluating, whose program is never run.
 
 `jax.eval_shape` traces as `jax.jit` does and shares its traces. While it evaluates, a context keeps its traces apart,
 so that `jax.jit` does not reuse one in which nothing was measured.

@@ -1,4 +1,6 @@
-"""The generations of a local store: opened, swept after a killed process, and replaced when the index is damaged.
+"""Generations of a local store: how a damaged one is replaced, and how one is checked.
+
+The generations of a local store: opened, swept after a killed process, and replaced when the index is damaged.
 
 A damaged index is moved to quarantine. A new generation takes over its counters and pins, as far as they can be read,
 and its value files, each of which has its key in it (`ejcache.entry`). Entries in rows of the index are lost.

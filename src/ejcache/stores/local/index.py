@@ -1,4 +1,6 @@
-"""The classes of SQLite errors that a store tells apart, and which of ejcache's errors each becomes.
+"""The index of a local store in SQLite, and what SQLite's errors mean.
+
+The classes of SQLite errors that a store tells apart, and which of ejcache's errors each becomes.
 
 The index of one generation of a local store: an SQLite database with diskcache's tables and two of ours.
 

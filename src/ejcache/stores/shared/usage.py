@@ -1,4 +1,6 @@
-r"""The format of usage journals and of the snapshot that they are compacted into.
+r"""What processes use and count of a shared cache, and the format of the journals that say so.
+
+The format of usage journals and of the snapshot that they are compacted into.
 
     file    := header "\n" body
     header  := canonical JSON: codec ("plain" or "zlib"), count, crc32 (of the body as stored), format, version; and, in

@@ -1,4 +1,6 @@
-"""One tier of a tiered store: a store behind a circuit breaker, and the counters of what it was asked.
+"""How a tiered store asks its tiers: one tier, one fetch for all processes of a host, and fetches ahead of time.
+
+One tier of a tiered store: a store behind a circuit breaker, and the counters of what it was asked.
 
 One fetch for all processes of a host: the first that misses asks the shared tier, the others wait for its answer.
 
