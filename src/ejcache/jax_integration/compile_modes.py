@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from ejcache.cache.counters import Miss, Skip
 from ejcache.errors import CompileForbiddenError, EjcacheError, UsageError
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
+from ejcache.jax_integration.seam.patch import caller, without_our_frames
 from ejcache.jax_integration.seam.tracing import autotune_directory, before_each_compilation, with_overrides
 from ejcache.keys.key import CROSS
 from ejcache.misses.explanation import why_not_stored

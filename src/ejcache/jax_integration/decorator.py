@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 import jax
 
 from ejcache.jax_integration.activate import enable_by_default
-from ejcache.jax_integration.seam.tracebacks import without_our_frames
+from ejcache.jax_integration.seam.patch import without_our_frames
 from ejcache.wings import hooks
 
 P = ParamSpec("P")

@@ -31,7 +31,6 @@ from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.program import LoweredProgram
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam import tracebacks as seam_tracebacks
 from ejcache.jax_integration.seam import tracing
 from ejcache.jax_integration.seam.coordination import process_index
 from ejcache.jax_integration.seam.flags import changed_trace_settings
@@ -153,7 +152,7 @@ class Publisher:
             sentence = f"{name} would be compiled: {why_not_stored(skip) if skip else why_not_found(compilation.miss)}"
             self._refused[key] = self._logged_refusal(compilation, program, explained=skip is None) or sentence
         more = f"`ejcache why {name}` says more."
-        return CompileForbiddenError(name, self._refused[key], seam_tracebacks.caller(), where, more)
+        return CompileForbiddenError(name, self._refused[key], seam.caller(), where, more)
 
     def _logged_refusal(self, compilation: Compilation, program: LoweredProgram, *, explained: bool) -> str:
         """Log a compilation that is refused; why it would be compiled, or nothing if that is not known."""
@@ -229,7 +228,7 @@ class Publisher:
         """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
         try:
             # The caller's path is of this host only, so it is not in the header of the entry.
-            record = replace(record, details={**record.details, "caller": seam_tracebacks.caller()})
+            record = replace(record, details={**record.details, "caller": seam.caller()})
         except Exception as exc:
             cache.report_failure("log a miss", exc, settings, program=record.name)
         write = partial(_write_log, cache, settings, record, program)

@@ -30,7 +30,7 @@ from jax.experimental import topologies
 
 from ejcache.errors import UsageError
 from ejcache.jax_integration.program import CompileTarget
-from ejcache.jax_integration.seam.tracebacks import without_our_frames
+from ejcache.jax_integration.seam.patch import without_our_frames
 from ejcache.util.log import log
 
 if TYPE_CHECKING:

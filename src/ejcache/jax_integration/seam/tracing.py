@@ -37,8 +37,7 @@ from jax._src import core
 from jax._src.interpreters import batching, mlir
 from jax._src.lib.mlir import ir
 
-from ejcache.jax_integration.seam.patch import module_name
-from ejcache.jax_integration.seam.tracebacks import without_our_frames
+from ejcache.jax_integration.seam.patch import module_name, without_our_frames
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
