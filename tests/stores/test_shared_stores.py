@@ -89,7 +89,7 @@ class TestSftp(ProcessTests):
 
     def open(self, path, *, max_size=-1, read_only=False):
         bucket = sftp_bucket(endpoint_at(path), prefix_of(path))
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counter_interval=0)
+        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)
 
 
 class TestFsspec(ProcessTests):
