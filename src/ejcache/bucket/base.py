@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ejcache.bucket.breaker import CircuitBreaker, RetryPolicy, TransientError, breaker_for
 from ejcache.bucket.layout import is_plausible_entry, max_size
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.util.lifecycle import Closing
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class BlobInfo:
     version: str
 
 
-class Bucket(ABC):
+class Bucket(Closing):
     """Named objects that threads, processes and hosts share. Absence is None or False, a failure is a `StoreError`.
 
     Args:
@@ -123,7 +124,7 @@ class Bucket(ABC):
             self.delete(name)
         return None if info is None else info.created
 
-    def prepare(self) -> None:  # noqa: B027 (most backends have nothing to prepare)
+    def prepare(self) -> None:
         """Begin in the background what the first request needs, such as the import of a client's library."""
 
     @property
@@ -340,7 +341,7 @@ class Bucket(ABC):
             return operation()
         return self.breaker.call(self.url, operation, prepare=self._prepare, probe=lambda: self.stat("ejcache-probe"))
 
-    def _prepare(self, make_seconds: float) -> None:  # noqa: B027  # not every storage has a client
+    def _prepare(self, make_seconds: float) -> None:  # not every storage has a client
         """Wait until the client can send requests; this time does not count as the storage's.
 
         Args:
@@ -351,7 +352,7 @@ class Bucket(ABC):
             StoreUnavailableError: it cannot be made.
         """
 
-    def close(self) -> None:  # noqa: B027  # not every storage has something to release
+    def close(self) -> None:
         """Release connections; the next use opens them again."""
 
     # One try each, of at most `timeout` seconds; `TransientError` asks for another try.

@@ -181,12 +181,9 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
 
     if location.kind is LocationKind.DIRECTORY:
         yield from check_shared_directory(Path(location.path))
-    bucket = open_bucket(location, settings=settings)
-    try:
-        credentials = _google() if location.kind is LocationKind.GCS else None
+    credentials = _google() if location.kind is LocationKind.GCS else None
+    with open_bucket(location, settings=settings) as bucket:
         yield from check_bucket(bucket, credentials=credentials, read_only=settings.read_only)
-    finally:
-        bucket.close()
     tier = find_local_tier(location, settings)
     yield from check_tier(None if tier is None else tier.directory, max_size=settings.local_max_size)
 

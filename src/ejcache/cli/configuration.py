@@ -248,11 +248,8 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
             f"{settings.cache_dir} is used by this host alone, and limits are stored with shared caches only: "
             "without --dir and --to cache, max_size is written into the user's configuration file"
         )
-    bucket = open_bucket(location, settings=settings)
-    try:
+    with open_bucket(location, settings=settings) as bucket:
         return change_limits(bucket, parsed)
-    finally:
-        bucket.close()
 
 
 def _location(settings: Settings) -> tuple[Location, bool]:
@@ -312,11 +309,8 @@ def _stored_limits(settings: Settings) -> dict[str, Any] | None:
     if not shared:
         return None
     try:
-        bucket = open_bucket(location, settings=settings, deadline=_LIMITS_SECONDS)
-        try:
+        with open_bucket(location, settings=settings, deadline=_LIMITS_SECONDS) as bucket:
             return read_limits(bucket)
-        finally:
-            bucket.close()
     except (EntryError, StoreError) as exc:
         output.warn(f"the limits that are stored with {location} could not be read: {exc}")
         return None

@@ -115,11 +115,8 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
     """
     if ":" in name:
         return _named(name)
-    documents = open_documents(url or str(current_settings().cache_dir), read_only=True)
-    try:
+    with open_documents(url or str(current_settings().cache_dir), read_only=True) as documents:
         data = documents.read(check_path(document_path(name)), max_size=MAX_BYTES)
-    finally:
-        documents.close()
     if data is None:
         raise UsageError(
             f"there is no target {name} in {documents.url}: save one with `ejcache target save {name}` where the "
@@ -410,11 +407,8 @@ def save_target(name: str, url: str) -> DeviceTarget:
         saved=time.time(),
     )
     if jax.process_index() == 0:
-        documents = open_documents(url)
-        try:
+        with open_documents(url) as documents:
             documents.replace(path, encode(saved))
-        finally:
-            documents.close()
     return saved
 
 

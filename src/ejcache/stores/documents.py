@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError
+from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +39,7 @@ def check_path(path: str) -> str:
     return path
 
 
-class Documents:
+class Documents(Closing):
     """Documents under paths. Safe for threads and processes.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jax._src.interpreters import partial_eval
 
-from ejcache.jax_integration.seam.tracebacks import without_our_frames
+from ejcache.jax_integration.seam.patch import without_our_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
