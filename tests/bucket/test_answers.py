@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from lossy_proxy import LossyProxy
 
 from ejcache.bucket.breaker import RetryPolicy
 from ejcache.bucket.gcs import GcsBucket
-from ejcache.errors import StoreForbiddenError, StoreNotAskedError, StoreUnavailableError
+from ejcache.errors import StoreBusyError, StoreForbiddenError, StoreNotAskedError, StoreUnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -298,3 +299,17 @@ def test_retries_end_when_the_deadline_does(retry_time):
     seen = []
     RetryPolicy(deadline=4).run("trying", seen.append)
     assert seen == [2]
+
+
+@pytest.mark.parametrize(("most", "given"), [(1, [1 + 5]), (math.inf, [30 + 5])])
+def test_the_first_answer_to_a_large_upload_may_take_longer(retry_time, most, given):
+    """An upload of 20 MB is no sign of dead storage when it takes longer than a first answer may."""
+    seen = []
+    RetryPolicy(deadline=60).run("writing", seen.append, size=20_000_000, most=most)
+    assert seen == given
+
+
+def test_storage_that_is_known_to_be_dead_is_not_tried(retry_time):
+    """Not even by an upload that would have more time."""
+    with pytest.raises(StoreBusyError):
+        RetryPolicy(deadline=60).run("writing", pytest.fail, size=20_000_000, most=0)

@@ -207,7 +207,7 @@ class RetryPolicy:
         Args:
             what: the operation and its object, with which the message of an error begins.
             attempt: raises `TransientError` for another try; any other error reaches the caller.
-            size: bytes to be sent, which extend the deadline.
+            size: bytes to be sent, which extend the deadline, and `most` if it is not 0.
             most: seconds for this operation, if that is less.
             pace: of the storage. An operation that the storage asks to slow down takes longer than its deadline, up to
                 two minutes, if the storage does something for this process meanwhile. A 503 without a `Retry-After`
@@ -221,7 +221,8 @@ class RetryPolicy:
         extra = size / self.bytes_per_second
         pace = pace or Pace()
         started = time.monotonic()
-        end = started + min(self.deadline + extra, most)
+        # A first answer that is due in 5 s may come later if it is to a large upload, which is no sign of dead storage.
+        end = started + min(self.deadline, most) + (extra if most > 0 else 0)
         failure = TransientError("no time was given", busy=True)
         tries = 0
         while (left := end - time.monotonic()) > 0:
