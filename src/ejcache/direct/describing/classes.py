@@ -80,8 +80,13 @@ def write_class(node: Node, value: Any) -> None:
     if "__attrs_attrs__" in members:
         # What attrs generates follows from the attributes, and has numbers of this process in it.
         members = {name: each for name, each in members.items() if not _is_generated_by_attrs(each)}
-    every = is_subtype(metaclass, enum.EnumType) or is_project_class(node, metaclass) or _has_library_base(node, kind)
-    wanted = [name for name, member in members.items() if every or _is_said(name, member, called=not node.as_type)]
+    every = is_subtype(metaclass, enum.EnumType) or is_project_class(node, metaclass)
+    used = _has_library_base(node, kind)
+    wanted = [
+        name
+        for name, member in members.items()
+        if every or (used and name[:2] != "__") or _is_said(name, member, called=not node.as_type)
+    ]
     node.graph.add_namespace(node, members, wanted=wanted)
     if "__dataclass_fields__" in members:
         node.graph.add_namespace(node, {"": members["__dataclass_fields__"]}, opens={"fields"})

@@ -235,6 +235,7 @@ class Graph:
                 continue
             written.update(names)
             late = Node(self, node, None, "", node.depth)
+            late.quiet = node.quiet
             for name in names:
                 if name in members:
                     late.place = self._names.get(name, node.place)

@@ -340,8 +340,10 @@ def _config(value: Any) -> Description:
     return Description(b"configuration of JAX", children=tuple((f".{name}", flags[name]) for name in sorted(flags)))
 
 
-def _flag(value: Any) -> Description:
-    """A flag that a function sets for a block, or that a program has made."""
+def _flag(value: Any) -> Description | None:
+    """A flag that a function sets for a block, or that a program has made; other classes have that name as well."""
+    if not hasattr(value, "name"):
+        return None
     return Description(b"flag of JAX" + repr(value.name).encode(), children=((".value", value.value),))
 
 
