@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["TABLE", "known_contexts"]
+__all__ = ["LIBRARIES", "TABLE", "known_contexts"]
 
 TABLE: Final = (
     ("flax.configurations", "config", "the configuration of flax"),
@@ -44,6 +44,11 @@ TABLE: Final = (
     ("gin.config", "_CONSTANTS", "the constants of gin"),
     ("gin.config", "_SCOPE_MANAGER", "the scopes of gin"),
 )
+LIBRARIES: Final = frozenset(
+    {module.partition(".")[0] for module, _, _ in TABLE}
+    | {"blackjax", "brax", "diffrax", "equinox", "jax", "lineax", "numpy", "optax", "optimistix", "scipy"}
+)
+"""Packages of which users jit functions as they are (`model.apply`, `SVI.update`): the project is elsewhere."""
 
 
 def known_contexts(digest: Callable[[object], str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.direct.call.signature import Devices, argument_names, call_signature
-from ejcache.direct.contexts import known_contexts
+from ejcache.direct.contexts import LIBRARIES, known_contexts
 from ejcache.direct.describing.values import describe_value
 from ejcache.direct.describing.walk import difference, walk, whole_digest
 from ejcache.direct.files.manifest import manifest_difference
@@ -88,11 +88,12 @@ def make_subject(
     """
     module = str(getattr(fun, "__module__", None) or type(fun).__module__)
     top = module.partition(".")[0]
-    path = module_file(top)
+    own = [top] if top not in LIBRARIES else []
+    path = module_file(top) if own else None
     root = Path.cwd() if path is None else Path(path).absolute().parent
     if path is not None and Path(path).stem == "__init__":
         root = root.parent
-    return Subject(fun, name, code, tuple(reads), tuple(ignored), Owners([top, *project]), str(root))
+    return Subject(fun, name, code, tuple(reads), tuple(ignored), Owners([*own, *project]), str(root))
 
 
 class State(NamedTuple):

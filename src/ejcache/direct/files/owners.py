@@ -3,7 +3,8 @@
 A function of the project is compared by content, and one of a distribution by its name: its files are compared by the
 distribution's name, version and `RECORD` (`distributions`). A distribution that came from a directory, a file or a
 repository (PEP 610), or of which nobody knows where it came from, is the project's, as it is in a container. So is the
-package of the decorated function, however it was installed, and what `EJCACHE_PROJECT` names.
+package of the decorated function, however it was installed, unless it is a well-known library, and what
+`EJCACHE_PROJECT` names.
 """
 
 from __future__ import annotations
