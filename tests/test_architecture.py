@@ -79,7 +79,7 @@ INNER_LEVELS = {
         "files": 1,
         "describing": 2,
         "call": 3,
-        "records": 4,
+        "records": 2,
         "quick": 5,
         "record_store": 5,
         "question": 6,
