@@ -1,12 +1,8 @@
 """The `ejcache` command: its table of commands and its exit status.
 
-The table of commands, and the application made of them.
-
 Importing the modules of all commands takes longer than most commands take, so only that of the wanted one is imported.
 
-The `ejcache` command and its exit status.
-
-0: fine. 1: something was found, failed or does not exist. 2: bad usage: the command line or a setting must be changed.
+Exit status: 0: fine. 1: something was found, failed or does not exist. 2: bad usage: the command line or a setting must be changed.
 """
 
 from __future__ import annotations
