@@ -2,7 +2,8 @@
 
 Importing the modules of all commands takes longer than most commands take, so only that of the wanted one is imported.
 
-Exit status: 0: fine. 1: something was found, failed or does not exist. 2: bad usage: the command line or a setting must be changed.
+Exit status: 0 if all is fine. 1 if something was found, failed or does not exist. 2 for bad usage: the command line or
+a setting must be changed.
 """
 
 from __future__ import annotations
