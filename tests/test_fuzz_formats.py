@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.bucket.base import Blob
-from ejcache.coordination.leases import _decode as decode_lease
-from ejcache.coordination.leases import _LeaseRecord
+from ejcache.coordination.leases_shared import _decode as decode_lease
+from ejcache.coordination.leases_shared import _LeaseRecord
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
 from ejcache.maintenance.plan import decode_policy, encode_policy, policy_of

@@ -19,7 +19,8 @@ from store_processes import in_fork
 
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.files import FileBucket
-from ejcache.coordination.leases import LEASES, MISSED_BEATS, LeaseState, LivenessDetector, LocalLeases, StoreLeases
+from ejcache.coordination.leases import MISSED_BEATS, LeaseState, LivenessDetector, LocalLeases
+from ejcache.coordination.leases_shared import LEASES, StoreLeases
 from ejcache.coordination.single_flight import LeaseLevel, SingleFlight, WaitingBudget
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.log import LONG_WAIT
@@ -175,7 +176,7 @@ def test_released_at_exit(run_python, tmp_path):
         from ejcache.bucket.files import FileBucket
         from ejcache.coordination import leases as leases_module
         from ejcache.coordination.leases import LocalLeases
-        from ejcache.coordination.leases import StoreLeases
+        from ejcache.coordination.leases_shared import StoreLeases
 
         leases_module._EXIT_SECONDS = 60.0
         local, shared = LocalLeases(Path({place!r}) / "leases"), StoreLeases(FileBucket({place!r}))

@@ -14,7 +14,8 @@ from ejcache.bucket.base import BlobInfo
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.layout import ENTRIES, TEMPORARY, entry_name, key_of_name, process_name
-from ejcache.coordination.leases import LEASES, MISSED_BEATS, StoreLeases
+from ejcache.coordination.leases import MISSED_BEATS
+from ejcache.coordination.leases_shared import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.journals import SNAPSHOT

@@ -14,45 +14,30 @@ process deletes the file and creates another of the same name. The stopped holde
 process opens any more.
 
     lease := process id " " host newline      for people who wait; an empty file is a lease, too, of an earlier version
-
-Leases between hosts: small objects in shared storage.
-
-    v1/leases/<key>      JSON: holder, fence, beat, interval; done, once others can see what the work left
-
-A lease is created on the condition that there is none. Each heartbeat and each takeover is written on the condition
-that the object is still the one that was seen. A file system cannot compare on writing, but it can decide who removes
-a version and who creates the next one; there, a takeover is these two steps. `fence` is always 0: ejcache 0.1 expects
-the field. (It was a fencing token; nothing in storage could check one.)
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ejcache.bucket.base import ABSENT
-from ejcache.bucket.layout import escape_key, process_in_words, process_name
-from ejcache.errors import MALFORMED, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import StoreBusyError, StoreUnavailableError
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.locks import exclusive, locked_descriptors, try_lock
-from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.text import key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from ejcache.bucket.base import Bucket
 
 
 MISSED_BEATS: Final = 3
@@ -350,162 +335,3 @@ def _is_at(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except OSError:
         return False
-
-
-LEASES: Final = "v1/leases/"
-_MAX_BYTES: Final = 4096
-_LONGEST_INTERVAL: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _LeaseRecord:
-    holder: str
-    beat: int
-    interval: float
-    done: bool = False
-
-    def encode(self) -> bytes:
-        fields = {"holder": self.holder, "fence": 0, "beat": self.beat, "interval": self.interval}
-        if self.done:
-            fields["done"] = True
-        return json.dumps(fields, sort_keys=True).encode()
-
-
-def _decode(data: bytes) -> _LeaseRecord | None:
-    """The record in a lease object; None if it is not one that ejcache writes."""
-    try:
-        fields = json.loads(data)
-        holder, beat, interval = fields["holder"], fields["beat"], fields["interval"]
-    except MALFORMED:
-        return None
-    if not isinstance(holder, str) or type(beat) is not int or type(interval) not in (int, float):
-        return None
-    # Compared before it is converted: an int may be too large for a float. NaN fails every comparison.
-    if not 0 <= interval <= 1e9 or not abs(beat) < 1 << 62:
-        return None
-    return _LeaseRecord(holder, beat, min(float(interval), _LONGEST_INTERVAL), fields.get("done") is True)
-
-
-class StoreLeases:
-    """Leases that all users of a shared store respect. Safe for threads, processes and forks.
-
-    Args:
-        bucket: where they are kept.
-        interval: seconds between heartbeats; buckets allow about one write per second to an object.
-        grace: see `Leases`.
-        scheduler: renews the leases.
-    """
-
-    def __init__(
-        self, bucket: Bucket, *, interval: float = 3.0, grace: float = 1.0, scheduler: Scheduler = lease_scheduler
-    ) -> None:
-        self.grace = grace
-        self._bucket = bucket
-        self._interval = interval
-        self._scheduler = scheduler
-        self._refusal: StoreReadOnlyError | None = None
-
-    def acquire(self, key: str) -> _StoreLease | None:
-        """The lease, or None if another process has it; one request.
-
-        Raises:
-            StoreReadOnlyError: an earlier lease could be created but not changed or deleted with these credentials.
-                Such a lease stays behind, and every other process waits for it, so no more are taken.
-        """
-        if self._refusal is not None:
-            raise StoreReadOnlyError(f"no leases are taken, because they could not be released: {self._refusal}")
-        return self._write(_name(key), version=ABSENT)
-
-    def look(self, key: str) -> LeaseState | None:
-        """The lease as it is now, or None if no process holds it; one request."""
-        blob = self._bucket.read(_name(key), length=_MAX_BYTES)
-        if blob is None:
-            return None
-        # No living holder wrote what cannot be decoded; it is taken over like the lease of a dead one.
-        record = _decode(blob.data)
-        if record is None:
-            return LeaseState(blob.version, self._interval)
-        return LeaseState(blob.version, record.interval, holder=process_in_words(record.holder), is_done=record.done)
-
-    def take_over(self, key: str, seen: LeaseState) -> _StoreLease | None:
-        """The lease of a dead holder, or None if it has changed since `seen`."""
-        name = _name(key)
-        if self._bucket.conditional:
-            return self._write(name, version=seen.token)
-        if not self._bucket.delete(name, version=seen.token):
-            return None
-        return self._write(name, version=ABSENT)
-
-    def _write(self, name: str, *, version: str) -> _StoreLease | None:
-        record = _LeaseRecord(process_name(), 0, self._interval)
-        written = self._bucket.write(name, record.encode(), version=version)
-        return None if written is None else _StoreLease(self, name, record, written)
-
-    @property
-    def refused(self) -> bool:
-        """Whether these credentials cannot change or delete a lease."""
-        return self._refusal is not None
-
-    def note_refusal(self, exc: StoreReadOnlyError) -> None:
-        """Take no more leases: these credentials cannot change or delete one."""
-        if self._refusal is None:
-            log.info("ejcache: leases cannot be released (%s), so each process compiles what it misses", exc)
-        self._refusal = exc
-
-
-class _StoreLease(HeldLease):
-    def __init__(self, leases: StoreLeases, name: str, record: _LeaseRecord, version: str) -> None:
-        self._leases = leases
-        self._bucket = leases._bucket  # noqa: SLF001 (the other half of the class)
-        self._name = name
-        self._record = record
-        self._version = version
-        super().__init__(record.interval, leases._scheduler)  # noqa: SLF001
-
-    def _beat(self) -> bool:
-        if self._leases.refused:
-            return True
-        record = replace(self._record, beat=self._record.beat + 1)
-        try:
-            written = self._bucket.write(self._name, record.encode(), version=self._version)
-        except StoreReadOnlyError as exc:
-            self._leases.note_refusal(exc)
-            return True
-        except StoreError as exc:
-            log.debug("a heartbeat of %s was not written: %s", self._name, exc)
-            return True
-        if written is None:
-            return self._is_ours()
-        self._record, self._version = record, written
-        return True
-
-    def _mark_done(self) -> None:
-        self._record = replace(self._record, done=True)
-        self.lost = not self._beat()
-
-    def _delete(self) -> None:
-        if self.lost:
-            return
-        try:
-            if not self._bucket.delete(self._name, version=self._version) and self._is_ours():
-                self._bucket.delete(self._name, version=self._version)
-        except StoreReadOnlyError as exc:
-            self._leases.note_refusal(exc)
-        except StoreError as exc:
-            log.debug("the lease %s was not released; others will take it over: %s", self._name, exc)
-
-    def _is_ours(self) -> bool:
-        """Whether the object is still this process's, with another version: the answer to a write was lost."""
-        try:
-            blob = self._bucket.read(self._name, length=_MAX_BYTES)
-        except StoreError:
-            return True  # unknown; the next heartbeat asks again
-        found = None if blob is None else _decode(blob.data)
-        if blob is None or found is None or found.holder != self._record.holder:
-            return False
-        self._record, self._version = found, blob.version
-        return True
-
-
-def _name(key: str) -> str:
-    return LEASES + escape_key(key)

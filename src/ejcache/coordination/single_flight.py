@@ -344,7 +344,8 @@ def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[L
 def _between_hosts(store: Store, heartbeat: float) -> tuple[Store | None, list[LeaseLevel]]:
     """What can be asked without a request for what this host has, and the level between hosts, if there is one."""
     # Imported here: with a local directory none of it is loaded.
-    from ejcache.coordination.leases import StoreLeases, end_leases
+    from ejcache.coordination.leases import end_leases
+    from ejcache.coordination.leases_shared import StoreLeases
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 

@@ -26,7 +26,6 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.patch import caller, without_our_frames
 from ejcache.jax_integration.seam.tracing import autotune_directory, before_each_compilation, with_overrides
 from ejcache.keys.key import CROSS
-from ejcache.misses.explanation import why_not_stored
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -268,6 +267,8 @@ def forbid_compile(*, everywhere: bool = False) -> CompileGuard:
 def refuse_if_forbidden(program: str, why: str | Skip) -> None:
     """Raise CompileForbiddenError if this thread may not compile; `why` says why no cache can answer for `program`."""
     if is_forbidden():
+        from ejcache.misses.explanation import why_not_stored
+
         words = why_not_stored(why) if isinstance(why, Skip) else why
         raise CompileForbiddenError(program, f"{program} would be compiled: {words}", caller())
 

@@ -27,7 +27,7 @@ from ejcache.bucket.layout import (
     process_name,
     unescape_key,
 )
-from ejcache.coordination.leases import LEASES
+from ejcache.coordination.leases_shared import LEASES
 from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.journals import Listed, Listing, compact, read_uses

@@ -14,7 +14,8 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from ejcache.coordination.leases import LivenessDetector, StoreLeases
+from ejcache.coordination.leases import LivenessDetector
+from ejcache.coordination.leases_shared import StoreLeases
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.journals import SNAPSHOT

@@ -26,7 +26,6 @@ import jax
 from jax._src import distributed as jax_distributed
 from jax._src import xla_bridge
 from jax._src.lib import _jax, xla_client
-from jax.experimental import topologies
 
 from ejcache.errors import UsageError
 from ejcache.jax_integration.program import CompileTarget
@@ -147,6 +146,8 @@ def absent_devices(platform: str, topology: bytes) -> Devices:
     Raises:
         UsageError: this JAX cannot read one, or has no compiler for its platform.
     """
+    from jax.experimental import topologies
+
     read = getattr(topologies.TopologyDescription, "deserialize", None)
     if read is None:
         raise UsageError("this JAX cannot read a saved topology; JAX 0.11 or later can")
@@ -162,6 +163,8 @@ def named_devices(platform: str, name: str, options: Mapping[str, Any]) -> Devic
     Raises:
         UsageError: there is no such topology, or no plug-in.
     """
+    from jax.experimental import topologies
+
     try:
         return list(topologies.get_topology_desc(name, platform, **options).devices)
     except Exception as exc:
