@@ -14,7 +14,6 @@ import sys
 import textwrap
 import threading
 import time
-import unicodedata
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -283,14 +282,12 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _width(text: str) -> int:
-    return len(text) if text.isascii() else sum(map(_cells, text))
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
 
-
-def _cells(character: str) -> int:
-    """How many columns of a terminal a character takes."""
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+    return cell_len(text)
 
 
 def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
@@ -298,12 +295,12 @@ def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
 
 
 def _padded(text: str, width: int, *, right: bool = False) -> str:
-    missing = width - _width(text)
-    if missing < 0:
-        while _width(text) > width - 1:
-            text = text[:-1]
-        text, missing = text + _ELLIPSIS, width - 1 - _width(text)
-    return " " * missing + text if right else text + " " * missing
+    if _width(text) > width:
+        from rich.cells import set_cell_size
+
+        text = set_cell_size(text, width - 1) + _ELLIPSIS
+    missing = " " * (width - _width(text))
+    return missing + text if right else text + missing
 
 
 def _is_styled() -> bool:
