@@ -32,31 +32,9 @@ _TYPES: Final = "entry_computation_layout={("
 _TYPE: Final = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _NEXT: Final = re.compile(r"}, [a-z_]+=")
 """Where the next field of a program's first line begins."""
-_NOT_PRINTED: Final = (
-    "include_layout_in_shapes",
-    "print_backend_config",
-    "print_control_dependencies",
-    "print_ids",
-    "print_large_constants",
-    "print_metadata",
-    "print_operand_names",
-    "print_operand_shape",
-    "print_percent",
-    "print_program_shape",
-    "print_result_shape",
-)
-"""Without these, the text of a program takes a fifth of the time."""
-_OF_XLA: Final = frozenset(
-    {
-        "AllocateBuffer",
-        "PartialReduce",
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "Sharding",
-        "TopK",
-        "annotate_device_placement",
-        "tpu_custom_call",
-    }
+_OF_XLA: Final = (
+    *("AllocateBuffer", "PartialReduce", "SPMDFullToShardShape", "SPMDShardToFullShape", "Sharding", "TopK"),
+    *("annotate_device_placement", "tpu_custom_call"),
 )
 """Kernels that are part of XLA, or of the executable itself; those beginning with `__` are, too."""
 
@@ -64,8 +42,9 @@ _OF_XLA: Final = frozenset(
 def program_text(executable: Any) -> str:
     """The text of an executable, without what is not asked of it here."""
     options = _hlo.HloPrintOptions.short_parsable()
-    for name in _NOT_PRINTED:
-        setattr(options, name, False)
+    for name in dir(options):  # with everything, the text takes five times as long
+        if name.startswith(("print_", "include_")) and name != "print_extra_attributes":
+            setattr(options, name, False)
     return "\n".join(module.to_string(options) for module in executable.hlo_modules())
 
 

@@ -24,67 +24,26 @@ if TYPE_CHECKING:
 __all__ = ["TRACED", "program_settings", "why_plain"]
 
 _DEBUGGING: Final = (
-    "jax_check_tracer_leaks",
-    "jax_debug_infs",
-    "jax_debug_key_reuse",
-    "jax_debug_nans",
-    "jax_disable_jit",
-    "jax_distributed_debug",
-    "jax_dump_ir_to",
-    "jax_enable_checks",
-    "jax_enable_pgle",
-    "jax_explain_cache_misses",
-    "jax_log_checkpoint_residuals",
-    "jax_no_execution",
-    "jax_no_tracing",
+    *("jax_check_tracer_leaks", "jax_debug_infs", "jax_debug_key_reuse", "jax_debug_nans", "jax_disable_jit"),
+    *("jax_distributed_debug", "jax_dump_ir_to", "jax_enable_checks", "jax_enable_pgle", "jax_explain_cache_misses"),
+    *("jax_log_checkpoint_residuals", "jax_no_execution", "jax_no_tracing"),
 )
 """Settings that watch, forbid or steer tracing and running. While one is on, each call is JAX's own."""
 
-_WITHOUT_EFFECT: Final = frozenset(
-    {
-        "jax_array_garbage_collection_guard",
-        "jax_captured_constants_report_frames",
-        "jax_captured_constants_warn_bytes",
-        "jax_check_proxy_envs",
-        "jax_compiler_detailed_logging_min_ops",
-        "jax_cpu_get_global_topology_timeout_minutes",
-        "jax_cpu_get_local_topology_timeout_minutes",
-        "jax_cross_host_transfer_socket_address",
-        "jax_cross_host_transfer_timeout_seconds",
-        "jax_cross_host_transfer_transfer_size",
-        "jax_cross_host_transport_addresses",
-        "jax_debug_leaked_clients_on_clear_backends",
-        "jax_debug_log_modules",
-        "jax_distributed_verify_secure_credentials",
-        "jax_enable_compilation_cache",
-        "jax_enable_preemption_service",
-        "jax_enable_recoverability",
-        "jax_force_dcn_cross_host_transfers",
-        "jax_include_debug_info_in_dumps",
-        "jax_log_compiles",
-        "jax_logging_level",
-        "jax_mtls_ca_file",
-        "jax_mtls_cert_file",
-        "jax_mtls_key_file",
-        "jax_mtls_peer_uri_prefix",
-        "jax_platforms",
-        "jax_pprint_use_color",
-        "jax_raise_persistent_cache_errors",
-        "jax_send_traceback_to_runtime",
-        "jax_share_binary_between_hosts",
-        "jax_share_binary_between_hosts_timeout_ms",
-        "jax_source_url_schema",
-        "jax_thread_guard",
-        "jax_tracer_error_num_traceback_frames",
+_WITHOUT_EFFECT: Final = (
+    *("jax_compilation_cache_", "jax_persistent_cache_", "jax_enable_compilation_cache", "jax_raise_persistent_cache_"),
+    *(
+        "jax_log",
+        "jax_debug_log_",
         "jax_traceback_filtering",
-        "jax_transfer_guard",
-        "jax_transfer_guard_device_to_device",
-        "jax_transfer_guard_device_to_host",
-        "jax_transfer_guard_host_to_device",
-    }
+        "jax_send_traceback_",
+        "jax_tracer_error_",
+        "jax_pprint_",
+    ),
+    *("jax_transfer_guard", "jax_thread_guard", "jax_array_garbage_", "jax_captured_constants_", "jax_platforms"),
+    *("jax_cross_host_", "jax_mtls_", "jax_share_binary_", "jax_check_proxy_", "jax_cpu_get_", "jax_enable_recover"),
 )
-"""Settings that change no program: logs, caches, errors, connections, and guards that hold when a program runs."""
-_WITHOUT_EFFECT_PREFIXES: Final = ("jax_compilation_cache_", "jax_persistent_cache_")
+"""How settings begin that change no program: logs, caches, errors, connections, guards that hold when one runs."""
 _OF_ONE_TRACE: Final = frozenset({"axis_env_state"})
 """Parts of the trace context that are empty outside a trace, and have no content that can be compared."""
 
@@ -138,7 +97,7 @@ def program_settings() -> dict[str, Any]:
         # Several contexts that users make have the same name.
         found[name] = value if name not in found else (found[name], value)
     for name, holder in tuple(jax_config.config._value_holders.items()):
-        if name not in found and name not in _WITHOUT_EFFECT and not name.startswith(_WITHOUT_EFFECT_PREFIXES):
+        if name not in found and not name.startswith(_WITHOUT_EFFECT):
             found[name] = holder.value
     found["concrete mesh"] = jax_mesh.get_concrete_mesh()
     return found
