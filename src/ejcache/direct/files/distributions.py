@@ -105,13 +105,16 @@ def _record(directory: str) -> bytes:
 
 
 @functools.cache
+def _roots(search: tuple[str, ...]) -> list[str]:
+    """Those of the search path's directories in which distributions are installed, with separators."""
+    return [root for each in search if each and _installed(root := os.path.join(each, ""))]
+
+
+@functools.cache
 def _root_of(directory: str) -> str | None:
-    """The search path's directory that a directory is below or is, if distributions are installed in it."""
-    for each in sys.path:
-        root = os.path.join(each, "")
-        if each and os.path.join(directory, "").startswith(root) and _installed(root):
-            return root
-    return None
+    """The one of these directories that a directory is below or is."""
+    inside = os.path.join(directory, "")
+    return next((root for root in _roots(tuple(sys.path)) if inside.startswith(root)), None)
 
 
 @functools.cache
@@ -148,13 +151,6 @@ def distribution_named(name: str) -> Distribution | None:
     return None
 
 
-def _recorded(record: bytes, name: str) -> tuple[bytes, bytes]:
-    """The digest and the size of a file, as they are written in a `RECORD`."""
-    start = record.find(f"\n{name},".encode())
-    digest, _, size = record[start + len(name) + 2 : record.find(b"\n", start + 1)].strip().partition(b",")
-    return (digest, size) if start >= 0 else (b"", b"")
-
-
 def loaded_distributions() -> dict[str, tuple[Distribution, list[str]]]:
     """The distributions from an index of which modules are imported, by name, each with the files of those modules."""
     found: dict[str, tuple[Distribution, list[str]]] = {}
@@ -187,9 +183,11 @@ def _state(distribution: Distribution, files: list[str]) -> str:
     installed = 0
     with contextlib.suppress(OSError):
         installed = os.stat(os.path.join(distribution.directory, "RECORD")).st_mtime_ns
+    recorded = dict(line.strip().partition(b",")[::2] for line in record.split(b"\n"))
     for path in sorted(set(files)):
         name = path[len(distribution.root) :].replace(os.sep, "/")
-        digest, size = _recorded(record, name)
+        # The digest and the size of the file, as they are written in a `RECORD`.
+        digest, _, size = recorded.get(name.encode(), b"").partition(b",")
         try:
             status = os.stat(path)
         except OSError:
