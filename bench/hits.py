@@ -30,15 +30,11 @@ class Direct:
 
     Attributes:
         verdicts: of each call: the verdict, and why.
-        processor: seconds of a processor, by `walk` and `guards`.
-        exposed: the seconds of them during which no other thread was loading.
-        record_bytes: of each document that it wrote.
+        processor: seconds of a processor that its question took.
     """
 
     verdicts: list[str] = field(default_factory=list)
-    processor: dict[str, float] = field(default_factory=dict)
-    exposed: dict[str, float] = field(default_factory=dict)
-    record_bytes: list[int] = field(default_factory=list)
+    processor: float = 0.0
 
     @property
     def hit(self) -> bool:

@@ -50,7 +50,6 @@ class Phases:
         self._thread = threading.get_ident()
         self._began_at: dict[int, list[float]] = defaultdict(list)
         self._ended: dict[int, list[tuple[float, float]]] = {}
-        self._spans: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
 
     def listen(self) -> None:
         """Begin with JAX's events."""
@@ -74,23 +73,10 @@ class Phases:
             self._watch(compiler, name, phase)
 
     def watch_direct(self) -> None:
-        """Begin with what direct mode reads before it answers a call without a trace."""
+        """Begin with the question of direct mode: the call, the function, the record and the files."""
         from ejcache.direct import question
 
-        self._watch(question, "walk", "walk")
-        self._watch(question, "manifest_difference", "guards")
-
-    def exposed(self, phase: str) -> float:
-        """Seconds of a watched function in the main thread during which no other thread was loading."""
-        behind = [
-            span
-            for (name, thread), spans in self._spans.items()
-            if name == "load" and thread != self._thread
-            for span in spans
-        ]
-        spans = self._spans[phase, self._thread]
-        shared = sum(max(0.0, min(end, last) - max(start, first)) for start, end in spans for first, last in behind)
-        return sum(end - start for start, end in spans) - shared
+        self._watch(question, "ask", "question")
 
     def took(self, phase: str, start: float, end: float) -> None:
         """A phase of this thread has ended, and all phases inside it have been told before; times of one clock."""
@@ -127,7 +113,6 @@ class Phases:
             finally:
                 end = time.perf_counter()
                 self.processor[phase] += time.thread_time() - processor
-                self._spans[phase, threading.get_ident()].append((start, end))
                 self.took(phase, start, end)
 
         setattr(owner, name, watched)

@@ -60,7 +60,7 @@ def direct_24(context: Context, outcome: Outcome) -> None:
     works = [Work(AT_ONCE, 0), Work(LATER, max(1, round(10 * timed.phases["load"] / timed.phases["own work"])))]
     contestants = (JAX, PRELOAD, DIRECT)
     entered = [(one, work) for work in works for one in contestants]
-    _, warm = start_by_turns(context, "blocks", size, entered, rounds=context.pick(7, 1))
+    _, warm = start_by_turns(context, "blocks", size, entered, rounds=context.pick(5, 1))
     for work in works:
         for measure, of in MEASURES.items():
             samples = {one.name: summarize(map(of, warm[one.name, work.name])) for one in contestants}
@@ -77,16 +77,22 @@ def direct_24(context: Context, outcome: Outcome) -> None:
 
 @case("direct-cost", title="what direct mode's question costs", order=303, when_named=True)
 def direct_cost(context: Context, outcome: Outcome) -> None:
-    """Processor time of the question of a large step and of a large object; small functions; a long trace."""
+    """Processor time of the question of a large step and of a large object, and of small functions."""
     require_direct()
     for program, size, most in (("blocks", context.pick(24, 1), 40), ("trainer", context.pick(16, 1), 150)):
-        asked = [1e3 * sum(each.direct.processor.values()) for each in _third(context, program, size, ALL)]
+        asked = [1e3 * each.direct.processor for each in _third(context, program, size, ALL)]
         outcome.ratio(f"the question of {program}, {size}", statistics.median(asked), at_most(most), unit="ms")
     cpu = {one: _third(context, "lines", 8, one) for one in (PLAIN, ALL)}
     ratio = statistics.median(each.called_cpu for each in cpu[ALL]) / statistics.median(
         e.called_cpu for e in cpu[PLAIN]
     )
     outcome.ratio("six one-line functions, processor time: direct ÷ plain hits", ratio, at_most(1.1))
+
+
+@case("direct-deep", title="a step that traces for ten seconds, third start", order=305, when_named=True)
+def direct_deep(context: Context, outcome: Outcome) -> None:
+    """From `enable()` to the return of the first call, beyond what the load of its executable takes."""
+    require_direct()
     deep = _third(context, "deep", context.pick(400, 4), DIRECT)
     beyond = statistics.median(each.called - each.phases.get("load", 0.0) for each in deep)
     outcome.ratio("a long trace: enable() to the first call's return, beyond the load", beyond, at_most(0.5), unit="s")
@@ -95,7 +101,7 @@ def direct_cost(context: Context, outcome: Outcome) -> None:
 def _third(context: Context, program: str, size: int, one: Contestant) -> list[Start]:
     """The third start and some more, each answered without a trace where the contestant is direct."""
     with context.directory() as home:
-        starts = [start_once(context, program, size, one, home) for _ in range(context.pick(7, 3))][2:]
+        starts = [start_once(context, program, size, one, home) for _ in range(context.pick(5, 3))][2:]
     for each in starts:
         if one is not PLAIN and not each.direct.hit:
             raise NotAHitError(each.direct.verdicts)

@@ -35,19 +35,18 @@ def main() -> None:
 
     phases = Phases()
     least = LeastPreload(cache) if who == "least" else None
-    records: list[int] = []
     phases.watch_loads()
     if not os.environ.get("EJCACHE_DIRECT") or Path(cache).exists():
         # The first process is recorded, and what runs of ours within the trace would be taken for the program's.
         phases.listen()
     if program.startswith("real_"):
         # As people write it; some libraries compile when they are imported.
-        enabling = _enable(who, cache, phases, records, least)
+        enabling = _enable(who, cache, phases, least)
     module = import_module(f"bench.programs.start.{program}")
     calls = module.calls(size)
     imported = time.perf_counter()
     if not program.startswith("real_"):
-        enabling = _enable(who, cache, phases, records, least)
+        enabling = _enable(who, cache, phases, least)
     enabled = time.perf_counter()
     jax.devices()
     if least is not None:
@@ -85,7 +84,7 @@ def main() -> None:
                 "called_cpu": processor,
                 "digest": _digest(results),
                 "ended": time.monotonic(),
-                **_direct(phases, records),
+                **_direct(phases),
             }
         ),
         flush=True,
@@ -100,7 +99,7 @@ def work() -> None:
     sum(number * number % 7 for number in range(30_000))
 
 
-def _enable(who: str, cache: str, phases: Phases, records: list[int], least: LeastPreload | None) -> float:
+def _enable(who: str, cache: str, phases: Phases, least: LeastPreload | None) -> float:
     start = time.perf_counter()
     direct = who == "ejcache" and bool(os.environ.get("EJCACHE_DIRECT"))
     if who == "ejcache":
@@ -120,31 +119,16 @@ def _enable(who: str, cache: str, phases: Phases, records: list[int], least: Lea
     phases.watch_compiler()
     if direct:
         phases.watch_direct()
-        _note_sizes(records)
     return seconds
 
 
-def _note_sizes(records: list[int]) -> None:
-    from ejcache.direct import record_store
-    from ejcache.direct.records import encode_document
-
-    def noted(document: Any) -> bytes | None:
-        payload = encode_document(document)
-        records.append(len(payload or b""))
-        return payload
-
-    vars(record_store)["encode_document"] = noted
-
-
-def _direct(phases: Phases, records: list[int]) -> dict[str, Any]:
+def _direct(phases: Phases) -> dict[str, Any]:
     if not os.environ.get("EJCACHE_DIRECT"):
         return {}
     from ejcache.direct.verdicts import last_verdicts
 
     said = [f"{one.verdict}: {one.sentence}" for one in last_verdicts()]
-    processor = {name: phases.processor[name] for name in ("walk", "guards")}
-    exposed = {name: phases.exposed(name) for name in ("walk", "guards")}
-    return {"direct": {"verdicts": said, "processor": processor, "exposed": exposed, "record_bytes": records}}
+    return {"direct": {"verdicts": said, "processor": phases.processor["question"]}}
 
 
 def _digest(results: Any) -> str:
