@@ -9,7 +9,7 @@ import pytest
 from helpers import python_command, run_program
 
 pytest.importorskip("ejcache.direct")
-from ejcache.direct.contexts import TABLE
+from ejcache.direct.question import TABLE
 
 _STACK = "import haiku; from haiku._src import base; base.{}.push(len)"
 SETS = {
@@ -43,7 +43,7 @@ SETS = {
 CODE = """
 import json
 from functools import partial
-from ejcache.direct.contexts import known_contexts
+from ejcache.direct.question import known_contexts
 from ejcache.direct.describing.values import describe_value
 from ejcache.direct.describing.walk import whole_digest
 from ejcache.direct.files.owners import Owners

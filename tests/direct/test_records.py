@@ -11,7 +11,7 @@ pytest.importorskip("ejcache.direct")
 TEXT = """
 import copy, json
 import ejcache
-from ejcache.direct import record_store
+from ejcache.direct import records as record_store
 from ejcache.direct.records import decode_document, encode_document
 from ejcache.direct.verdicts import last_verdicts
 

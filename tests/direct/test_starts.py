@@ -36,7 +36,7 @@ except KeyError:
     print(len(calls))
 """
 WRONG = """
-import ejcache.direct.record_store as store
+import ejcache.direct.records as store
 def decode(raw, original=store.decode_document):
     document = original(raw)
     others = [record._replace(entry=record.entry.replace("jit_step-", "jit_mine-")) for record in document.records]

@@ -24,14 +24,13 @@ import jax
 
 from ejcache.cache.counters import Verdict
 from ejcache.direct.describing.code import code_digest
-from ejcache.direct.quick import QuickFunctions
+from ejcache.direct.records import QuickFunctions
 from ejcache.direct.verdicts import record_verdict
 from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.program import watch_made
 from ejcache.jax_integration.seam.direct import fastpath as seam
-from ejcache.jax_integration.seam.direct.later_traces import watch_traces
-from ejcache.jax_integration.seam.direct.plain_calls import TRACED, why_plain
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.jax_integration.seam.direct.traces import TRACED, later_traces_mismatches, watch_traces, why_plain
 from ejcache.jax_integration.seam.tracing import around_each_compilation
 from ejcache.settings.environment import environment_variable
 from ejcache.util.log import warn_once
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.direct.files.opened import Opened
+    from ejcache.direct.files.manifest import Opened
     from ejcache.direct.question import Question, Subject
     from ejcache.jax_integration.compiling import Compiler
     from ejcache.jax_integration.program import Made
@@ -109,7 +108,7 @@ def _traced(*, recording: bool) -> Iterator[_Trace]:
     with contextlib.ExitStack() as stack:
         trace.made = stack.enter_context(watch_made())
         if recording:
-            from ejcache.direct.files.opened import recorded
+            from ejcache.direct.files.manifest import recorded
 
             trace.opened = stack.enter_context(recorded())
         try:
@@ -259,7 +258,7 @@ class DirectCalls:
         return None
 
     def _answer(self, use: _Use, question: Question) -> tuple[Question, tuple[Any, Any] | None, str]:
-        from ejcache.direct.answering import load
+        from ejcache.direct.recording import load
 
         record = question.fitting
         one_in = int(_number("EJCACHE_DIRECT_CHECK_ONE_IN", _CHECK_ONE_IN))
@@ -275,8 +274,8 @@ class DirectCalls:
         return question, loaded, ""
 
     def _learn(self, use: _Use, question: Question, trace: _Trace, result: Any, missed: str) -> None:
-        from ejcache.direct.record_store import write_document
         from ejcache.direct.recording import Learnt, learn
+        from ejcache.direct.records import write_document
 
         self._asked.add(question.asked)
         try:
@@ -335,7 +334,7 @@ def _is_deleted(leaf: Any) -> bool:
 @functools.cache
 def _problems() -> tuple[str, ...]:
     """Why there is no direct mode in this process; empty if there is."""
-    return tuple(seam.fastpath_mismatches())
+    return (*seam.fastpath_mismatches(), *later_traces_mismatches())
 
 
 def direct_jit(

@@ -3,6 +3,13 @@
 Two starts have the same program if the same call is made in the same JAX context, of a function with the same content,
 between the same files. The call, the context and the variables that every key has are in the key of the document; the
 content and the variables that the function's code names are the *state* of a record, and its files are in its manifest.
+
+What programs set in libraries and libraries read while they trace is in a table of known contexts and configurations.
+It is all that is compared of the state of libraries, besides what the program's own code names and has patched. A name
+that a version of a library lacks is left out. A library that was not imported by the end of a recorded trace has no
+part in it, whatever its context is now.
+
+Read for this: flax 0.12, haiku 0.0, keras 3, chex 0.1, numpyro 0.21, gin 0.5.
 """
 
 from __future__ import annotations
@@ -20,17 +27,15 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.direct.call.signature import Devices, argument_names, call_signature
-from ejcache.direct.contexts import LIBRARIES, known_contexts
 from ejcache.direct.describing.values import describe_value
 from ejcache.direct.describing.walk import difference, walk, whole_digest
 from ejcache.direct.files.manifest import manifest_difference
 from ejcache.direct.files.owners import Owners, module_file
-from ejcache.direct.record_store import read_document
-from ejcache.direct.records import DirectDocument
+from ejcache.direct.records import DirectDocument, read_document
 from ejcache.jax_integration.lowering.key import UnkeyableError, program_independent_parts
-from ejcache.jax_integration.seam.direct.plain_calls import program_settings
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.jax_integration.seam.direct.rules import rules_that
+from ejcache.jax_integration.seam.direct.traces import program_settings
 from ejcache.keys.key import direct_record_key
 from ejcache.settings.environment import all_variables, fixed_hash_seed
 from ejcache.util.tuples import NamedTuple
@@ -44,7 +49,18 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
     from ejcache.settings.table import Settings
 
-__all__ = ["Question", "State", "Subject", "ask", "contexts_of", "make_subject", "why_plain_everywhere"]
+
+__all__ = [
+    "TABLE",
+    "Question",
+    "State",
+    "Subject",
+    "ask",
+    "contexts_of",
+    "known_contexts",
+    "make_subject",
+    "why_plain_everywhere",
+]
 
 _PYTHON: Final = f"{sys.implementation.cache_tag} {sys.version} {sys.flags}"
 """Bytecode, and what it means, depend on these."""
@@ -299,3 +315,51 @@ def _fitting(
                 return record, ""
             missed = changed
     return None, missed
+
+
+TABLE: Final = (
+    ("flax.configurations", "config", "the configuration of flax"),
+    ("flax.core.spmd", "_axis_rules", "the logical axis rules of flax"),
+    ("flax.linen.module", "_context", "the module context of linen"),
+    ("flax.linen.module", "_global_interceptor_stack", "the interceptors of linen"),
+    ("flax.nnx.graphlib", "GRAPH_CONTEXT", "the graph context of nnx"),
+    ("flax.nnx.variablelib", "VARIABLE_CONTEXT", "the variable context of nnx"),
+    ("haiku._src.config", "tls", "the configuration of haiku"),
+    ("haiku._src.base", "frame_stack", "the module context of haiku"),
+    ("haiku._src.base", "param_creator_stack", "the creators of parameters of haiku"),
+    ("haiku._src.base", "param_getter_stack", "the getters of parameters of haiku"),
+    ("haiku._src.base", "state_creator_stack", "the creators of state of haiku"),
+    ("haiku._src.base", "state_getter_stack", "the getters of state of haiku"),
+    ("haiku._src.base", "state_setter_stack", "the setters of state of haiku"),
+    ("haiku._src.mixed_precision", "_thread_local_state", "the policies of haiku"),
+    ("haiku._src.module", "interceptor_stack", "the interceptors of haiku"),
+    ("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", "the state of keras"),
+    ("keras.src.backend.config", "_FLOATX", "the floats of keras"),
+    ("keras.src.backend.config", "_EPSILON", "the epsilon of keras"),
+    ("keras.src.backend.config", "_IMAGE_DATA_FORMAT", "the image format of keras"),
+    ("chex._src.asserts_internal", "DISABLE_ASSERTIONS", "the assertions of chex"),
+    ("numpyro.primitives", "_PYRO_STACK", "the handlers of numpyro"),
+    ("numpyro.distributions.distribution", "_VALIDATION_ENABLED", "the validation of numpyro"),
+    ("gin.config", "_CONFIG", "the bindings of gin"),
+    ("gin.config", "_CONSTANTS", "the constants of gin"),
+    ("gin.config", "_SCOPE_MANAGER", "the scopes of gin"),
+)
+LIBRARIES: Final = frozenset(
+    {module.partition(".")[0] for module, _, _ in TABLE}
+    | {"blackjax", "brax", "diffrax", "equinox", "jax", "lineax", "numpy", "optax", "optimistix", "scipy"}
+)
+"""Packages of which users jit functions as they are (`model.apply`, `SVI.update`): the project is elsewhere."""
+
+
+def known_contexts(digest: Callable[[object], str]) -> dict[str, str]:
+    """Digests of the state of the libraries of the table that are imported, by what it is called.
+
+    Args:
+        digest: of a value and everything that it leads to.
+    """
+    found = {}
+    for module, name, label in TABLE:
+        names = getattr(sys.modules.get(module), "__dict__", {})
+        if name in names:
+            found[label] = digest(names[name])
+    return found

@@ -1,7 +1,8 @@
-"""Tracing a call as usual, and what is learnt from it: a record, a proof, or a reason for neither.
+"""What is learnt from a trace (a record, a proof, or a reason for neither), and how a proven record answers a call.
 
 The function runs once, as without direct mode. What it opens is recorded where a record is to be made. It is described
 again afterwards: if tracing has changed what it reads, a trace cannot be skipped.
+Before a record answers a call, its executable is loaded and checked against what the record says of it.
 """
 
 from __future__ import annotations
@@ -9,22 +10,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Verdict
-from ejcache.direct.call.fastpath_format import difference_to_record, encode_fastpath
+from ejcache.direct.call.fastpath_format import decode_fastpath, difference_to_record, encode_fastpath
 from ejcache.direct.describing.walk import difference
 from ejcache.direct.files.manifest import make_manifest, manifest_difference
 from ejcache.direct.question import contexts_of
-from ejcache.direct.record_store import is_independent, witness
-from ejcache.direct.records import DirectRecord, with_record, without_record
+from ejcache.direct.records import DirectRecord, is_independent, with_record, without_record, witness
+from ejcache.errors import EntryCorruptError
+from ejcache.jax_integration.seam.backends import target_of
+from ejcache.jax_integration.seam.direct.executables import (
+    difference_to_executable,
+    prepare_kernels,
+    program_text,
+    unknown_kernel,
+)
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
+from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from ejcache.direct.files.opened import Opened
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.direct.files.manifest import Opened
     from ejcache.direct.question import Question
     from ejcache.direct.records import DirectDocument
+    from ejcache.jax_integration.compiling import Compiler
     from ejcache.jax_integration.program import Made
+    from ejcache.settings.table import Settings
 
-__all__ = ["Learnt", "learn"]
+
+__all__ = ["Learnt", "learn", "load"]
 
 _MOST_STATES: Final = 3
 """So many states that gave one program, and what differs between them is said to change at each start."""
@@ -142,3 +155,53 @@ def _is_edited(question: Question) -> bool:
 def _advice(missed: str) -> str:
     path = missed.rpartition(" ")[0].removesuffix(" is").replace(" → ", ".")
     return f'ignore=["{path}"] leaves that out of the comparison'
+
+
+def load(
+    record: DirectRecord,
+    question: Question,
+    compiler: Compiler,
+    policy: CachePolicy,
+    settings: Settings,
+    *,
+    known: dict[str, Any],
+) -> tuple[Any, Any] | str:
+    """The executable of a record, and what C++ needs besides it; or why the record is of no use.
+
+    XLA believes what it is given. So nothing is run before the executable itself has confirmed the record.
+
+    Args:
+        record: a proven one of this question.
+        question: the call.
+        compiler: loads it.
+        policy: of the cache.
+        settings: the current ones.
+        known: executables that this function has loaded before, by the keys of their entries; gets this one.
+    """
+    try:
+        found = decode_fastpath(record.fastpath, question.call, question.devices)
+        target = target_of(question.devices.backend, found.options, found.devices)
+    except (EntryCorruptError, RefusedError) as exc:
+        log.debug("ejcache: the record for %s cannot be used: %s", record.entry, exc)
+        return f"its record is of no use: {exc}"
+    if target is None:
+        return "its record is of no use: its compile options cannot be read"
+    executable = known.get(record.entry)
+    if executable is None:
+        loaded = compiler.load(record.entry, target, policy, settings)
+        if loaded is None:
+            return "its record is of no use: its entry is not in the cache"
+        executable = loaded.executable
+    try:
+        text = program_text(executable)
+        different = difference_to_executable(executable, text, found.parts, question.call.leaves)
+        if different is None and unknown_kernel(text) is not None:
+            different = f"the kernel {unknown_kernel(text)}"
+    except Exception as exc:
+        different = f"what cannot be compared: {exc}"
+    if different is not None:
+        return f"its record is of no use: its executable has others: {different}"
+    # Some libraries of kernels are imported for that, as JAX does when it lowers a call of one.
+    prepare_kernels(text)
+    known[record.entry] = executable
+    return executable, found.parts

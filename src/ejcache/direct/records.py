@@ -1,4 +1,4 @@
-"""The records of direct mode: what a call needs to reach its executable without tracing. Pure functions.
+"""The records of direct mode, beside the entries: what a call needs to reach its executable without tracing.
 
 A document holds the records of one function, called with one signature in one environment. It is stored as an entry of
 kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 3):
@@ -12,7 +12,7 @@ kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 3)
     record     := an object of:
       state      digest of everything that was compared but files, in hex
       tokens     an object: path → short digest, to name what has changed
-      contexts   an object: known context of a library → digest, see `contexts`
+      contexts   an object: known context of a library → digest, see `question`
       manifest   the files, see `files.manifest`
       entry      the key that the lowered program has
       fastpath   as `call.fastpath_format` encodes it
@@ -22,34 +22,57 @@ kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 3)
     witness    := an object of: process (random, in hex), seed (digest of the process's hash seed), time (of the epoch)
 
 Unknown fields are ignored. A document of another version, or a damaged one, is none.
+
+One more document of the cache names the functions that are traced so quickly that they stay plain (version 2):
+
+    payload    := JSON, an object of: version, functions: an object: name → digest of its code
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import jax
+
+from ejcache import entry
 from ejcache.errors import EntryCorruptError, InvalidKeyError
+from ejcache.keys.key import direct_record_key
+from ejcache.settings.environment import fixed_hash_seed
+from ejcache.util.lifecycle import track_forks
+from ejcache.util.log import log
 from ejcache.util.text import check_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.settings.table import Settings
+
+
 __all__ = [
     "DIRECT_RECORD_KIND",
     "MAX_PAYLOAD",
     "DirectDocument",
     "DirectRecord",
+    "QuickFunctions",
     "Witness",
     "checked_list",
     "checked_number",
     "checked_text",
     "decode_document",
     "encode_document",
+    "is_independent",
+    "read_document",
     "with_record",
     "without_record",
+    "witness",
+    "write_document",
 ]
 
 DIRECT_RECORD_KIND: Final = "direct_record"
@@ -231,3 +254,133 @@ def checked_number(value: Any, below: int) -> int:
     if type(value) is not int or not 0 <= value < below:
         raise EntryCorruptError(f"{value!r:.40} is no number below {below}")
     return value
+
+
+def read_document(key: str, policy: CachePolicy, settings: Settings) -> DirectDocument | None:
+    """The document under `key`, or None.
+
+    Raises:
+        StoreError: the storage failed.
+    """
+    raw = policy.read_beside(key, DIRECT_RECORD_KIND, settings, max_size=MAX_PAYLOAD)
+    if raw is None:
+        return None
+    try:
+        return decode_document(raw)
+    except EntryCorruptError as exc:
+        log.debug("ejcache: the direct record %s cannot be read: %s", key, exc)
+        return None
+
+
+def write_document(key: str, document: DirectDocument, policy: CachePolicy, settings: Settings) -> bool:
+    """Replace the document under `key`; False if it was not stored.
+
+    Of two processes that write at the same time one loses its record, and writes it again at its next start.
+    """
+    payload = encode_document(document)
+    if payload is None:
+        return False
+    header = entry.Header(key=key, kind=DIRECT_RECORD_KIND, name=document.function, jax=jax.__version__)
+    return policy.write_beside(header, payload, settings)
+
+
+class _Process:
+    """The random name of this process. A forked child has its own."""
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(8)
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self.name = secrets.token_hex(8)
+
+
+_process: Final = _Process()
+
+
+def witness() -> Witness:
+    """This process, now."""
+    # The hash of a fixed text differs wherever sets and dicts of texts may be in another order.
+    return Witness(_process.name, f"{hash('ejcache') & 0xFFFFFFFFFFFFFFFF:016x}", time.time())
+
+
+def is_independent(recorded: Witness) -> bool:
+    """Whether this process can prove what `recorded` has seen: it is another one, with another hash seed.
+
+    Where `PYTHONHASHSEED` fixes the seed, all processes that share the record have the same one, and the order of sets
+    is part of what they share.
+    """
+    mine = witness()
+    return mine.process != recorded.process and (mine.seed != recorded.seed or bool(fixed_hash_seed()))
+
+
+_QUICK_VERSION: Final = 2
+_MAX_QUICK: Final = 1 << 20
+_MOST: Final = 5_000
+_KEY: Final = direct_record_key("quick", jax.__version__)
+
+
+class QuickFunctions:
+    """Those of one cache.
+
+    Args:
+        policy: of the cache.
+        settings: the current ones.
+        at_most: seconds of a trace that is quick.
+    """
+
+    _known: ClassVar[dict[tuple[int, float], QuickFunctions]] = {}
+    """By the cache, which each of them keeps alive, and the limit."""
+
+    @classmethod
+    def of(cls, policy: CachePolicy, settings: Settings, *, at_most: float) -> QuickFunctions:
+        """Those of this cache; its document is read once in a process."""
+        key = (id(policy), at_most)
+        if key not in cls._known:
+            cls._known[key] = QuickFunctions(policy, settings, at_most=at_most)
+        return cls._known[key]
+
+    def __init__(self, policy: CachePolicy, settings: Settings, *, at_most: float) -> None:
+        self._policy = policy
+        self._settings = settings
+        self._at_most = at_most
+        self._lock = threading.Lock()
+        self._functions: dict[str, str] = self._read() if at_most > 0 else {}
+
+    def has(self, name: str, code: str) -> bool:
+        """Whether a function of this name and code was traced quickly."""
+        return self._functions.get(name) == code
+
+    def note(self, name: str, code: str, seconds: float | None) -> bool:
+        """Note how long a trace took; whether the function is one of these from now on.
+
+        Args:
+            name: of the function.
+            code: digest of its code.
+            seconds: None if JAX needed no trace.
+        """
+        if seconds is None or self._at_most <= 0:
+            return False
+        quick = seconds < self._at_most
+        if quick != self.has(name, code):
+            with self._lock:
+                self._functions.pop(name, None)
+                if quick and len(self._functions) < _MOST:
+                    self._functions[name] = code
+            self._write()
+        return quick
+
+    def _read(self) -> dict[str, str]:
+        try:
+            raw = self._policy.read_beside(_KEY, DIRECT_RECORD_KIND, self._settings, max_size=_MAX_QUICK)
+            about: Any = json.loads(raw) if raw is not None else {}
+            functions = about["functions"] if about.get("version") == _QUICK_VERSION else {}
+            return {str(name): str(code) for name, code in functions.items()}
+        except Exception as exc:
+            log.debug("ejcache: the list of quick functions cannot be read: %s", exc)
+            return {}
+
+    def _write(self) -> None:
+        payload = json.dumps({"version": _QUICK_VERSION, "functions": self._functions}).encode()
+        header = entry.Header(key=_KEY, kind=DIRECT_RECORD_KIND, name="quick", jax=jax.__version__)
+        self._policy.write_beside(header, payload, self._settings)

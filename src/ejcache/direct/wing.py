@@ -13,7 +13,7 @@ WING: Final = Wing(
     settings="ejcache.direct.settings:DirectSettings",
     hooks={
         "jit": "ejcache.direct.hooks:jit",
-        "why": "ejcache.direct.history:direct_log",
+        "why": "ejcache.direct.verdicts:direct_log",
         "verify": "ejcache.direct.verifying:verify_direct",
     },
 )

@@ -30,7 +30,7 @@ import numpy as np
 from jax.experimental.layout import Layout
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ejcache.direct.object_names import type_name
+from ejcache.direct.describing.names import kind_name
 from ejcache.direct.records import checked_list, checked_number, checked_text
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.direct.fastpath import has_logical_devices, key_type_name, leaf_aval
@@ -237,7 +237,7 @@ class _Places:
         try:
             text = _aval_text(leaf_aval(leaf))
         except (TypeError, OverflowError) as exc:
-            raise RefusedError(f"an argument is a {type_name(leaf)}, which JAX takes for no array") from exc
+            raise RefusedError(f"an argument is {kind_name(leaf)}, which JAX takes for no array") from exc
         committed = getattr(leaf, "committed", None)
         if committed is None:
             return text

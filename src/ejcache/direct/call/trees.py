@@ -35,7 +35,7 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import PyTreeDef
 
 from ejcache.direct.call.signature import decode_spec, encode_spec
-from ejcache.direct.object_names import MISSING, name_of, named, type_name
+from ejcache.direct.describing.names import MISSING, kind_name, name_of, named
 from ejcache.direct.records import checked_list, checked_text
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.direct.fastpath import make_tree
@@ -172,7 +172,7 @@ class TreeCodec:
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return ["tuple of", self._encode(kind, where), *(self._encode(each, where) for each in value)]
         if name_of(kind) is None or not _consists_of_attributes(kind):
-            raise RefusedError(f"{where} holds a {type_name(value)}, which is in no argument")
+            raise RefusedError(f"{where} holds {kind_name(value)}, which is in no argument")
         names = {str(name) for base in kind.__mro__ for name in _slots(base)} | set(getattr(value, "__dict__", {}))
         fields = [[name, self._encode(getattr(value, name), where)] for name in sorted(names) if hasattr(value, name)]
         return ["fields", self._encode(kind, where), *fields]

@@ -1,42 +1,53 @@
-"""Classes: their bases, metaclass and those members that code can name; a library's class by its name.
+"""Classes by their bases, metaclass and those members that code can name; their instances by attributes and class.
 
 The class of an instance and a class that the code itself uses are two things: only the latter may be called, and only
-then do its constructors count.
+then do its constructors count. Of an instance of the project, those attributes count that the code that was reached can
+name. An instance whose state only its class knows is written as it would be pickled; one that cannot be, because it is
+a file or a generator, has no description.
 """
 
 from __future__ import annotations
 
 import abc
+import collections
 import enum
+import functools
 import sys
 import types
+import typing
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing.annotations import write_annotations
-from ejcache.direct.describing.graph import is_scalar
-from ejcache.direct.describing.names import library_name
-from ejcache.direct.describing.real_types import (
+from ejcache.direct.describing.code import identity, plain_token
+from ejcache.direct.describing.graph import ARROW, is_scalar
+from ejcache.direct.describing.names import (
     class_text,
     is_project_class,
     is_subtype,
+    kind_name,
+    library_name,
     mro_of,
     type_dict,
     type_module,
     type_name,
 )
+from ejcache.direct.describing.standard import write_annotations, write_mapping, write_sequence, write_set
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ejcache.direct.describing.graph import Node
 
-__all__ = ["write_class"]
 
-_flags: Final = dict[str, Any](vars(type))["__flags__"].__get__
-_bases: Final = dict[str, Any](vars(type))["__bases__"].__get__
+__all__ = ["write_attributes", "write_class", "write_instance"]
+
+_flags_of: Final = dict[str, Any](vars(type))["__flags__"].__get__
+_bases_of: Final = dict[str, Any](vars(type))["__bases__"].__get__
 
 _HEAP_TYPE: Final = 1 << 9
 _IMMUTABLE_TYPE: Final = 1 << 8
 
-_NOT_READ: Final = frozenset(
+_NO_MEMBERS: Final = frozenset(
     {
         *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__"),
         *("__conditional_annotations__", "__dict__", "__firstlineno__", "__module__", "__non_callable_proto_members__"),
@@ -57,7 +68,7 @@ _SAID: Final = (types.FunctionType, staticmethod, classmethod, property)
 def write_class(node: Node, value: Any) -> None:
     """Write a class."""
     kind: type = value
-    flags = _flags(kind)
+    flags = _flags_of(kind)
     node.write(b"class", class_text(kind).encode("utf-8", "surrogatepass"))
     if not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE:
         return  # Written in C, and nobody can change it.
@@ -71,10 +82,10 @@ def write_class(node: Node, value: Any) -> None:
     metaclass = type(kind)
     if metaclass is not type and metaclass is not abc.ABCMeta:
         node.child(".__class__", metaclass)
-    for index, base in enumerate(_bases(kind)):
+    for index, base in enumerate(_bases_of(kind)):
         if base is not object:
             node.child(f".__bases__[{index}]", base, as_type=node.as_type)
-    members = {name: each for name, each in type_dict(kind).items() if type(name) is str and name not in _NOT_READ}
+    members = {name: each for name, each in type_dict(kind).items() if type(name) is str and name not in _NO_MEMBERS}
     if "__doc__" in members and "__dataclass_fields__" in members:
         del members["__doc__"]  # it may be made of the fields, and show addresses
     if "__attrs_attrs__" in members:
@@ -139,3 +150,218 @@ def _write_registrations(node: Node, kind: type) -> None:
     for each in sorted(classes, key=class_text):
         node.write(class_text(each).encode("utf-8", "surrogatepass"))
         node.child(f".register({type_name(each)})", each, as_type=True)
+
+
+_type_members: Final[dict[str, Any]] = dict(vars(type))
+_basic_size: Final = _type_members["__basicsize__"].__get__
+_dict_offset: Final = _type_members["__dictoffset__"].__get__
+_weak_list_offset: Final = _type_members["__weakrefoffset__"].__get__
+_default_factory: Any = vars(collections.defaultdict)["default_factory"].__get__
+_max_length: Any = vars(collections.deque)["maxlen"].__get__
+_arguments: Any = vars(BaseException)["args"].__get__
+_NO_ATTRIBUTES: Final = frozenset({"__annotations__", "__type_params__", "__wrapped__", "_api_export_symbol_id"})
+"""Attributes that `functools.wraps` copies from a function, where they are written already; addresses that Keras notes.
+"""
+_ADDRESSES: Final = {
+    "absl.flags._flagvalues:FlagValues": frozenset({"__banned_flag_names", "__flags_by_module_id"}),
+    "flax.ids:FlaxId": frozenset({"id"}),
+    "flax.linen.module:_ModuleInternalState": frozenset({"autoname_cursor"}),
+}
+"""Attributes of libraries' instances that differ between processes and mean nothing: addresses, serial numbers."""
+_LINEN: Final = "flax.linen.module:Module"
+_LINEN_SERIAL: Final = frozenset({"_id"})
+"""The serial number that linen gives each module."""
+_WORD: Final = tuple.__itemsize__
+_NEUTRAL: Final[tuple[object, ...]] = (object, abc.ABC, typing.Generic, typing.Protocol)
+"""Bases that read no attributes."""
+_PICKLED: Final = ("__getstate__", "__reduce_ex__", "__reduce__")
+_LOOKS_UP: Final = ("__getattr__", "__getattribute__")
+
+
+class _Layout(NamedTuple):
+    """Where the instances of a class keep what they hold.
+
+    Attributes:
+        kind: kept, so that no other class gets its identity.
+        slots: names and descriptors, those of the bases last.
+        attributes: the descriptor of `__dict__`, or None.
+        has_hidden_state: instances are larger than their header and slots: C code keeps something in them.
+        is_namespace: only the attributes count that the code can name.
+        is_pickled: a library says how it is pickled.
+        cached: the names of its cached properties.
+        inner: attributes that have more attributes, of a class of `_HOLDERS`.
+        opens: methods of such a class, with which code reaches all attributes.
+        unread: attributes that mean nothing.
+    """
+
+    kind: type
+    slots: tuple[tuple[str, Any], ...]
+    attributes: Any
+    has_hidden_state: bool
+    is_namespace: bool
+    is_pickled: bool
+    cached: frozenset[str]
+    inner: tuple[str, ...]
+    opens: frozenset[str]
+    unread: frozenset[str]
+
+
+def _layout_of(node: Node, kind: type) -> _Layout:
+    slots: list[tuple[str, Any]] = []
+    attributes = None
+    is_pickled = False
+    unread: frozenset[str] = frozenset()
+    foreign = False
+    inner: tuple[str, ...] = ()
+    cached: set[str] = set()
+    opens: set[str] = set()
+    for base in mro_of(kind):
+        members = type_dict(base)
+        for name, member in members.items():
+            if type(member) is types.MemberDescriptorType and member.__objclass__ is base and name != "__dict__":
+                slots.append((name, member))
+        found = members.get("__dict__")
+        if attributes is None and type(found) in _DESCRIPTORS and found.__objclass__ is base:
+            attributes = found
+        cached.update(str(name) for name, member in members.items() if type(member) is functools.cached_property)
+        text = class_text(base)
+        unread |= _ADDRESSES.get(text, frozenset()) | (_LINEN_SERIAL if text == _LINEN else frozenset())
+        if any(base is each for each in _NEUTRAL):
+            continue
+        if text in _HOLDERS:
+            inner += _HOLDERS[text]
+            opens.update(name for name in members if name[:1] != "_" or name in {"_get_kwargs", "_get_args"})
+        elif is_project_class(node, base):
+            foreign |= any(name in members for name in _LOOKS_UP)
+        else:
+            foreign = True
+            is_pickled |= text not in _KEPT_WHOLE and any(name in members for name in _PICKLED)
+    described = node.graph.describe(kind)
+    foreign |= described is not None and described.everything
+    # The dictionary and the list of weak references are inside the instance if their offsets say so.
+    pointers = len(slots) + (_dict_offset(kind) > 0) + (_weak_list_offset(kind) > 0)
+    hidden = bool(_basic_size(kind) > object.__basicsize__ + _WORD * pointers)
+    return _Layout(
+        kind,
+        tuple(slots),
+        attributes,
+        hidden,
+        not foreign,
+        is_pickled,
+        frozenset(cached),
+        inner,
+        frozenset(opens),
+        unread,
+    )
+
+
+_DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_HOLDERS: Final = {
+    "argparse:Namespace": (),
+    "argparse:_AttributeHolder": (),
+    "ml_collections.config_dict.config_dict:ConfigDict": ("_fields",),
+    "ml_collections.config_dict.config_dict:FrozenConfigDict": ("_fields",),
+    "pydantic.main:BaseModel": ("__pydantic_extra__", "__pydantic_private__"),
+    "types:SimpleNamespace": (),
+}
+"""Classes of libraries that only hold what the program reads by name, and the attributes that have more of it."""
+_KEPT_WHOLE: Final = frozenset({_LINEN, "enum:Enum", "builtins:object"})
+"""Classes whose attributes say all, although they say how they are pickled."""
+
+
+def write_attributes(node: Node, attributes: Any, unread: Collection[str] = ()) -> None:
+    """Write the `__dict__` of a function or an instance: any dictionary, with any keys."""
+    for name, attribute in list(dict.items(attributes)):
+        if type(name) is not str:
+            node.child("[an attribute]", (name, attribute))
+        elif name not in _NO_ATTRIBUTES and name not in unread:
+            node.child(f".{name}", attribute)
+
+
+def write_instance(node: Node, value: Any) -> None:
+    """Write an instance.
+
+    Raises:
+        RefusedError: a part of it is written in C, and nothing shows it.
+    """
+    kind = type(value)
+    node.write(b"instance")
+    node.child(f"{ARROW}{type_name(kind)}", kind, as_type=True)
+    layout = node.graph.layouts.get(identity(kind))
+    if layout is None:
+        layout = node.graph.layouts[identity(kind)] = _layout_of(node, kind)
+    if not _write_content(node, value, kind) and (layout.is_pickled or layout.has_hidden_state):
+        _write_pickled(node, value, kind)
+        return
+    held: dict[str, object] = {}
+    for name, descriptor in layout.slots:
+        try:
+            held[name] = descriptor.__get__(value)
+        except AttributeError:
+            continue
+    own = layout.attributes.__get__(value) if layout.attributes is not None else {}
+    if layout.is_namespace:
+        # The attributes in the order in which they were set.
+        members = {**held, **own}
+        for name in layout.inner:
+            members.update(members.pop(name, None) or {})
+        for name in layout.cached & members.keys():
+            # A trace may compute it, so it is no change that it is there.
+            node.write_passing(name.encode() + node.graph.apart(members.pop(name)))
+        named = {name: each for name, each in members.items() if type(name) is str}
+        node.graph.add_namespace(node, named, opens=layout.opens)
+        return
+    write_attributes(node, held, layout.unread)
+    write_attributes(node, own, layout.unread)
+
+
+def _write_pickled(node: Node, value: Any, kind: type) -> None:
+    """Write an instance as it would be pickled, if its class says how."""
+    reduced: object = None
+    says = any(name in type_dict(base) for base in mro_of(kind) if base is not object for name in _PICKLED)
+    if says:
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception:
+            reduced = None
+    if type(reduced) is not tuple:
+        node.refuse(f"is {kind_name(value)}, which cannot be compared")
+    for index, part in enumerate(reduced):
+        if index >= 3 and part is not None:
+            part = list(part)  # noqa: PLW2901  # items that are appended or set
+        node.child("", part) if index else node.child(f".__reduce__()[{index}]", part)
+
+
+def _write_content(node: Node, value: Any, kind: type) -> bool:
+    """Write what a subclass of a built-in class holds as such. False: it is not one."""
+    if is_subtype(kind, dict):
+        if is_subtype(kind, collections.defaultdict):
+            node.child(".default_factory", _default_factory(value))
+        ordered = is_subtype(kind, collections.OrderedDict)
+        write_mapping(node, collections.OrderedDict.items(value) if ordered else dict.items(value))
+    elif is_subtype(kind, list):
+        write_sequence(node, list.__iter__(value))
+    elif is_subtype(kind, tuple):
+        write_sequence(node, tuple.__iter__(value))
+    elif is_subtype(kind, set):
+        write_set(node, set.__iter__(value))
+    elif is_subtype(kind, frozenset):
+        write_set(node, frozenset.__iter__(value))
+    elif is_subtype(kind, int):
+        node.write(plain_token(int.__index__(value)))
+    elif is_subtype(kind, float):
+        node.write(plain_token(float.__float__(value)))
+    elif is_subtype(kind, complex):
+        node.write(plain_token(complex.__complex__(value)))
+    elif is_subtype(kind, str):
+        node.write(plain_token(str.__str__(value)))
+    elif is_subtype(kind, bytes):
+        node.write(plain_token(bytes.__getitem__(value, slice(None))))
+    elif is_subtype(kind, BaseException):
+        node.child(".args", _arguments(value))
+    elif is_subtype(kind, collections.deque):
+        node.write(repr(_max_length(value)).encode())
+        write_sequence(node, collections.deque.__iter__(value))
+    else:
+        return False
+    return True

@@ -7,13 +7,11 @@ import gc
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing.annotations import write_annotations
-from ejcache.direct.describing.code import code_digest
-from ejcache.direct.describing.forbidden import forbidden_value
+from ejcache.direct.describing.classes import write_attributes
+from ejcache.direct.describing.code import code_digest, reads_of
 from ejcache.direct.describing.graph import ARROW
-from ejcache.direct.describing.instances import write_attributes
-from ejcache.direct.describing.names import is_module, library_name, write_names
-from ejcache.direct.describing.reads import reads_of
+from ejcache.direct.describing.names import forbidden_value, is_module, library_name, write_names
+from ejcache.direct.describing.standard import write_annotations
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from types import CodeType
 
-    from ejcache.direct.describing.reads import Reads
+    from ejcache.direct.describing.code import Reads
     from ejcache.direct.files.owners import Owners
 
     Handler = Callable[["Node", Any], None]

@@ -1,35 +1,178 @@
-"""The values of the names that a function's code reads, and objects by the names under which libraries have them."""
+"""What names stand for: objects of imported modules, the real type of an object, and the names that code reads.
+
+Nothing is imported, and no code runs, to find an object: only the namespaces of imported modules and their classes are
+looked at. A name counts only if it is the one that the object itself has. What a type is, is asked in a way that no
+metaclass, property or `__class__` of the user's can answer; types are looked up by identity. What the project's code
+must not read, because it leads to what no description covers, is recognised as a value, whatever its name.
+"""
 
 from __future__ import annotations
 
+import builtins
+import functools
+import gc
 import importlib
+import inspect
 import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing.forbidden import forbidden_attribute, forbidden_value
+from ejcache.direct.describing.code import format_names
 from ejcache.direct.describing.graph import ARROW, is_scalar
-from ejcache.direct.describing.reads import format_names
-from ejcache.direct.describing.real_types import (
-    class_text,
-    is_project_class,
-    is_subtype,
-    module_dict,
-    mro_of,
-    type_dict,
-    type_module,
-)
-from ejcache.direct.object_names import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FunctionType
 
+    from ejcache.direct.describing.code import Chain, Reads
     from ejcache.direct.describing.graph import Node
-    from ejcache.direct.describing.reads import Chain, Reads
 
-__all__ = ["FLAGS", "is_module", "library_name", "write_module", "write_names"]
+
+__all__ = [
+    "FLAGS",
+    "MISSING",
+    "class_text",
+    "forbidden_attribute",
+    "forbidden_value",
+    "is_module",
+    "is_project_class",
+    "is_subtype",
+    "kind_name",
+    "library_name",
+    "module_dict",
+    "mro_of",
+    "name_of",
+    "named",
+    "type_dict",
+    "type_module",
+    "type_name",
+    "write_module",
+    "write_names",
+]
+
+MISSING: Final = object()
+"""There is no object of this name."""
+
+
+def name_of(value: Any) -> str | None:
+    """`module:qualified.name` of a class, a function or another named object that is found there; None if it is not."""
+    try:
+        module = value.__module__
+        qualified = getattr(value, "__qualname__", None) or value.__name__  # the latter for ufuncs
+    except Exception:
+        return None  # anything can happen in an attribute of a user's class
+    if type(module) is not str or type(qualified) is not str:
+        return None
+    name = f"{module}:{qualified}"
+    return name if _found(name) is value else None
+
+
+def named(name: str) -> Any:
+    """The object of a name that `name_of` gave, or `MISSING`."""
+    found = _found(name)
+    return found if found is not MISSING and name_of(found) == name else MISSING
+
+
+def _found(name: str) -> Any:
+    module, _, qualified = name.partition(":")
+    if module not in sys.modules:
+        return MISSING
+    found: Any = sys.modules[module]
+    for part in qualified.split("."):
+        # `vars` of what is neither a module nor a class could run code.
+        if found is not sys.modules[module] and not isinstance(found, type):
+            return MISSING
+        found = found.__dict__.get(part, MISSING)
+        if isinstance(found, staticmethod):
+            found = found.__func__
+    return found
+
+
+_getters: Final[dict[str, Any]] = dict(vars(type))
+mro_of: Final = _getters["__mro__"].__get__
+type_dict: Final = _getters["__dict__"].__get__
+type_module: Final = _getters["__module__"].__get__
+type_name: Final = _getters["__qualname__"].__get__
+_names_of_module: Final = dict[str, Any](vars(types.ModuleType))["__dict__"].__get__
+
+
+def is_subtype(kind: type, base: type) -> bool:
+    """`issubclass` by the real bases."""
+    return type.__subclasscheck__(base, kind)
+
+
+def class_text(kind: type) -> str:
+    """`module:qualname`."""
+    return f"{type_module(kind)}:{type_name(kind)}"
+
+
+_BINDINGS: Final = frozenset({"nanobind", "pybind11_builtins"})
+"""Modules that exist only in the names of the classes of C++ code."""
+
+
+def is_project_class(node: Node, kind: type) -> bool:
+    """Whether a class says that the project defines it."""
+    name = type_module(kind)
+    if not isinstance(name, str) or name in _BINDINGS or name == "builtins":
+        return False
+    return node.graph.owners.is_project_module(name)
+
+
+def module_dict(module: object) -> dict[str, object]:
+    """The names of a module."""
+    found: dict[str, object] = _names_of_module(module)
+    return found
+
+
+def kind_name(value: object) -> str:
+    """The type of a value, as messages show it: "an _io.TextIOWrapper"."""
+    kind = type(value)
+    module = type_module(kind)
+    name = type_name(kind)
+    text = name if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"
+    return f"{'an' if text.lstrip('_')[:1].lower() in tuple('aeiou') else 'a'} {text}"
+
+
+_FORBIDDEN: Final = frozenset(
+    {
+        *("__globals__", "__builtins__", "__subclasses__", "co_filename", "co_firstlineno", "co_lines", "co_positions"),
+        *("cr_frame", "f_back", "f_builtins", "f_globals", "f_lineno", "f_locals", "gi_frame", "tb_frame", "tb_lineno"),
+    }
+)
+_LEADING_EVERYWHERE: Final = (
+    (builtins, "", ("__import__", "eval", "exec", "globals", "id", "input")),
+    (os, "os.", ("getpid", "getppid")),
+    (sys, "sys.", ("_current_frames", "_getframe", "_getframemodulename", "exc_info", "exception", "modules")),
+    (inspect, "inspect.", ("currentframe", "stack", "trace")),
+    (importlib, "importlib.", ("import_module", "reload")),
+    (gc, "gc.", ("get_objects", "get_referents", "get_referrers")),
+)
+
+
+def forbidden_attribute(name: str) -> bool:
+    """Whether an attribute leads from a value to what no description covers."""
+    return name in _FORBIDDEN
+
+
+@functools.cache
+def _forbidden_values() -> dict[int, tuple[str, object]]:
+    found = [(prefix + name, vars(module).get(name)) for module, prefix, names in _LEADING_EVERYWHERE for name in names]
+    return {id(value): (name, value) for name, value in found if value is not None}
+
+
+def forbidden_value(value: object, constant: object = None) -> str | None:
+    """What a value is called if the project's code must not use it: "globals()".
+
+    Args:
+        value: what a name stands for.
+        constant: what the code gives it. To import a module by a constant name is to import it.
+    """
+    found = _forbidden_values().get(id(value))
+    if found is None or (value is importlib.import_module and type(constant) is str):
+        return None
+    return found[0] if found[0] == "sys.modules" else f"{found[0]}()"
+
 
 FLAGS: Final = "absl.flags._flagvalues:FlagValues"
 """What `absl.flags.FLAGS` is: the program's values in a library's object."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import Description
-from ejcache.jax_integration.seam.direct.registrations import registered_functions
 from ejcache.jax_integration.seam.direct.rules import rules_of
+from ejcache.jax_integration.seam.direct.traces import registered_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,13 +14,11 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing import containers, functions, special
-from ejcache.direct.describing.classes import write_class
+from ejcache.direct.describing import functions, standard
+from ejcache.direct.describing.classes import write_class, write_instance
 from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import ARROW, Description, Graph
-from ejcache.direct.describing.instances import write_instance
-from ejcache.direct.describing.names import FLAGS, library_name, write_module
-from ejcache.direct.describing.real_types import class_text, is_subtype
+from ejcache.direct.describing.names import FLAGS, class_text, is_subtype, library_name, write_module
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
 
@@ -128,7 +126,7 @@ _PLACES: Final = (
 """Names with which code asks where and how it is run."""
 _HANDLERS: Final[dict[int, Handler]] = {
     identity(kind): handler
-    for handlers in (containers.HANDLERS, functions.HANDLERS, special.HANDLERS)
+    for handlers in (functions.HANDLERS, standard.HANDLERS)
     for kind, handler in handlers.items()
 }
 """By the identity of the type."""
@@ -139,15 +137,15 @@ def _handler_for(kind: type) -> Handler:
 
 
 _BY_TEXT: Final[dict[str, Handler]] = {
-    FLAGS: special.write_flags,
-    "absl.flags._flagvalues:FlagHolder": special.write_flag_holder,
+    FLAGS: standard.write_flags,
+    "absl.flags._flagvalues:FlagHolder": standard.write_flag_holder,
 }
 """By the name of the class, which is not imported for that."""
 _BASES: Final[tuple[tuple[type, Handler], ...]] = (
     (types.ModuleType, write_module),
     (functools.partial, functions.write_partial),
-    (threading.local, special.write_thread_local),
-    *((kind, special.write_inert) for kind in special.INERT),
+    (threading.local, standard.write_thread_local),
+    *((kind, standard.write_inert) for kind in standard.INERT),
 )
 """Classes whose subclasses are written as they are."""
 

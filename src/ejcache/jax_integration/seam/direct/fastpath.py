@@ -22,7 +22,6 @@ from jax._src.interpreters import pxla
 from jax._src.lib import _jax, jax_jit
 from jax._src.random import prng as jax_prng
 
-from ejcache.jax_integration.seam.direct.later_traces import later_traces_mismatches
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
 
@@ -81,7 +80,6 @@ def fastpath_mismatches() -> list[str]:
         found.append(f"the state of a jitted function has {tuple(jitted.__getstate__())}")
     missing = [name for name in ("_cache_miss", "_fun", "_jit_info") if not hasattr(jitted, name)]
     found += [f"a jitted function has no {name}" for name in missing]
-    found += later_traces_mismatches()
     names = ("dispatch_registry", "tracing_registry", "none_leaf_registry")
     found += [f"jax._src.tree_util.{name} is gone" for name in names if not hasattr(jax_trees, name)]
     context = jax_config.trace_context_names()

@@ -1,10 +1,15 @@
-"""When a call of a direct function must be what it is without us, and the settings under which a call is traced.
+"""When a call of a direct function must be what it is without us, what decides its trace, and what JAX traces later.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `config.py`, `core.py`, `mesh.py`, `pjit.py`.
+`jax._src.interpreters.partial_eval.trace_to_jaxpr` traces jitted functions, bodies of loops and branches, and remembers
+what it has traced. JAX calls the functions with which classes are registered as pytrees to take arguments apart.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `config.py`, `core.py`, `mesh.py`, `pjit.py`, `partial_eval.py`, `tree_util.py`,
+`lax/control_flow/`.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -13,15 +18,20 @@ from jax._src import config as jax_config
 from jax._src import core as jax_core
 from jax._src import literals as jax_literals
 from jax._src import mesh as jax_mesh
+from jax._src import tree_util as jax_trees
+from jax._src.interpreters import partial_eval
 from jax._src.lib import xla_client
 from jax._src.random import prng as jax_prng
 
+from ejcache.jax_integration.seam.patch import without_our_frames
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
 
-__all__ = ["TRACED", "program_settings", "why_plain"]
+
+__all__ = ["TRACED", "later_traces_mismatches", "program_settings", "registered_functions", "watch_traces", "why_plain"]
 
 _DEBUGGING: Final = (
     *("jax_check_tracer_leaks", "jax_debug_infs", "jax_debug_key_reuse", "jax_debug_nans", "jax_disable_jit"),
@@ -101,3 +111,58 @@ def program_settings() -> dict[str, Any]:
             found[name] = holder.value
     found["concrete mesh"] = jax_mesh.get_concrete_mesh()
     return found
+
+
+_REGISTRY: Final = "_registry"
+_FIELDS: Final = ("to_iter", "from_iter")
+
+
+def registered_functions(kind: type) -> tuple[object, ...]:
+    """What JAX calls to take apart and put together an object of this class, as far as Python can see it."""
+    if type(kind).__hash__ is not type.__hash__:
+        return ()  # a metaclass of the user's would be asked
+    entry = getattr(jax_trees, _REGISTRY, {}).get(kind)
+    fields = entry if isinstance(entry, tuple) else [getattr(entry, name, None) for name in _FIELDS]
+    return tuple(field for field in fields if callable(field))
+
+
+_METHODS: Final = ("cache_clear", "cache_info", "cache_keys", "evict_weakref")
+_watching: list[Callable[[str], None]] = []
+
+
+def later_traces_mismatches() -> list[str]:
+    """How this JAX differs from what is replaced here; empty if it does not."""
+    traces = getattr(partial_eval, "trace_to_jaxpr", None)
+    return [f"trace_to_jaxpr has no {name}" for name in _METHODS if not hasattr(traces, name)]
+
+
+def watch_traces(call: Callable[[str], None]) -> None:
+    """From now on, call `call` with the name of each function that JAX has traced; again does nothing.
+
+    What JAX remembers is not told of. The function that tells stays: taking it out could take out what another library
+    has put around it.
+    """
+    if call in _watching:
+        return
+    if not _watching:
+        _replace()
+    _watching.append(call)
+
+
+def _replace() -> None:
+    original: Any = partial_eval.trace_to_jaxpr
+
+    def trace_and_tell(fun: Any, *arguments: Any, **named: Any) -> Any:
+        before = original.cache_info().misses
+        result = original(fun, *arguments, **named)
+        if original.cache_info().misses != before:
+            while isinstance(fun, functools.partial):
+                fun = fun.func
+            for call in tuple(_watching):
+                call(getattr(fun, "__name__", ""))
+        return result
+
+    replaced: Any = without_our_frames(trace_and_tell)
+    for name in _METHODS:
+        setattr(replaced, name, getattr(original, name))
+    partial_eval.trace_to_jaxpr = replaced

@@ -1,13 +1,20 @@
-"""Objects of the standard library that keep their content in a way of their own, and those that have none to read."""
+"""Objects of Python and its standard library: containers, annotations, those with content of their own, and inert ones.
+
+Containers are in the order in which a program meets what they hold; sets are sorted. Few programs read annotations. So
+what cannot be described in one refuses nothing: its class is written instead.
+"""
 
 from __future__ import annotations
 
+import array
+import collections
 import concurrent.futures
 import contextvars
 import dataclasses
 import datetime as dt
 import decimal
 import functools
+import gc
 import inspect
 import io
 import logging
@@ -25,15 +32,209 @@ import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing.annotations import write_annotation
-from ejcache.direct.describing.forbidden import forbidden_attribute
-from ejcache.direct.describing.names import write_module
-from ejcache.direct.describing.real_types import class_text, kind_name, type_name
+from ejcache.direct.describing.code import identity
+from ejcache.direct.describing.graph import is_scalar, scalar_token
+from ejcache.direct.describing.names import (
+    class_text,
+    forbidden_attribute,
+    is_project_class,
+    is_subtype,
+    kind_name,
+    type_dict,
+    type_name,
+    write_module,
+)
+from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ejcache.direct.describing.graph import Handler, Node
 
-__all__ = ["HANDLERS", "INERT", "write_flag_holder", "write_flags", "write_inert", "write_thread_local"]
+
+__all__ = [
+    "HANDLERS",
+    "INERT",
+    "write_annotation",
+    "write_annotations",
+    "write_flag_holder",
+    "write_flags",
+    "write_inert",
+    "write_mapping",
+    "write_sequence",
+    "write_set",
+    "write_thread_local",
+]
+
+_EVALUATED_LATER = sys.version_info >= (3, 14)
+
+
+def write_annotations(node: Node, owner: Any) -> None:
+    """Write the annotations of a function or class of the project, and for a class its original bases."""
+    if node.quiet or not node.graph.reads_annotations:
+        return
+    if type(owner) is types.FunctionType:
+        scope: Mapping[str, object] = owner.__globals__
+        annotations = None if _EVALUATED_LATER else owner.__annotations__
+    else:
+        module = sys.modules.get(str(type_dict(owner).get("__module__")))
+        scope = vars(module) if module is not None else {}
+        annotations = None if _EVALUATED_LATER else type_dict(owner).get("__annotations__")
+        bases = type_dict(owner).get("__orig_bases__", ())
+        for base in bases if type(bases) is tuple else ():
+            write_annotation(node, ".__orig_bases__", base, scope)
+    if _EVALUATED_LATER:
+        is_function = type(owner) is types.FunctionType
+        annotate = getattr(owner, "__annotate__", None) if is_function else type_dict(owner).get("__annotate_func__")
+        if type(annotate) is types.FunctionType:
+            node.child(".__annotate__", annotate)
+    if type(annotations) is dict:
+        for name, annotation in annotations.items():
+            node.write(str(name).encode("utf-8", "surrogatepass"))
+            write_annotation(node, f".__annotations__[{name!r}]", annotation, scope)
+
+
+def write_annotation(node: Node, label: str, value: Any, scope: Mapping[str, object]) -> None:
+    """Write what one annotation says; of a text also what its names stand for."""
+    kind = type(value)
+    if is_scalar(value):
+        node.child(label, value)
+        if kind is str:
+            for name in _names_in(value):
+                if name in scope and not is_scalar(scope[name]) and type(scope[name]) is not types.ModuleType:
+                    write_annotation(node, f"{label}.{name}", scope[name], {})
+    elif is_subtype(kind, type):
+        if is_project_class(node, value):
+            node.child(label, value, as_type=True)
+        else:
+            node.write(class_text(value).encode("utf-8", "surrogatepass"))
+    elif node.graph.is_apart:
+        # Annotations lead to functions with annotations, and so on: each would be a walk of its own.
+        node.write(class_text(kind).encode("utf-8", "surrogatepass"))
+    else:
+        try:
+            node.write(node.graph.apart(value))
+        except RefusedError:
+            node.write(class_text(kind).encode("utf-8", "surrogatepass"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_in(text: str) -> tuple[str, ...]:
+    try:
+        return compile(text, "<annotation>", "eval").co_names
+    except (SyntaxError, ValueError):
+        return ()
+
+
+_PLAIN_KEYS: Final = frozenset(map(identity, (str, bool)))
+
+
+def write_sequence(node: Node, items: Any) -> None:
+    """Write the items of a list or a tuple, which `items` iterates without asking the object's class."""
+    for index, item in enumerate(items):
+        node.item(f"[{index}]", item)
+
+
+def write_mapping(node: Node, items: Any) -> None:
+    """Write the keys and values of a dictionary in its order."""
+    for index, (key, value) in enumerate(items):
+        if identity(type(key)) in _PLAIN_KEYS:
+            text = repr(key)
+            node.write(text.encode("utf-8", "surrogatepass"))
+            node.child(f"[{text}]", value)
+        else:
+            node.child(f"[key {index}]", key)
+            node.child(f"[value {index}]", value)
+
+
+def write_set(node: Node, items: Any) -> None:
+    """Write the members of a set, sorted: their order differs from one process to the next."""
+    members = list(items)
+    if all(map(is_scalar, members)):
+        node.write(*sorted(map(scalar_token, members)))
+    else:
+        node.write(*sorted(map(node.graph.apart, members)))
+
+
+def _plain_list(node: Node, value: Any) -> None:
+    node.write(b"list")
+    write_sequence(node, list.__iter__(value))
+
+
+def _plain_dict(node: Node, value: Any) -> None:
+    node.write(b"dict")
+    write_mapping(node, dict.items(value))
+
+
+def _set(node: Node, value: Any) -> None:
+    node.write(b"set")
+    write_set(node, set.__iter__(value))
+
+
+def _frozenset(node: Node, value: Any) -> None:
+    node.write(b"frozenset")
+    write_set(node, frozenset.__iter__(value))
+
+
+def _deque(node: Node, value: Any) -> None:
+    node.write(b"deque", repr(value.maxlen).encode())
+    write_sequence(node, collections.deque.__iter__(value))
+
+
+def _ordered_dict(node: Node, value: Any) -> None:
+    node.write(b"OrderedDict")
+    write_mapping(node, collections.OrderedDict.items(value))
+
+
+def _default_dict(node: Node, value: Any) -> None:
+    node.write(b"defaultdict")
+    node.child(".default_factory", value.default_factory)
+    write_mapping(node, dict.items(value))
+
+
+def _view(node: Node, value: Any) -> None:
+    """A proxy or a view of a mapping: the collector names the mapping, whose own methods are not asked."""
+    node.write(type(value).__name__.encode())
+    for mapping in gc.get_referents(value):
+        node.child("", mapping)
+
+
+def _range(node: Node, value: Any) -> None:
+    node.write(b"range", repr((value.start, value.stop, value.step)).encode())
+
+
+def _slice(node: Node, value: Any) -> None:
+    node.write(b"slice")
+    for name in ("start", "stop", "step"):
+        node.child(f".{name}", getattr(value, name))
+
+
+def _bytearray(node: Node, value: Any) -> None:
+    node.write(b"bytearray", bytes(value))
+
+
+def _machine_array(node: Node, value: Any) -> None:
+    node.write(b"array", value.typecode.encode(), value.tobytes())
+
+
+_CONTAINER_HANDLERS: Final[dict[type, Handler]] = {
+    list: _plain_list,
+    dict: _plain_dict,
+    set: _set,
+    frozenset: _frozenset,
+    collections.deque: _deque,
+    collections.OrderedDict: _ordered_dict,
+    collections.defaultdict: _default_dict,
+    types.MappingProxyType: _view,
+    type({}.keys()): _view,
+    type({}.values()): _view,
+    type({}.items()): _view,
+    range: _range,
+    slice: _slice,
+    bytearray: _bytearray,
+    array.array: _machine_array,
+}
+
 
 INERT: Final[tuple[type, ...]] = (
     *(logging.Logger, logging.Handler, logging.LoggerAdapter, logging.Formatter, logging.Filter),
@@ -268,4 +469,5 @@ HANDLERS: Final[dict[type, Handler]] = {
     type(vars(os)["environ"]): _environment,
     **dict.fromkeys((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), _stream),
     **_typing_aliases,
+    **_CONTAINER_HANDLERS,
 }
