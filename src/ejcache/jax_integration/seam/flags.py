@@ -220,7 +220,7 @@ def changed_trace_settings() -> dict[str, str]:
     return {
         name: text
         for name, text in texts.items()
-        if (text != _TRACE_DEFAULTS[name] if name in _DEFAULTS else text not in _OFF)
+        if (text != _TRACE_DEFAULTS[name] if name in _TRACE_DEFAULTS else text not in _OFF)
     }
 
 
