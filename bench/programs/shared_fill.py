@@ -15,7 +15,7 @@ import time
 from datetime import UTC, datetime
 
 from bench.context import ROOT
-from ejcache.bucket.layout import ENTRIES, PINS, entry_name, escape_key, key_of_name
+from ejcache.bucket.base import ENTRIES, PINS, entry_name, escape_key, key_of_name
 from ejcache.maintenance.journals import SNAPSHOT
 from ejcache.stores.shared.usage import USED, encode_journal
 

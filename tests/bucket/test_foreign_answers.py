@@ -203,7 +203,7 @@ def test_words_for_a_terminal(asked):
 def test_an_answer_that_was_damaged_on_its_way(server):
     """An object whose answers are damaged is not to blame: it is read again, and stays where it is."""
     from ejcache import entry
-    from ejcache.bucket.layout import entry_name
+    from ejcache.bucket.base import entry_name
     from ejcache.stores.shared.store import SharedStore
 
     key = "jit_f-cpu-plain-" + "0" * 64

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
+from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.bucket.breaker import RetryPolicy, TransientError
 from ejcache.bucket.files import FileBucket, _scan
-from ejcache.bucket.layout import ENTRIES, entry_name, key_of_name
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.documents import open_documents
 from ejcache.stores.opening import open_bucket

@@ -11,8 +11,8 @@ from dead_ends import leads_to
 from helpers import SUPPORT
 from throttled_hosts import data_of, key_of
 
+from ejcache.bucket.base import entry_name
 from ejcache.bucket.breaker import Pace, RetryPolicy, ThrottledError, TransientError, seconds_of
-from ejcache.bucket.layout import entry_name
 from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
 
 POLICY = RetryPolicy(deadline=5.0)

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 from cli_helpers import ejcache, key_text, put
 
-from ejcache.bucket.layout import entry_name
+from ejcache.bucket.base import entry_name
 from ejcache.keys.key import parse_key
 from ejcache.maintenance.plan import POLICY
 from ejcache.misses.log import MissRecord, record_miss

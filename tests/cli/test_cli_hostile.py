@@ -12,7 +12,7 @@ from cli_helpers import ejcache, fill, key_text, plain_jax, put
 
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.bucket.layout import entry_name
+from ejcache.bucket.base import entry_name
 from ejcache.misses.log import STORED, MissRecord, record_miss
 from ejcache.stores.opening import open_store
 

@@ -27,7 +27,7 @@ from helpers import SUPPORT
 from ejcache import entry
 from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.bucket.layout import entry_name
+from ejcache.bucket.base import entry_name
 from ejcache.keys.key import module_text_key
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store

@@ -11,7 +11,7 @@ from helpers import ROOT, SUPPORT
 from notice_boards import NoticeBoard
 
 from ejcache.jax_integration import pgle
-from ejcache.jax_integration.seam.coordination import CoordinationClient
+from ejcache.jax_integration.seam.backends import CoordinationClient
 
 sys.path.insert(0, str(ROOT / "tools"))
 

@@ -13,7 +13,7 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins
 from ejcache.jax_integration.program import CompileTarget, LoweredProgram
 from ejcache.jax_integration.ranks import Sharing
-from ejcache.jax_integration.seam.coordination import CoordinationClient
+from ejcache.jax_integration.seam.backends import CoordinationClient
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import resolve
 from ejcache.stores.memory import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from ejcache import entry
-from ejcache.bucket.layout import entry_name
+from ejcache.bucket.base import entry_name
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
 from ejcache.settings.resolve import resolve

@@ -8,7 +8,7 @@ import time
 import pytest
 from buckets import GcsServer, S3Server
 
-from ejcache.bucket.layout import COUNTERS
+from ejcache.bucket.base import COUNTERS
 from ejcache.stores.host_log import decode_usage, encode_usage
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore

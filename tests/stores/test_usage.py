@@ -12,8 +12,8 @@ from helpers import used_in
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
+from ejcache.bucket.base import COUNTERS, process_name
 from ejcache.bucket.files import FileBucket
-from ejcache.bucket.layout import COUNTERS, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.journals import Listed, Listing, compact
 from ejcache.stores.host_log import HostLog

@@ -31,7 +31,7 @@ from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source
 from ejcache.errors import UsageError
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import environment_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.autotune.choice import ChoiceRequest
-    from ejcache.jax_integration.seam.coordination import CoordinationClient
+    from ejcache.jax_integration.seam.backends import CoordinationClient
 
 
 POD: Final = "pod"
@@ -43,7 +43,7 @@ class DisagreementError(EjcacheError):
 def _find_coordination() -> CoordinationClient | None:
     if "jax" not in sys.modules:
         return None
-    from ejcache.jax_integration.seam.coordination import coordination_client
+    from ejcache.jax_integration.seam.backends import coordination_client
 
     return coordination_client()
 

@@ -250,8 +250,7 @@ class RetryPolicy:
                 break
             time.sleep(pause)
         kind = StoreBusyError if failure.busy else StoreUnavailableError
-        if failure.throttled and pace.is_moving:
-            kind = ThrottledError
+        kind = ThrottledError if failure.throttled and pace.is_moving else kind
         said = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {end - started:.3g} s)"
         raise kind(said) from failure
 

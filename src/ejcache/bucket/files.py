@@ -19,9 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
+from ejcache.bucket.base import ABSENT, QUARANTINE, TEMPORARY, Blob, BlobInfo, Bucket, VersionGoneError, process_name
 from ejcache.bucket.breaker import TransientError, try_within
-from ejcache.bucket.layout import QUARANTINE, TEMPORARY, process_name
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.directories import make_user_directory_above
 from ejcache.util.files import UnsafeFileError, directory_below, open_below, open_regular, remove_below

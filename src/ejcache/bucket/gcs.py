@@ -26,7 +26,7 @@ from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.breaker import RetryPolicy, TransientError, seconds_of, try_within
 from ejcache.bucket.client_bucket import IDENTITY, MAX_DOCUMENT, ClientBucket, check_digest, content_md5, guard, shown
 from ejcache.errors import MALFORMED, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import environment_variable
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

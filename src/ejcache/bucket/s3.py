@@ -15,10 +15,9 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
+from ejcache.bucket.base import ABSENT, TEMPORARY, Blob, BlobInfo, VersionGoneError, process_name
 from ejcache.bucket.breaker import RetryPolicy, TransientError, seconds_of
 from ejcache.bucket.client_bucket import MAX_DOCUMENT, AnswerError, ClientBucket, content_md5, guard, shown
-from ejcache.bucket.layout import TEMPORARY, process_name
 from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 
 if TYPE_CHECKING:

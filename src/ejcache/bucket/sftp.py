@@ -17,9 +17,9 @@ import stat
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from ejcache.bucket.base import TEMPORARY, process_name
 from ejcache.bucket.breaker import TransientError
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
-from ejcache.bucket.layout import TEMPORARY, process_name
 from ejcache.errors import StoreUnavailableError
 
 if TYPE_CHECKING:

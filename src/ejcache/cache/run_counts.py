@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.counters import Stats
 from ejcache.errors import MALFORMED
 from ejcache.settings.directories import make_private, state_directory
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import environment_variable
 from ejcache.util.files import append_regular, open_regular, read_regular
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.scheduler import Scheduler

@@ -22,7 +22,7 @@ from ejcache.cli.options import Json, argument, count, option
 from ejcache.cli.run import BEFORE_A_PROGRAM, command_of
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.directories import default_directory
-from ejcache.settings.environment import all_variables
+from ejcache.settings.resolve import all_variables
 from ejcache.settings.table import SETTINGS
 from ejcache.util.text import plural
 

@@ -190,7 +190,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
 
 def _google() -> Credentials:
     from ejcache.maintenance.doctor import Credentials
-    from ejcache.settings.environment import environment_variable
+    from ejcache.settings.resolve import environment_variable
     from ejcache.stores.location import display_url
 
     endpoint = environment_variable("STORAGE_EMULATOR_HOST") or ""

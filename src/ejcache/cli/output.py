@@ -304,7 +304,7 @@ def _padded(text: str, width: int, *, right: bool = False) -> str:
 
 
 def _is_styled() -> bool:
-    from ejcache.settings.environment import environment_variable
+    from ejcache.settings.resolve import environment_variable
 
     if environment_variable("NO_COLOR"):
         return False

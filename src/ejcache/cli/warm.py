@@ -282,8 +282,13 @@ def _warm_function(
     devices: str | None,
     as_json: bool,
 ) -> None:
-    from ejcache.settings.environment import child_environment, settings_environment
-    from ejcache.settings.resolve import command_line, resolve, set_command_line
+    from ejcache.settings.resolve import (
+        child_environment,
+        command_line,
+        resolve,
+        set_command_line,
+        settings_environment,
+    )
     from ejcache.stores.location import display_url
 
     set_command_line(wanted)

@@ -14,8 +14,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import ABSENT
-from ejcache.bucket.layout import escape_key, process_in_words, process_name
+from ejcache.bucket.base import ABSENT, escape_key, process_in_words, process_name
 from ejcache.coordination.leases import HeldLease, LeaseState, lease_scheduler
 from ejcache.errors import MALFORMED, StoreError, StoreReadOnlyError
 from ejcache.util.log import log

@@ -32,7 +32,7 @@ from ejcache.jax_integration.seam.direct import fastpath as seam
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.jax_integration.seam.direct.traces import TRACED, later_traces_mismatches, watch_traces, why_plain
 from ejcache.jax_integration.seam.tracing import around_each_compilation
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import environment_variable
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
 

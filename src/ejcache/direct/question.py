@@ -37,7 +37,7 @@ from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.jax_integration.seam.direct.rules import rules_that
 from ejcache.jax_integration.seam.direct.traces import program_settings
 from ejcache.keys.key import direct_record_key
-from ejcache.settings.environment import all_variables, fixed_hash_seed
+from ejcache.settings.resolve import all_variables, fixed_hash_seed
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

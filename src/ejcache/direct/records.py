@@ -42,7 +42,7 @@ import jax
 from ejcache import entry
 from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.keys.key import direct_record_key
-from ejcache.settings.environment import fixed_hash_seed
+from ejcache.settings.resolve import fixed_hash_seed
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
 from ejcache.util.text import check_key

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cli import output
 from ejcache.cli.run import absolute_url, command_of, end_as, export, run_and_count
 from ejcache.errors import UsageError
-from ejcache.settings.environment import export_variables
+from ejcache.settings.resolve import export_variables
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded, note_made
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.coordination import coordination_client, process_index
+from ejcache.jax_integration.seam.backends import coordination_client, process_index
 from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.util.log import log
 from ejcache.util.threads import submit

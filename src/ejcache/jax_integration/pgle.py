@@ -25,7 +25,7 @@ from ejcache.jax_integration.compilation import Profile
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.modules import digest_module
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.coordination import WITHDRAWN, coordination_client
+from ejcache.jax_integration.seam.backends import WITHDRAWN, coordination_client
 from ejcache.keys.key import PLAIN, PROFILING, profile_key
 from ejcache.keys.options import canonical_options
 from ejcache.util.log import log
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.ranks import RankAgreement
-    from ejcache.jax_integration.seam.coordination import CoordinationClient
+    from ejcache.jax_integration.seam.backends import CoordinationClient
 
 PROFILE_KIND: Final = "pgle_profile"
 """`kind` in the header of a stored profile."""

@@ -32,7 +32,7 @@ from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.program import LoweredProgram
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam import tracing
-from ejcache.jax_integration.seam.coordination import process_index
+from ejcache.jax_integration.seam.backends import process_index
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.misses.explanation import why_not_found, why_not_stored
 from ejcache.misses.log import LARGE_CONSTANT, STORED, MissRecord, record_miss, remember_program

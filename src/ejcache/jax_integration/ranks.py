@@ -32,7 +32,7 @@ from ejcache._version import __version__
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.coordination import WITHDRAWN, coordination_client
+from ejcache.jax_integration.seam.backends import WITHDRAWN, coordination_client
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log, warn_once
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins
     from ejcache.jax_integration.program import LoweredProgram
-    from ejcache.jax_integration.seam.coordination import CoordinationClient
+    from ejcache.jax_integration.seam.backends import CoordinationClient
 
 
 _PATIENCE: Final = 15.0

@@ -38,7 +38,7 @@ from ejcache.jax_integration.lowering.components import (
 from ejcache.jax_integration.lowering.key import Described, described
 from ejcache.jax_integration.ranks import RankAgreement
 from ejcache.jax_integration.seam import backends
-from ejcache.jax_integration.seam.coordination import coordination_client
+from ejcache.jax_integration.seam.backends import coordination_client
 from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
 from ejcache.keys.options import Field, canonical_gpu_topology, edit, join, split
 from ejcache.stores.documents import check_path, open_documents

@@ -33,11 +33,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ejcache.bucket.base import process_name
 from ejcache.bucket.breaker import RetryPolicy
-from ejcache.bucket.layout import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import environment_variable
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import detect_filesystem, detect_network_filesystem

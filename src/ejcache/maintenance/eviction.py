@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from ejcache.bucket.base import ABSENT
-from ejcache.bucket.layout import (
+from ejcache.bucket.base import (
+    ABSENT,
     COUNTERS,
     ENTRIES,
     PINS,

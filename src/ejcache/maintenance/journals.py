@@ -30,8 +30,7 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.bucket.base import ABSENT
-from ejcache.bucket.layout import COUNTERS
+from ejcache.bucket.base import ABSENT, COUNTERS
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreBusyError, StoreError
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.shared.usage import (

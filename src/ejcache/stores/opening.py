@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError, UsageError
 from ejcache.settings.directories import temporary_directory, user_directory
-from ejcache.settings.environment import environment_variable
-from ejcache.settings.resolve import resolve
+from ejcache.settings.resolve import environment_variable, resolve
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_url
 from ejcache.util.files import why_replaceable, why_untrusted

@@ -25,7 +25,7 @@ from ejcache.cli.listing import check_directory
 from ejcache.cli.options import Json, Limit, Name, count
 from ejcache.cli.run import command_of
 from ejcache.errors import UsageError
-from ejcache.settings.environment import child_environment
+from ejcache.settings.resolve import child_environment
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:

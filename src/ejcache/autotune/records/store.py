@@ -51,8 +51,7 @@ from ejcache.errors import (
     UsageError,
 )
 from ejcache.settings.directories import user_directory
-from ejcache.settings.environment import environment_variable
-from ejcache.settings.resolve import resolve
+from ejcache.settings.resolve import environment_variable, resolve
 from ejcache.stores.documents import open_documents
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.threads import call_with_timeout

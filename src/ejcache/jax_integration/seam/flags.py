@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jax._src import config as jax_config
 
-from ejcache.settings.environment import environment_variable
-from ejcache.settings.resolve import setting_named
+from ejcache.settings.resolve import environment_variable, setting_named
 from ejcache.settings.table import SETTINGS
 from ejcache.settings.values import FlagValue, Origin, jax_reading
 

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.bucket.layout import (
+from ejcache.bucket.base import (
     ENTRIES,
     PINS,
     QUARANTINE,

@@ -40,8 +40,7 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import ABSENT
-from ejcache.bucket.layout import COUNTERS, is_process_name, process_name
+from ejcache.bucket.base import ABSENT, COUNTERS, is_process_name, process_name
 from ejcache.errors import (
     MALFORMED,
     EntryCorruptError,
