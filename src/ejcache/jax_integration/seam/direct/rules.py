@@ -23,8 +23,10 @@ _TABLES: Final = (
     (partial_eval, ("custom_partial_eval_rules", "custom_staging_rules", "dce_rules", "forwarding_rules")),
     (partial_eval, ("const_fold_rules", "partial_eval_jaxpr_custom_rules")),
 )
-_known: Final[dict[int, tuple[object, bool]]] = {}
-"""Whether a rule is one of those that are looked for, by its identity; held, so that the identity lasts."""
+_known: Final[dict[int, object]] = {}
+"""The rules that were looked at, by identity; held, so that the identity lasts."""
+_from: Final[dict[tuple[str, str], types.FunctionType]] = {}
+"""A function that is or was in a rule for each file and module that such functions are from: they are few."""
 
 
 def _tables() -> Iterator[tuple[str, Mapping[Any, Any]]]:
@@ -42,15 +44,20 @@ def rules_of(primitive: Any) -> tuple[tuple[str, object], ...]:
 
 def rules_that(are_meant: Callable[[types.FunctionType], bool]) -> dict[str, object]:
     """The rules that are such functions, or lead to one directly, by table and primitive."""
-    found = {}
-    for name, table in _tables():
-        for primitive, entry in tuple(table.items()):
-            known = _known.get(id(entry))
-            if known is None:
-                known = _known[id(entry)] = (entry, any(map(are_meant, _functions_in(_rule(entry)))))
-            if known[1]:
-                found[f"{name} of {primitive}"] = _rule(entry)
-    return found
+    for _, table in _tables():
+        for entry in tuple(table.values()):
+            if id(entry) not in _known:
+                _known[id(entry)] = entry
+                _from.update((_place(each), each) for each in _functions_in(_rule(entry)))
+    places = {place for place, function in tuple(_from.items()) if are_meant(function)}
+    if not places:
+        return {}
+    rules = [(f"{name} of {each}", _rule(entry)) for name, table in _tables() for each, entry in tuple(table.items())]
+    return {name: rule for name, rule in rules if not places.isdisjoint(map(_place, _functions_in(rule)))}
+
+
+def _place(function: types.FunctionType) -> tuple[str, str]:
+    return function.__code__.co_filename, str(function.__module__)
 
 
 def _rule(entry: Any) -> object:
