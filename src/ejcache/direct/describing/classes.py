@@ -265,7 +265,9 @@ _HOLDERS: Final = {
     "types:SimpleNamespace": (),
 }
 """Classes of libraries that only hold what the program reads by name, and the attributes that have more of it."""
-_KEPT_WHOLE: Final = frozenset({_LINEN, "enum:Enum", "builtins:object"})
+_KEPT_WHOLE: Final = frozenset(
+    {_LINEN, "enum:Enum", "builtins:object", "keras.src.saving.keras_saveable:KerasSaveable"}
+)
 """Classes whose attributes say all, although they say how they are pickled."""
 
 
