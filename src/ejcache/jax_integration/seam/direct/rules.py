@@ -6,7 +6,9 @@ Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/ad.py`, `batching.py`, `ml
 from __future__ import annotations
 
 import functools
+import os
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jax._src.interpreters import ad, batching, mlir, partial_eval
@@ -23,6 +25,7 @@ _TABLES: Final = (
     (partial_eval, ("custom_partial_eval_rules", "custom_staging_rules", "dce_rules", "forwarding_rules")),
     (partial_eval, ("const_fold_rules", "partial_eval_jaxpr_custom_rules")),
 )
+_JAX: Final = f"{Path(ad.__file__).parents[2]}{os.sep}"
 _known: Final[dict[int, object]] = {}
 """The rules that were looked at, by identity; held, so that the identity lasts."""
 _from: Final[dict[tuple[str, str], types.FunctionType]] = {}
@@ -48,7 +51,9 @@ def rules_that(are_meant: Callable[[types.FunctionType], bool]) -> dict[str, obj
         for entry in tuple(table.values()):
             if id(entry) not in _known:
                 _known[id(entry)] = entry
-                _from.update((_place(each), each) for each in _functions_in(_rule(entry)))
+                for each in _functions_in(_rule(entry)):
+                    if not each.__code__.co_filename.startswith(_JAX):
+                        _from[_place(each)] = each
     places = {place for place, function in tuple(_from.items()) if are_meant(function)}
     if not places:
         return {}
@@ -57,20 +62,21 @@ def rules_that(are_meant: Callable[[types.FunctionType], bool]) -> dict[str, obj
 
 
 def _place(function: types.FunctionType) -> tuple[str, str]:
-    return function.__code__.co_filename, str(function.__module__)
+    return function.__code__.co_filename, function.__module__
 
 
 def _rule(entry: Any) -> object:
     return getattr(entry, "rule", entry)
 
 
-def _functions_in(rule: Any) -> Iterator[types.FunctionType]:
+def _functions_in(rule: Any) -> tuple[types.FunctionType, ...]:
     """A rule, what is inside of partial functions, and what it closes over, as `mlir.lower_fun` makes rules."""
-    while isinstance(rule, functools.partial):
+    while type(rule) is functools.partial:
         rule = rule.func
-    if isinstance(rule, types.FunctionType):
-        yield rule
-        yield from (cell.cell_contents for cell in rule.__closure__ or () if _is_function(cell))
+    if type(rule) is not types.FunctionType:
+        return ()
+    closure = rule.__closure__
+    return (rule, *(cell.cell_contents for cell in closure if _is_function(cell))) if closure else (rule,)
 
 
 def _is_function(cell: types.CellType) -> bool:
