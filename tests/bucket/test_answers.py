@@ -290,7 +290,7 @@ def test_programs_that_end_at_once_write_their_counters(moto, run_python):
     for _ in range(2):
         assert run_python(program, moto.url).stderr == ""
     bucket = s3_bucket(moto.url, "ends")
-    assert len(list(bucket.walk("v1/counters/"))) == 2
+    assert len(list(bucket.walk("v1/used/"))) == 2
     bucket.close()
 
 

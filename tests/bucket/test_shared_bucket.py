@@ -443,7 +443,7 @@ class TestEnd:
         assert refused == "gs://bucket/closed was not asked: the program is ending, and has made no client"
         assert finished.stderr == ""
         names = [name.split("/")[2] for name in server.objects()]
-        assert sorted(names) == ["counters", "entries", "entries"]
+        assert sorted(names) == ["entries", "entries", "used"]
 
     def test_importing_costs_no_gcsfs(self, run_python):
         """Nothing of the storage's libraries is imported before a URL is opened."""
