@@ -146,8 +146,10 @@ def _one_host(context: Context, outcome: Outcome, home: Path, server: BucketServ
         server.take_requests()
         programs = [Program(JITS, OURS, URL, count, home=home / f"{tier} {n}", env=env) for n in range(4)]
         answers = run_together(programs)
-        fetched = server.take_requests()["GET entry"]
-        outcome.ratio(f"requests per entry, four processes that share {tier}", fetched / count, at_most(bar), unit="")
+        # The preload of a start fetches what the run before it used, which had more programs.
+        entries = {request.name for request in server.server.requests if "/entries/" in request.name}
+        fetched = server.take_requests()["GET entry"] / max(len(entries), 1)
+        outcome.ratio(f"requests per entry, four processes that share {tier}", fetched, at_most(bar), unit="")
         hits = sum(answer["stats"]["hits"] for answer in answers)
         if hits != 4 * count:
             outcome.note(f"With {tier} {4 * count - hits} of {4 * count} programs were compiled.")

@@ -32,7 +32,7 @@ def unreachable(context: Context, outcome: Outcome) -> None:
     """Each start has one program more than the one before. All programs are asked for, however quick they are."""
     ends = support("dead_ends")
     storages = context.pick(tuple(ends.URLS), ("gs",))
-    troubles = context.pick(ends.TROUBLES, ("no network, silent", "portal, a page"))
+    tried = context.pick(ends.TROUBLES, ("no network, silent", "portal, a page"))
     with context.directory() as home, ThreadPoolExecutor(AT_ONCE) as side:
         context.say("programs without a cache")
         alone = [side.submit(_start, home / f"none {n}", NONE, "", n % 3, {}) for n in range(context.pick(9, 3))]
@@ -41,7 +41,8 @@ def unreachable(context: Context, outcome: Outcome) -> None:
         started = {
             (storage, trouble): side.submit(_three_starts, home, storage, trouble)
             for storage in storages
-            for trouble in troubles
+            for trouble in ends.troubles_of(storage)
+            if trouble in tried
         }
         for (storage, trouble), ended in started.items():
             context.say(f"{storage}://, {trouble}")

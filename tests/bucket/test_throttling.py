@@ -67,6 +67,34 @@ def test_it_ends_when_the_storage_does_nothing(retry_time):
         assert not isinstance(caught.value, ThrottledError)
 
 
+def test_a_refusal_that_may_be_a_fault_is_one_when_nothing_is_done(retry_time):
+    """A storage that worked and then answers 503 alone fails each operation, so that the breaker opens."""
+    pace = Pace()
+    pace.succeed()
+    retry_time.sleep(1.0)
+
+    def attempt(_):
+        raise throttled(ambiguous=True)
+
+    began = retry_time.monotonic()
+    with pytest.raises(StoreBusyError) as caught:
+        POLICY.run("reading", attempt, pace=pace)
+    assert retry_time.monotonic() - began < 6
+    assert not isinstance(caught.value, ThrottledError)
+
+
+def test_a_refusal_while_others_are_served_is_none(retry_time):
+    """A 503 says "slow down" if another thread's operation succeeded meanwhile."""
+    pace = Pace()
+
+    def attempt(_):
+        pace.succeed()
+        raise throttled(ambiguous=True)
+
+    with pytest.raises(ThrottledError):
+        POLICY.run("reading", attempt, pace=pace)
+
+
 def test_an_operation_ends_while_others_are_served(retry_time):
     """One operation is tried for two minutes at most, and its failure says that the storage works."""
     pace = Pace()

@@ -165,13 +165,19 @@ TROUBLES = (
     "portal, a page",
     "portal, a redirect",
 )
+_OF_HTTP = {"no credentials", "403", "portal, a page", "portal, a redirect"}
+
+
+def troubles_of(storage: str) -> tuple[str, ...]:
+    """Those of `TROUBLES` that storage can have: SSH knows no status of HTTP, and reads no service for credentials."""
+    return tuple(what for what in TROUBLES if storage != "sftp" or what not in _OF_HTTP)
 
 
 class Trouble:
     """One way in which storage cannot be reached; a context manager.
 
     Args:
-        what: one of `TROUBLES`.
+        what: one of `troubles_of(storage)`.
         storage: one of `URLS`.
         directory: for what programs have to import.
 

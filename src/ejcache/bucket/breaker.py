@@ -142,6 +142,10 @@ class Pace:
         """Whether the storage has done something for this process a short while ago."""
         return time.monotonic() - self._moved_at < _PATIENCE
 
+    def has_moved_since(self, moment: float) -> bool:
+        """Whether the storage has done something for this process since `moment`, by the monotonic clock."""
+        return self._moved_at >= moment
+
     def wait(self, most: float) -> float:
         """Wait for a turn, for `most` seconds; returns when the request begins, by the monotonic clock."""
         now = time.monotonic()
@@ -224,7 +228,7 @@ class RetryPolicy:
         # A first answer that is due in 5 s may come later if it is to a large upload, which is no sign of dead storage.
         end = started + min(self.deadline, most) + (extra if most > 0 else 0)
         failure = TransientError("no time was given", busy=True)
-        tries = 0
+        tries, only_slow = 0, False
         while (left := end - time.monotonic()) > 0:
             tries += 1
             began = pace.wait(left)
@@ -241,6 +245,7 @@ class RetryPolicy:
                 is_alive = not failure.ambiguous or failure.retry_after > 0
                 patient = pace.slow_down(began, after=failure.retry_after, is_alive=is_alive)
                 if is_alive:
+                    only_slow = True
                     end = max(end, min(patient, started + _MOST_PATIENCE))
                 continue
             if failure.unreachable and tries >= _UNREACHABLE_TRIES:
@@ -250,7 +255,9 @@ class RetryPolicy:
                 break
             time.sleep(pause)
         kind = StoreBusyError if failure.busy else StoreUnavailableError
-        kind = ThrottledError if failure.throttled and pace.is_moving else kind
+        # A 503 alone, while nothing is done for any thread of this process, is broken storage: the breaker opens.
+        works = pace.is_moving if only_slow else pace.has_moved_since(started)
+        kind = ThrottledError if failure.throttled and works else kind
         said = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {end - started:.3g} s)"
         raise kind(said) from failure
 

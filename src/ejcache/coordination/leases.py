@@ -44,6 +44,9 @@ MISSED_BEATS: Final = 3
 _EXIT_SECONDS: Final = 2.0
 """How long the release of leases may take at exit. Others take over a lease that is not released by then."""
 
+_QUIET_SECONDS: Final = 1.0
+"""A new lease is not written again for so long: buckets refuse more than one write a second to an object."""
+
 lease_scheduler: Final = Scheduler(name="ejcache-leases")
 """Renews and releases the leases of this process. Not for anything else: heartbeats must not wait behind uploads."""
 
@@ -85,20 +88,22 @@ class HeldLease(ABC):
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_released = self._ended = False
+        self._may_show_at = scheduler.clock() + _QUIET_SECONDS
         _held.add(self)
         scheduler.later(interval, self._renew_and_repeat)
 
     def release(self, *, after: float = 0.0) -> None:
         """Release the lease in the background, after so many seconds; a second call does nothing. Never raises.
 
-        With `after`, others are told at once that they can see what the work left. In a forked child it does nothing:
-        the lease belongs to the parent.
+        With `after`, the lease shows others at once that they can see what the work left; a lease younger than a second
+        shows it later, or only by its end. In a forked child it does nothing: the lease belongs to the parent.
         """
         self._is_released = True
         if self._pid != os.getpid():
             return
-        if after:
-            self._scheduler.later(0.0, self._show_done)
+        young = max(0.0, self._may_show_at - self._scheduler.clock())
+        if young < after / 2:
+            self._scheduler.later(young, self._show_done)
         if not self._scheduler.later(after, self.end):
             self.end()  # during exit
 

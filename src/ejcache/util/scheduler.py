@@ -60,7 +60,7 @@ class Scheduler:
     ) -> None:
         self._max_threads = threads
         self._max_tasks = max_tasks
-        self._clock = clock
+        self.clock = clock
         self._name = name
         self._timed: list[_Timed] = []
         self._looks_at = 0.0
@@ -99,7 +99,7 @@ class Scheduler:
         with self._changed:
             if not self._start(self._running + 1):
                 return False
-            timed = _Timed(task, self._clock() + seconds)
+            timed = _Timed(task, self.clock() + seconds)
             self._timed.append(timed)
             # A thread that looks in time anyway would be woken in the middle of the program's own work.
             if timed.due < self._looks_at:
@@ -109,7 +109,7 @@ class Scheduler:
     def every(self, seconds: float, task: Task) -> None:
         """Run `task` about every `seconds`, never twice at once, while there are threads: from the next `submit` on."""
         with self._changed:
-            self._timed.append(_Timed(task, self._clock() + seconds * _jitter(), seconds))
+            self._timed.append(_Timed(task, self.clock() + seconds * _jitter(), seconds))
 
     def drain(self, *, patience: float, limit: float) -> bool:
         """Wait until no submitted task waits or runs; returns whether that was reached. Timed tasks do not count.
@@ -120,15 +120,15 @@ class Scheduler:
             patience: seconds to wait for the next task to finish.
             limit: seconds to wait in all.
         """
-        end = self._clock() + limit
+        end = self.clock() + limit
         with self._changed:
             self._start(1)
             alone = not self._threads
-        while alone and self._tasks and self._clock() < end:
+        while alone and self._tasks and self.clock() < end:
             self._run_submitted()
         with self._changed:
             while self.waiting:
-                left = min(patience, end - self._clock())
+                left = min(patience, end - self.clock())
                 if left <= 0 or not self._wait_for_next(left):
                     break
             return not self.waiting
@@ -144,7 +144,7 @@ class Scheduler:
     def run_due(self) -> bool:
         """Run, in this thread, the next timed task that is due, or else the next submitted one; False if none is."""
         with self._changed:
-            now = self._clock()
+            now = self.clock()
             timed = next((timed for timed in self._timed if timed.due <= now and not timed.running), None)
             if timed is not None:
                 timed.running = True
@@ -197,7 +197,7 @@ class Scheduler:
         with self._changed:
             if not self._tasks and not self._stopping:
                 due = min((timed.due for timed in self._timed if not timed.running), default=float("inf"))
-                now = self._clock()
+                now = self.clock()
                 self._looks_at = min(due, now + _LONGEST_WAIT)
                 self._changed.wait(max(0.0, self._looks_at - now))
 
