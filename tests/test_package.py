@@ -1,12 +1,15 @@
-"""What a package index shows of ejcache."""
+"""What a package index shows of ejcache, and that what publishes it is well formed."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+import tomllib
 
 from helpers import ROOT, run_program
+
+from tools.dependencies import reasons
 
 
 def test_metadata():
@@ -17,3 +20,23 @@ def test_metadata():
     assert "[" not in re.sub(r"`[^`]*`|```.*?```|\[[^]]*\]\((https?://|#)[^)]*\)", "", text, flags=re.DOTALL)
     assert "· settings ·" in text
     assert "urls" not in shown
+    assert {"azure", "s3", "sftp"} <= set(shown["optional-dependencies"])
+    assert "Typing :: Typed" in shown["classifiers"]
+    assert (ROOT / "src" / "ejcache" / "py.typed").exists()
+
+
+def test_dependencies_have_reasons():
+    """Each direct dependency names the hit or the command that needs it, and no version of typer is kept out."""
+    named = reasons()
+    assert all(re.search(r"\bhit\b|`ejcache |every command", why) for why in named.values()), named
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (typer,) = [each for each in declared if each.startswith("typer")]
+    assert "<" not in typer
+
+
+def test_workflows_are_well_formed():
+    """The workflows of this repository, and the one among the examples, are what GitHub accepts."""
+    files = [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), ROOT / "examples" / "github_actions.yml"]
+    assert len(files) == 4
+    schema = ["--builtin-schema", "vendor.github-workflows"]
+    run_program([sys.executable, "-m", "check_jsonschema", *schema, *files])

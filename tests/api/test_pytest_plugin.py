@@ -1,0 +1,87 @@
+"""The pytest plug-in, on a small suite: inert, then cold in one process, then warm in two."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from helpers import run_program
+
+SUITE = """
+import os, sys
+import pytest
+
+def cached():
+    import ejcache
+    return ejcache.active()
+
+def compile(factor):
+    import jax
+    return jax.jit(lambda x: (x * factor).sum())
+
+@pytest.fixture
+def compiled():
+    import jax.numpy as jnp
+    x, program = jnp.ones(3), compile(2)
+    program(x)
+    return x, program
+
+def test_alone():
+    assert not {"jax", "ejcache.cache"} & set(sys.modules)
+
+@pytest.mark.no_ejcache
+def test_without():
+    compile(3)(1.0)
+    assert not os.environ.get("EJCACHE") or cached() is None
+
+def test_slow():
+    compile(4)(1.0)
+
+@pytest.mark.no_compile
+def test_prepared(compiled):
+    x, program = compiled
+    assert float(program(x)) == 6
+
+@pytest.mark.no_compile
+def test_unprepared():
+    compile(5)(1.0)
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    (tmp_path / "test_small.py").write_text(SUITE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\n")
+
+    def run(*options, **env):
+        arguments = [sys.executable, "-m", "pytest", *options]
+        return run_program(arguments, cwd=tmp_path, env={"EJCACHE_MIN_COMPILE_SECONDS": "0", **env}, check=False)
+
+    return run
+
+
+def test_inert_without_the_option(suite):
+    """Neither JAX nor ejcache is imported for it, and nothing is forbidden or printed."""
+    done = suite("-k", "alone")
+    assert done.returncode == 0, done
+    assert "ejcache: " not in done.stdout
+
+
+def test_cold_and_warm(suite, tmp_path):
+    """Every worker uses one cache; the line counts all of them; markers hold."""
+    cold = suite("--ejcache-dir", "kept")
+    failed = r"^FAILED test_small.py::test_unprepared - ejcache\S*CompileForbiddenError"
+    assert re.search(failed, cold.stdout, re.MULTILINE), cold
+    assert "1 failed, 4 passed" in cold.stdout
+    line = rf"ejcache: saved [\d.]+ of [\d.]+ s{{}}: (\d+) hits?, (\d+) miss(?:es)?.* \({tmp_path}/kept/\)"
+    hits, misses = re.search(line.format(""), cold.stdout).groups()
+    assert (int(hits), int(misses) > 1) == (0, True)
+    assert re.search(r"slowest compilations: [\d.]+ s test_small.py::test_", cold.stdout)
+
+    (tmp_path / "pytest.ini").write_text("[pytest]\nejcache = kept\naddopts = -n 2 --dist loadgroup\n")
+    warm = suite("-k", "not alone and not unprepared")
+    assert "3 passed" in warm.stdout, warm
+    hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()
+    assert (int(hits) > 1, int(misses)) == (True, 0)
+    assert "slowest" not in warm.stdout
