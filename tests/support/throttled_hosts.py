@@ -42,7 +42,7 @@ def start(url: str, programs: int, began: float) -> dict[str, object]:
             again += 1
             store.put(key_of(number), data_of(number))
     seconds = time.monotonic() - began
-    counted = store.counters()
+    counted = store.tier_counters()
     return {
         "again": again,
         "seconds": seconds,
