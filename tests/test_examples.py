@@ -1,0 +1,100 @@
+"""The examples: programs run, and what other machines run is well formed and names commands that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+
+import pytest
+import typer
+import yaml
+from helpers import ROOT, run_program
+
+from ejcache.cli.main import build
+
+EXAMPLES = ROOT / "examples"
+SCRIPTS = [path for path in sorted(EXAMPLES.rglob("*")) if path.suffix in {".sh", ".yml", ".yaml", ".toml"}]
+SCRIPTS.append(EXAMPLES / "docker" / "Dockerfile")
+
+
+def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
+    """Both programs train; the kernel's record, pushed into its package, answers where nothing may be measured."""
+    package = tmp_path / "site" / "tuned_kernel"
+    shutil.copytree(EXAMPLES / "tuned_kernel" / "tuned_kernel", package)
+    programs = "import flax_train, equinox_train, runpy; flax_train.main(); equinox_train.main()"
+    tune = "runpy.run_module('tuned_kernel.tune', run_name='__main__')"
+    path = {"PYTHONPATH": f"{EXAMPLES}:{package.parent}"}
+    done = run_program([sys.executable, "-c", f"{programs}; {tune}"], cwd=tmp_path, env=path)
+    *losses, configuration = done.stdout.splitlines()
+    assert [float(re.match(r"loss ([\d.]+); saved", line)[1]) < 20 for line in losses] == [True, True]
+    assert "'block'" in configuration
+
+    text = (EXAMPLES / "tuned_kernel" / "pyproject.toml").read_text()
+    (push,) = [line.removeprefix("#").split("#")[0] for line in text.splitlines() if "autotune push" in line]
+    run_program([sys.executable, "-m", *shlex.split(push)], cwd=package.parent, env=path)
+    about = package.parent / "tuned_kernel-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tuned-kernel\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(re.search(r"\[project.*?seeds.*?\n(.*?)#", text, re.DOTALL)[1])
+    points = (about / "entry_points.txt").read_text().replace('"', "")
+    (about / "entry_points.txt").write_text(f"[ejcache.seeds]\n{points}\n")
+    chosen = "from tuned_kernel import *; print(scaled_add.choose(*example()).source)"
+    elsewhere = {**path, "EJCACHE_AUTOTUNE_DIR": str(tmp_path / "empty"), "EJCACHE_AUTOTUNE_POLICY": "error"}
+    assert run_program([sys.executable, "-c", chosen], cwd=tmp_path, env=elsewhere).stdout == "seed\n"
+
+
+def test_image_that_starts_warm(tmp_path):
+    """What the Dockerfile runs makes the server's programs hits in a cache that is only read."""
+    shutil.copy(EXAMPLES / "serving.py", tmp_path)
+    lines = (EXAMPLES / "docker" / "Dockerfile").read_text().replace("/opt/cache", f"{tmp_path}/cache").splitlines()
+    environment = {}
+    for line in lines:
+        instruction, _, rest = line.partition(" ")
+        if instruction == "ENV":
+            environment |= dict([rest.split("=", 1)])
+        elif instruction == "RUN" and rest.startswith("ejcache"):
+            run_program([sys.executable, "-m", *shlex.split(rest)], cwd=tmp_path, env=environment)
+    (command,) = [line.partition(" ")[2] for line in lines if line.startswith("CMD")]
+    assert yaml.safe_load(command) == ["python", "serving.py"]
+    # Programs of one operation, around those that were prepared, are below the floor or the only misses.
+    done = run_program([sys.executable, "serving.py"], cwd=tmp_path, env=environment)
+    assert len(re.findall(r"^\d+ \[", done.stdout, re.MULTILINE)) == 6
+    assert int(re.search(r"(\d+) hits?", done.stdout)[1]) >= 3, done
+
+
+def test_two_hosts_and_one_bucket(tmp_path):
+    """The second host loads all that the first one has compiled."""
+    first, second = run_program([sys.executable, EXAMPLES / "one_bucket.py"], cwd=tmp_path).stdout.splitlines()
+    assert re.search(r"first: .*: 0 hits, [1-9]\d* misses", first)
+    assert re.search(r"second: .*: [1-9]\d* hits, 0 misses", second)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_commands_exist(path):
+    """Every command of ejcache in the file exists, and so does each of its options."""
+    group = typer.main.get_command(build())
+    for words in re.findall(r"\bejcache(?:,? )((?:[a-z\"'-][^\n;&|\]`]*))", path.read_text()):
+        names = [word.strip("\"',") for word in re.split(r"[\s,]+", words) if word.strip("\"',")]
+        command = group
+        while names and hasattr(command, "commands") and names[0] in command.commands:
+            command = command.commands[names.pop(0)]
+        if command is not group and names[:1] != ["run"]:
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert [name for name in names if name.startswith("--") and name.partition("=")[0] not in options] == []
+
+
+def test_jobs_are_well_formed():
+    """The shell reads the script of Slurm; each job of Kubernetes has a container with an image and a command."""
+    run_program(["sh", "-n", EXAMPLES / "slurm.sh"])
+    jobs = list(yaml.safe_load_all((EXAMPLES / "gke_job.yaml").read_text()))
+    assert [(job["apiVersion"], job["kind"], job["metadata"]["name"]) for job in jobs] == [
+        ("batch/v1", "Job", "compile"),
+        ("batch/v1", "Job", "train"),
+    ]
+    for job in jobs:
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        assert container["image"]
+        assert container["command"][0] == "ejcache"
+        assert {each["name"] for each in container["env"]} == {"JAX_COMPILATION_CACHE_DIR"}
