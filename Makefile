@@ -5,6 +5,7 @@
 #   make coverage the suite, with the lines and branches that no test runs
 #   make soak     the long kill, fault and race runs
 #   make bench    every benchmark beside its peer
+#   make docs     the site, in build/site
 #   make lock     pin the dependencies anew for the Python in use
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ WORKERS ?= 3
 # Which tests: `make test SELECT='not soak and not one_python'` leaves out what does not depend on the version of Python.
 SELECT ?= not soak
 
-.PHONY: demo test lint types pytest coverage soak bench lock clean
+.PHONY: demo test lint types pytest coverage soak bench docs lock clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -56,8 +57,17 @@ soak: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python -m bench
 
+$(VENV)/.docs: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+	$(PIP) "pip>=25.1"  # knows dependency groups
+	$(PIP) -e . --group docs
+	touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/python tools/build_site.py build/docs
+	$(BIN)/mkdocs build --strict
+
 lock: $(VENV)/.made
 	tools/lock.sh $(PYTHON)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

@@ -45,10 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the markers and, if a cache is wanted, what uses it."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    line = config.getini("ejcache").strip()
-    asked = "1" if config.getoption("ejcache") else ""
-    wanted = config.getoption("ejcache_dir") or (line if line.lower() not in _OFF else asked)
-    if wanted:
+    option = config.getoption("ejcache_dir") or ("1" if config.getoption("ejcache") else "")
+    given = os.environ.get(_VARIABLE, "").strip()
+    wanted = option or ("" if given and given.lower() in _OFF else config.getini("ejcache").strip())
+    if wanted.lower() in _ON and given.lower() not in _OFF:
+        wanted = given  # it may name a cache
+    if wanted.lower() not in _OFF:
         config.pluginmanager.register(_CachedRun(config, wanted), "ejcache-run")
 
 

@@ -1,14 +1,10 @@
-"""Writes docs/api.md from the signatures and docstrings of the public names; --check: exits with 1 if it differs."""
+"""Prints the page about the public names, from their signatures and docstrings."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
-from pathlib import Path
 from typing import Any, Final
-
-from written_page import write_pages
 
 import ejcache
 from ejcache import errors
@@ -17,8 +13,6 @@ from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
 from ejcache.misses.explanation import Explanation, WingNote
 from ejcache.stores import base
-
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 
 _GROUPS: Final = {
     "Using a cache": (
@@ -52,8 +46,6 @@ _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 _RESULTS: Final = (EvictionReport, Audit, Explanation, WingNote, Warmed)
 _HEAD: Final = """\
 # The Python API
-
-This page is written by `python tools/api_reference.py` from the code; a test compares the two.
 
 `import ejcache` imports neither JAX nor a storage backend; each name is imported when it is first used. The module
 `ejcache.autotune` has everything about tuning ([autotune.md](autotune.md)), and `ejcache.testing` the tests for a store
@@ -180,4 +172,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_pages({PAGE: page()}))
+    print(page(), end="")

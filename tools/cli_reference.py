@@ -1,26 +1,19 @@
-"""Writes docs/cli.md from the help of every command. With --check, exits with 1 if the file is not up to date."""
+"""Prints the page about the command line, from the help of every command."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import sys
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import typer
-from written_page import write_pages
 
 from ejcache.cli.main import build
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 100
 
 HEAD = """\
 # The command line
-
-`python tools/cli_reference.py` makes this page from `--help`; a test keeps it up to date.
 
 `ejcache` works on a cache of compiled programs, `ejcache autotune` on a store of tuned configurations. Both use the
 same words:
@@ -123,12 +116,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    if tuple(map(int, version("typer").split(".")[:2])) >= (0, 29):  # its help looks otherwise
-        print("this needs the typer that pyproject.toml asks for: pip install 'typer<0.29'", file=sys.stderr)
-        return 2
-    return write_pages({PAGE: page()})
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(page(), end="")

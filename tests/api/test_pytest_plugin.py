@@ -79,8 +79,10 @@ def test_cold_and_warm(suite, tmp_path):
     assert (int(hits), int(misses) > 1) == (0, True)
     assert re.search(r"slowest compilations: [\d.]+ s test_small.py::test_", cold.stdout)
 
-    (tmp_path / "pytest.ini").write_text("[pytest]\nejcache = kept\naddopts = -n 2 --dist loadgroup\n")
-    warm = suite("-k", "not alone and not unprepared")
+    # A variable goes before a line that names no cache, and so does one that is off.
+    (tmp_path / "pytest.ini").write_text("[pytest]\nejcache = 1\naddopts = -n 2 --dist loadgroup\n")
+    assert "ejcache: " not in suite("-k", "alone", EJCACHE="0").stdout
+    warm = suite("-k", "not alone and not unprepared", EJCACHE=f"{tmp_path}/kept/")
     assert "3 passed" in warm.stdout, warm
     hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()
     assert (int(hits) > 1, int(misses)) == (True, 0)

@@ -1,13 +1,10 @@
-"""The reference of the command line, and that every command is in it and has help."""
+"""Every command has help, and says errors as JSON, too."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 import typer
 from cli_helpers import ejcache
-from helpers import ROOT, run_program
 
 from ejcache.cli.main import build
 
@@ -22,20 +19,6 @@ def commands(group, above=()):
 
 
 COMMANDS = commands(typer.main.get_command(build()))
-
-
-def test_reference_is_up_to_date():
-    """docs/cli.md is what the tool makes of the help now."""
-    done = run_program([sys.executable, ROOT / "tools" / "cli_reference.py", "--check"], check=False)
-    if done.returncode == 2:
-        pytest.skip(done.stderr.strip())
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_page_of_json_is_up_to_date():
-    """docs/json.md names the fields, and their types, that commands print."""
-    done = run_program([sys.executable, ROOT / "tools" / "json_reference.py", "--check"], check=False)
-    assert done.returncode == 0, done.stderr  # where libtpu is installed, it writes to stderr, too
 
 
 @pytest.mark.parametrize(
@@ -64,4 +47,3 @@ def test_every_command_has_help(name):
     assert [p.name for p in command.params if not getattr(p, "help", None)] == []
     options = {option for parameter in command.params for option in parameter.opts}
     assert name in {"bench", "completion"} or {"--dir", "--json"} <= options
-    assert f"## ejcache {name}\n" in (ROOT / "docs" / "cli.md").read_text()

@@ -23,9 +23,7 @@ from ejcache import entry
 from ejcache.autotune.records.store import GROUP
 from ejcache.stores.local.store import LocalStore
 
-GENERATED = {"api.md", "cli.md", "json.md", "settings.md"}
-"""Pages that a tool makes. The tests of the tools compare their blocks: signatures, helps and fields."""
-PLACES = ("/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")
+PLACES = ("/tmp/my-cache", "/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")
 CLOUDS = ("gcloud ", '{"Version"')
 """How blocks begin that are commands for a cloud, or policies of one; test_identities.py tests what they give."""
 SHOWN = (
@@ -36,8 +34,14 @@ SHOWN = (
     "jit_train_step was compiled",
     "[project.entry-points",
     "- uses: ",
+    *("pip install ejcache", "ejcache: saved 4.1", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
+    *("pytest -n auto", "EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
+    "ejcache autotune push my_kernels",
 )
-"""How blocks begin that are no programs. Each has a test of its own below; the last is a file of another program."""
+"""How blocks begin that are no programs here. Each of the first lines has a test of its own below. The others are
+files of other programs, and commands that the tests of the README, examples, notebooks and the pytest plug-in run."""
+COLD = {"autotune.md", "direct.md", "moving.md", "serving.md", "slurm.md", "testing.md"}
+"""Pages that begin without a cache."""
 TRAIN = """
 import jax
 import jax.numpy as jnp
@@ -84,9 +88,8 @@ class Block:
 def blocks() -> list[Block]:
     found = []
     for path in sorted((ROOT / "docs").glob("*.md")):
-        if path.name not in GENERATED:
-            each = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-            found += [Block(path.name, number, *block) for number, block in enumerate(each)]
+        each = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+        found += [Block(path.name, number, *block) for number, block in enumerate(each)]
     return found
 
 
@@ -148,7 +151,7 @@ def test_blocks_run(page, shell):
     """
     if page == "anywhere.md" and not hasattr(TopologyDescription, "serialize"):
         pytest.skip("this JAX saves no topologies")
-    if page != "autotune.md":
+    if page not in COLD:
         shell("ejcache run --min-compile-seconds 0 train.py && ejcache export /content/drive/MyDrive/warm.ejb")
     blocks = [block for block in RUN if block.page == page]
     program = "\n".join(block.text for block in blocks if block.language == "python")

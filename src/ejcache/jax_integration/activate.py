@@ -198,7 +198,7 @@ def enable(
         url: a directory or URL; by default, what `ejcache config` shows as `cache_dir`.
         max_size: largest total size of the entries, in bytes or as `"10GB"`; -1 for no limit, 0 for no caching.
         read_only: if true, never write.
-        settings: any other setting of docs/settings.md, by its name or by the name of its JAX flag.
+        settings: any other setting that `ejcache config` shows, by its name or by the name of its JAX flag.
 
     Raises:
         UsageError: a setting that does not exist, a value that a setting cannot have, or a URL that names no cache. A

@@ -1,6 +1,6 @@
 """All settings, each once: an attribute of `Settings`, with its type, default, flag of JAX, variables and meaning.
 
-`ejcache config`, `docs/settings.md` and the keywords of `ejcache.enable` are made from it; a test compares
+`ejcache config`, the reference of settings and the keywords of `ejcache.enable` are made from it; a test compares
 `SettingOptions`, which tells type checkers what a caller may pass. A wing declares its settings in a class of its own.
 
 The floors: how long a program must have compiled for its executable to be stored, and for other hosts to get it.

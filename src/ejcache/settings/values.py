@@ -54,7 +54,7 @@ class Setting(NamedTuple):
 
     Attributes:
         default: its value if it is set nowhere.
-        doc: one line for `ejcache config` and docs/settings.md.
+        doc: one line for `ejcache config` and the reference of settings.
         parse: turns text or a Python value into the setting's own type, or raises ValueError; by default, what goes
             with the type of `default`.
         accepted: the values that `parse` accepts, in words, for the error message; by default, what goes with `parse`.

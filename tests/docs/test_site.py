@@ -1,0 +1,119 @@
+"""The site: its pages can be written, every name has a sentence there, links lead somewhere, and text can be read."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+import typer
+import yaml
+from helpers import ROOT, run_program
+
+import ejcache
+from ejcache.cli.main import build
+from ejcache.settings.table import SETTINGS
+
+REFERENCES = {"api.md", "cli.md", "json.md", "settings.md"}
+"""Pages that are made from the code."""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The text of every page by its name."""
+    directory = tmp_path_factory.mktemp("site") / "docs"
+    run_program([sys.executable, ROOT / "tools" / "build_site.py", directory], timeout=600)
+    return {path.name: path.read_text() for path in directory.glob("*.md")}
+
+
+def section(page, heading):
+    """What is below a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", page, flags=re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def commands(group, above=("ejcache",)):
+    for name, command in group.commands.items():
+        yield from commands(command, (*above, name)) if hasattr(command, "commands") else [" ".join((*above, name))]
+
+
+def test_every_name_has_a_sentence(pages):
+    """Settings, commands and public names are on their pages, each with a sentence."""
+    for setting in SETTINGS:
+        assert re.search(r"[A-Z][^.\n]{10,}\.", section(pages["settings.md"], f"`{setting.name}`")), setting.name
+    for command in commands(typer.main.get_command(build())):
+        assert re.search(r"[A-Z][^.]{10,}\.", section(pages["cli.md"], command)), command
+    for name in {*ejcache.__all__} - {"autotune", "testing", "__version__"}:
+        assert re.search(rf"`{name}\b", pages["api.md"]), name
+    assert set(pages) >= REFERENCES
+    assert pages["json.md"].count("| field | type |") > 20
+
+
+def without_code(text):
+    return re.sub(r"^(````?)\w*\n.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_links_lead_somewhere(pages):
+    """Every link within the site leads to a page, and to a heading of it if it names one."""
+    slugs = {
+        name: {
+            re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+            for title in re.findall(r"^#+ (.*)$", without_code(text), flags=re.MULTILINE)
+        }
+        for name, text in pages.items()
+    }
+    wrong = []
+    for name, text in pages.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+            page, _, heading = target.partition("#")
+            page = page or name
+            if "://" not in target and (page not in pages or (heading and heading not in slugs[page])):
+                wrong.append(f"{name}: {target}")
+    assert wrong == []
+
+
+def test_every_page_is_in_the_navigation(pages):
+    """The navigation has each page once."""
+    text = (ROOT / "mkdocs.yml").read_text()
+    nav = yaml.safe_load(text[text.index("nav:") :])["nav"]
+    listed = [
+        page for entry in nav for value in entry.values() for page in ([value] if isinstance(value, str) else value)
+    ]
+    names = [page if isinstance(page, str) else next(iter(page.values())) for page in listed]
+    assert sorted(names) == sorted(pages)
+
+
+def test_drawings_are_made(pages):
+    """Every picture and plot is in its page, and says in words what it shows."""
+    assert [pages[name].count("<svg ") for name in ("concepts.md", "performance.md")] == [4, 4]
+    assert all(
+        re.findall(r'role="img" aria-label="[^"]{20,}"', pages[name]) for name in ("concepts.md", "performance.md")
+    )
+    assert "<!--" not in pages["concepts.md"] + pages["performance.md"] + pages["testing.md"]
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast():
+    """Text has the contrast that WCAG AA asks for on every ground that it is written on, and bars 3 to the page."""
+    css = (ROOT / "docs" / "theme.css").read_text()
+    schemes = re.findall(r'\[data-md-color-scheme="(?:default|slate)"\] \{(.*?)\}', css, flags=re.DOTALL)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", scheme))
+        for ground in ("page", "plain", "good", "bad", "store"):
+            assert contrast(colours["text"], colours[ground]) >= 4.5, (ground, colours)
+        for ink in ("quiet", "link"):
+            assert min(contrast(colours[ink], colours[ground]) for ground in ("page", "plain")) >= 4.5, ink
+        for bar in ("ours", "theirs", "none", "line"):
+            assert contrast(colours[bar], colours["page"]) >= 3, bar
