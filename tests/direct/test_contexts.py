@@ -44,11 +44,10 @@ CODE = """
 import json
 from functools import partial
 from ejcache.direct.question import known_contexts
-from ejcache.direct.describing.values import describe_value
 from ejcache.direct.describing.walk import whole_digest
 from ejcache.direct.files.owners import Owners
 
-look = partial(known_contexts, partial(whole_digest, owners=Owners([]), describe=describe_value))
+look = partial(known_contexts, partial(whole_digest, owners=Owners([])))
 changed = {}
 for label, code in %r.items():
     exec(code.partition(";")[0])

@@ -33,10 +33,12 @@ def decode(raw):
     if damage is None:
         return decode_document(raw)
     about = json.loads(raw)
+    for each in about["records"]:
+        each["fastpath"] = json.loads(each["fastpath"])
     damage(about["records"][0])
     for each in about["records"]:
-        text = json.dumps([each["entry"], each["fastpath"]], sort_keys=True)
-        each["bound"] = __import__("hashlib").sha256(text.encode()).hexdigest()
+        each["fastpath"] = json.dumps(each["fastpath"])
+        each["bound"] = __import__("hashlib").sha256(f"{each['entry']} {each['fastpath']}".encode()).hexdigest()
     return decode_document(json.dumps(about).encode())
 record_store.decode_document = decode
 

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.direct.call.signature import Devices, argument_names, call_signature
-from ejcache.direct.describing.values import describe_value
 from ejcache.direct.describing.walk import difference, walk, whole_digest
 from ejcache.direct.files.manifest import manifest_difference
 from ejcache.direct.files.owners import Owners, module_file
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.direct.describing.walk import Walk
+    from ejcache.direct.describing.graph import Graph
     from ejcache.direct.records import DirectRecord
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
     from ejcache.settings.table import Settings
@@ -242,7 +241,7 @@ def _roots(subject: Subject, call: ParsedCall) -> Mapping[str, object]:
 def _look(subject: Subject, roots: Mapping[str, object]) -> State:
     named = {f"reads[{place}]": _named_content(each) for place, each in enumerate(subject.reads)}
     every = {**roots, **named}
-    found = walk(every, owners=subject.owners, describe=describe_value, ignored=subject.ignored)
+    found = walk(every, owners=subject.owners, ignored=subject.ignored)
     if found.hash_order and not fixed_hash_seed():
         # Its record would hold for this process alone.
         raise RefusedError(
@@ -250,12 +249,8 @@ def _look(subject: Subject, roots: Mapping[str, object]) -> State:
             "process to the next: sort it, or set PYTHONHASHSEED"
         )
     variables = _variables(found)
-    return State(
-        _digest(found.digest, variables),
-        _digest(found.lasting, variables),
-        found.tokens,
-        found.functions,
-    )
+    digest, lasting = _digest(found.digest(), variables), _digest(found.lasting_digest(), variables)
+    return State(digest, lasting, found.tokens, frozenset(found.functions))
 
 
 def _named_content(value: object) -> object:
@@ -270,10 +265,17 @@ def _named_content(value: object) -> object:
         raise RefusedError(f"the file {value}, which reads= names, cannot be read: {exc}") from exc
 
 
-def _variables(found: Walk) -> str:
+_PLACES: Final = (
+    *("abspath", "absolute", "cwd", "expanduser", "expandvars", "getcwd", "getcwdb", "home", "realpath", "resolve"),
+    *("current_thread", "getrecursionlimit", "getlocale", "localeconv", "setlocale", "warn", "warn_explicit"),
+)
+"""Names with which code asks where and how it is run."""
+
+
+def _variables(found: Graph) -> str:
     """The environment variables that the code names, as a text; where names are computed, all that may be meant."""
     every = all_variables()
-    places = _places(every) if found.places else ()
+    places = _places(every) if found.is_named(*_PLACES) else ()
     if not found.reads_environment:
         return repr((places, sorted((name, every[name]) for name in found.constants if name in every)))
     parts = tuple(each for each in found.constants if len(each) > 2)
@@ -297,7 +299,7 @@ def _digest(*texts: str) -> str:
 
 def contexts_of(subject: Subject) -> dict[str, str]:
     """The known contexts of libraries, as they are now."""
-    return known_contexts(partial(whole_digest, owners=subject.owners, describe=describe_value))
+    return known_contexts(partial(whole_digest, owners=subject.owners))
 
 
 def _fitting(

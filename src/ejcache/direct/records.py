@@ -1,10 +1,10 @@
 """The records of direct mode, beside the entries: what a call needs to reach its executable without tracing.
 
 A document holds the records of one function, called with one signature in one environment. It is stored as an entry of
-kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 3):
+kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 4):
 
     payload    := JSON, an object of:
-      version    3
+      version    4
       function   module and qualified name
       off        why direct mode is off for this document; empty if it is not
       changing   what changes at each start although the program does not; empty if nothing does
@@ -15,7 +15,7 @@ kind "direct_record" under `keys.key.direct_record_key`. Its payload (version 3)
       contexts   an object: known context of a library → digest, see `question`
       manifest   the files, see `files.manifest`
       entry      the key that the lowered program has
-      fastpath   as `call.fastpath_format` encodes it
+      fastpath   a text, see `call.fastpath_format`
       bound      digest of entry and fastpath
       recorded   the witness that traced the function first
       proven     the witness that traced it again and found the same key; null while the record is unproven
@@ -79,7 +79,7 @@ DIRECT_RECORD_KIND: Final = "direct_record"
 """`kind` in the header of the stored object."""
 MAX_PAYLOAD: Final = 8 << 20
 """Bytes of a payload; a larger one is neither written nor decoded."""
-_VERSION: Final = 3
+_VERSION: Final = 4
 _MAX_RECORDS: Final = 4
 
 
@@ -105,7 +105,7 @@ class DirectRecord(NamedTuple):
     contexts: Mapping[str, str]
     manifest: Mapping[str, Mapping[str, str | None]]
     entry: str
-    fastpath: Mapping[str, Any]
+    fastpath: str
     recorded: Witness
     proven: Witness | None = None
 
@@ -152,9 +152,9 @@ def encode_document(document: DirectDocument) -> bytes | None:
     return payload if len(payload) <= MAX_PAYLOAD else None
 
 
-def _bound(entry: str, fastpath: Mapping[str, Any]) -> str:
+def _bound(entry: str, fastpath: str) -> str:
     """A digest that is another one for another entry, or for another way to run it."""
-    return hashlib.sha256(json.dumps([entry, fastpath], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(f"{entry} {fastpath}".encode()).hexdigest()
 
 
 def _witness_fields(witness: Witness | None) -> dict[str, Any] | None:
@@ -188,7 +188,7 @@ def _record(fields: dict[str, Any]) -> DirectRecord:
         contexts=_texts(fields["contexts"]),
         manifest={name: _digests(fields["manifest"][name]) for name in ("modules", "files", "distributions")},
         entry=check_key(fields["entry"]),
-        fastpath=_object(fields["fastpath"]),
+        fastpath=checked_text(fields["fastpath"]),
         recorded=_witness(fields["recorded"]),
         proven=None if proven is None else _witness(proven),
     )

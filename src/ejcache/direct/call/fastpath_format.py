@@ -19,6 +19,7 @@ what this process has imported. A record is read once when it is written, and re
 from __future__ import annotations
 
 import base64
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -42,8 +43,6 @@ from ejcache.keys.options import without_cache_paths
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ejcache.direct.call.signature import Devices
     from ejcache.jax_integration.program import CompileTarget
     from ejcache.jax_integration.seam.direct.fastpath import ParsedCall
@@ -70,7 +69,7 @@ class FastpathRecord(NamedTuple):
     devices: tuple[int, ...]
 
 
-def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices: Devices) -> dict[str, Any]:
+def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices: Devices) -> str:
     """The record of a call that JAX has just traced, compiled and run.
 
     Args:
@@ -103,7 +102,7 @@ def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices:
     return record
 
 
-def difference_to_record(record: Mapping[str, Any], fresh: Mapping[str, Any]) -> str | None:
+def difference_to_record(record: str, fresh: str) -> str | None:
     """In words, how what JAX has just given for a call differs from its record; None if it does not.
 
     The key of a program says nothing about the structure of its results, which is in no executable.
@@ -113,7 +112,8 @@ def difference_to_record(record: Mapping[str, Any], fresh: Mapping[str, Any]) ->
         fresh: what `encode_fastpath` gives now.
     """
     # Options that name directories differ between processes; the key has those that count.
-    names = sorted(name for name in _FIELDS - {"options"} if fresh[name] != record.get(name))
+    was, now = json.loads(record), json.loads(fresh)
+    names = sorted(name for name in _FIELDS - {"options"} if now[name] != was.get(name))
     return f"its {', '.join(names)} is not what was recorded" if names else None
 
 
@@ -128,7 +128,7 @@ def _is_equal(one: Any, other: Any) -> bool:
         return False  # what a class of the user's holds may not be comparable
 
 
-def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devices: Devices) -> dict[str, Any]:
+def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devices: Devices) -> str:
     written: list[Any] = []
 
     def number(sharding: Any) -> int:
@@ -139,7 +139,7 @@ def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devic
 
     results = zip(parts.out_avals, parts.out_shardings, parts.out_committed, strict=True)
     arguments = zip(parts.in_shardings, parts.in_layouts, strict=True)
-    return {
+    record = {
         "options": base64.b64encode(without_cache_paths(raw_options(target.options))).decode(),
         "devices": devices.encode_devices(target.devices),
         "tree": TreeCodec(call).encode_tree(parts.out_tree),
@@ -150,6 +150,7 @@ def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devic
         "kept": "".join("1" if kept else "0" for kept in parts.kept),
         "shardings": written,
     }
+    return json.dumps(record, separators=(",", ":"))
 
 
 def _encode_aval(aval: Any) -> list[Any]:
@@ -165,16 +166,17 @@ def _spec_in_type(aval: Any) -> Any:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def decode_fastpath(record: Any, call: ParsedCall, devices: Devices) -> FastpathRecord:
+def decode_fastpath(text: str, call: ParsedCall, devices: Devices) -> FastpathRecord:
     """What a record says, for a call with the signature under which it was stored.
 
     Raises:
         EntryCorruptError: it is damaged, or of another version.
         RefusedError: it names what this process or this call does not have.
     """
-    if type(record) is not dict or set(record) != _FIELDS:
-        raise EntryCorruptError("the fields of a record are missing, or there are others")
     try:
+        record = json.loads(text)
+        if set(record) != _FIELDS:
+            raise EntryCorruptError("the fields of a record are missing, or there are others")
         return _decode(record, call, devices)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError, RuntimeError) as exc:
         raise EntryCorruptError("a record that cannot be") from exc

@@ -231,13 +231,21 @@ class _Places:
         self._devices = devices
         self._usual_memory = {None, devices.backend.local_devices()[0].default_memory().kind}
         self._numbers: dict[Any, int] = {}
+        self._texts: dict[Any, str] = {}
         self.written: list[Any] = []
 
     def leaf_text(self, leaf: Any) -> str:
+        # Of most calls many arguments are alike.
+        alike = (leaf.shape, leaf.dtype) if type(leaf) is np.ndarray else None
+        if alike in self._texts:
+            return self._texts[alike]
         try:
             text = _aval_text(leaf_aval(leaf))
         except (TypeError, OverflowError) as exc:
             raise RefusedError(f"an argument is {kind_name(leaf)}, which JAX takes for no array") from exc
+        if alike is not None:
+            self._texts[alike] = text
+            return text
         committed = getattr(leaf, "committed", None)
         if committed is None:
             return text

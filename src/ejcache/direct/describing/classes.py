@@ -9,7 +9,7 @@ a file or a generator, has no description.
 from __future__ import annotations
 
 import abc
-import collections
+import copyreg
 import enum
 import functools
 import sys
@@ -17,7 +17,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing.code import identity, plain_token
+from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.graph import ARROW, is_scalar
 from ejcache.direct.describing.names import (
     class_text,
@@ -30,7 +30,8 @@ from ejcache.direct.describing.names import (
     type_module,
     type_name,
 )
-from ejcache.direct.describing.standard import write_annotations, write_mapping, write_sequence, write_set
+from ejcache.direct.describing.standard import CONTENT, write_annotations
+from ejcache.jax_integration.seam.direct.traces import registered_functions
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def write_class(node: Node, value: Any) -> None:
     kind: type = value
     flags = _flags_of(kind)
     node.write(b"class", class_text(kind).encode("utf-8", "surrogatepass"))
+    for place, function in enumerate(registered_functions(kind)):
+        node.child(f" as a pytree[{place}]", function)
     if not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE:
         return  # Written in C, and nobody can change it.
     if library_name(node, kind) is not None:
@@ -78,7 +81,7 @@ def write_class(node: Node, value: Any) -> None:
     node.quiet = not is_project_class(node, kind)
     if type_dict(kind).get("_is_protocol"):
         names = (type_dict(kind).get(each, ()) for each in ("__protocol_attrs__", "__annotations__"))
-        node.graph.note_names({*type_dict(kind)}.union(*names))
+        node.graph.note_names(node, dict.fromkeys({*type_dict(kind)}.union(*names), ""))
     metaclass = type(kind)
     if metaclass is not type and metaclass is not abc.ABCMeta:
         node.child(".__class__", metaclass)
@@ -101,7 +104,10 @@ def write_class(node: Node, value: Any) -> None:
     node.graph.add_namespace(node, members, wanted=wanted)
     if "__dataclass_fields__" in members:
         node.graph.add_namespace(node, {"": members["__dataclass_fields__"]}, opens={"fields"})
-    write_annotations(node, kind)
+    if not node.quiet:
+        node.child(".__orig_bases__", type_dict(kind).get("__orig_bases__"))
+    scope = getattr(sys.modules.get(type_dict(kind).get("__module__")), "__dict__", {})
+    write_annotations(node, type_dict(kind).get("__annotations__", {}), scope)
     abstract = type_dict(kind).get("__abstractmethods__")
     if type(abstract) is frozenset:
         node.write(",".join(sorted(map(str, abstract))).encode())
@@ -156,9 +162,6 @@ _type_members: Final[dict[str, Any]] = dict(vars(type))
 _basic_size: Final = _type_members["__basicsize__"].__get__
 _dict_offset: Final = _type_members["__dictoffset__"].__get__
 _weak_list_offset: Final = _type_members["__weakrefoffset__"].__get__
-_default_factory: Any = vars(collections.defaultdict)["default_factory"].__get__
-_max_length: Any = vars(collections.deque)["maxlen"].__get__
-_arguments: Any = vars(BaseException)["args"].__get__
 _NO_ATTRIBUTES: Final = frozenset({"__annotations__", "__type_params__", "__wrapped__", "_api_export_symbol_id"})
 """Attributes that `functools.wraps` copies from a function, where they are written already; addresses that Keras notes.
 """
@@ -236,8 +239,7 @@ def _layout_of(node: Node, kind: type) -> _Layout:
         else:
             foreign = True
             is_pickled |= text not in _KEPT_WHOLE and any(name in members for name in _PICKLED)
-    described = node.graph.describe(kind)
-    foreign |= described is not None and described.everything
+    foreign |= bool(registered_functions(kind))
     # The dictionary and the list of weak references are inside the instance if their offsets say so.
     pointers = len(slots) + (_dict_offset(kind) > 0) + (_weak_list_offset(kind) > 0)
     hidden = bool(_basic_size(kind) > object.__basicsize__ + _WORD * pointers)
@@ -265,9 +267,7 @@ _HOLDERS: Final = {
     "types:SimpleNamespace": (),
 }
 """Classes of libraries that only hold what the program reads by name, and the attributes that have more of it."""
-_KEPT_WHOLE: Final = frozenset(
-    {_LINEN, "enum:Enum", "builtins:object", "keras.src.saving.keras_saveable:KerasSaveable"}
-)
+_KEPT_WHOLE: Final = frozenset({_LINEN, "enum:Enum", "keras.src.saving.keras_saveable:KerasSaveable"})
 """Classes whose attributes say all, although they say how they are pickled."""
 
 
@@ -292,7 +292,10 @@ def write_instance(node: Node, value: Any) -> None:
     layout = node.graph.layouts.get(identity(kind))
     if layout is None:
         layout = node.graph.layouts[identity(kind)] = _layout_of(node, kind)
-    if not _write_content(node, value, kind) and (layout.is_pickled or layout.has_hidden_state):
+    write_content = next((write for base, write in CONTENT if is_subtype(kind, base)), None)
+    if write_content is not None:
+        write_content(node, value)
+    elif layout.is_pickled or layout.has_hidden_state:
         _write_pickled(node, value, kind)
         return
     held: dict[str, object] = {}
@@ -318,52 +321,29 @@ def write_instance(node: Node, value: Any) -> None:
 
 
 def _write_pickled(node: Node, value: Any, kind: type) -> None:
-    """Write an instance as it would be pickled, if its class says how."""
+    """Write an instance as it would be pickled, if its class, or `copyreg`, says how; what makes it follows from those.
+
+    Raises:
+        RefusedError: nothing says how.
+    """
     reduced: object = None
-    says = any(name in type_dict(base) for base in mro_of(kind) if base is not object for name in _PICKLED)
-    if says:
-        try:
+    reduce = copyreg.dispatch_table.get(kind)
+    try:
+        if reduce is not None:
+            reduced = reduce(value)
+        elif any(name in type_dict(base) for base in mro_of(kind) if base is not object for name in _PICKLED):
             reduced = value.__reduce_ex__(4)
-        except Exception:
-            reduced = None
+    except Exception as error:
+        node.write(str(error).encode("utf-8", "surrogatepass"))
     if type(reduced) is not tuple:
         node.refuse(f"is {kind_name(value)}, which cannot be compared")
-    for index, part in enumerate(reduced):
-        if index >= 3 and part is not None:
-            part = list(part)  # noqa: PLW2901  # items that are appended or set
-        node.child("", part) if index else node.child(f".__reduce__()[{index}]", part)
-
-
-def _write_content(node: Node, value: Any, kind: type) -> bool:
-    """Write what a subclass of a built-in class holds as such. False: it is not one."""
-    if is_subtype(kind, dict):
-        if is_subtype(kind, collections.defaultdict):
-            node.child(".default_factory", _default_factory(value))
-        ordered = is_subtype(kind, collections.OrderedDict)
-        write_mapping(node, collections.OrderedDict.items(value) if ordered else dict.items(value))
-    elif is_subtype(kind, list):
-        write_sequence(node, list.__iter__(value))
-    elif is_subtype(kind, tuple):
-        write_sequence(node, tuple.__iter__(value))
-    elif is_subtype(kind, set):
-        write_set(node, set.__iter__(value))
-    elif is_subtype(kind, frozenset):
-        write_set(node, frozenset.__iter__(value))
-    elif is_subtype(kind, int):
-        node.write(plain_token(int.__index__(value)))
-    elif is_subtype(kind, float):
-        node.write(plain_token(float.__float__(value)))
-    elif is_subtype(kind, complex):
-        node.write(plain_token(complex.__complex__(value)))
-    elif is_subtype(kind, str):
-        node.write(plain_token(str.__str__(value)))
-    elif is_subtype(kind, bytes):
-        node.write(plain_token(bytes.__getitem__(value, slice(None))))
-    elif is_subtype(kind, BaseException):
-        node.child(".args", _arguments(value))
-    elif is_subtype(kind, collections.deque):
-        node.write(repr(_max_length(value)).encode())
-        write_sequence(node, collections.deque.__iter__(value))
-    else:
-        return False
-    return True
+    if type_module(kind) in {"operator", "_operator"}:
+        # It reads the attributes that it has the names of.
+        texts = [each for each in (*reduced[1], *getattr(reduced[0], "args", ())) if type(each) is str]
+        node.graph.note_names(node, {name: node.place for text in texts for name in text.split(".")})
+    made, *parts = reduced
+    if is_subtype(type(made), functools.partial):
+        node.child("", made)
+    for index, part in enumerate(parts):
+        # Items that are appended or set are given by iterators.
+        node.child("", part if index < 2 or part is None else list(part))

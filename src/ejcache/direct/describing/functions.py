@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.direct.describing.classes import write_attributes
 from ejcache.direct.describing.code import code_digest, reads_of
 from ejcache.direct.describing.graph import ARROW
-from ejcache.direct.describing.names import forbidden_value, is_module, library_name, write_names
+from ejcache.direct.describing.names import forbidden_value, is_module, write_names
 from ejcache.direct.describing.standard import write_annotations
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ejcache.direct.describing.graph import Handler, Node
 
-__all__ = ["HANDLERS", "write_partial"]
+__all__ = ["BASES", "HANDLERS"]
 
 
 _SINGLE_DISPATCH: Final = functools.singledispatch(lambda each: each).__code__  # type: ignore[attr-defined]
@@ -27,24 +27,20 @@ _SINGLE_DISPATCH: Final = functools.singledispatch(lambda each: each).__code__  
 
 def _function(node: Node, value: Any) -> None:
     function: FunctionType = value
-    name = library_name(node, function)
-    if name is not None:
-        node.write(b"by name", name.encode())
-        return
     code = function.__code__
     project = node.graph.owners.is_project_function(function)
     node.quiet = node.passes = not project
     node.write(b"function", code_digest(code))
     _write_texts(node, function.__module__, function.__qualname__, function.__name__, function.__doc__)
     reads = reads_of(code)
-    node.graph.note_reads(reads, code, project=project)
+    node.graph.note_reads(node, reads, code, project=project)
     if code is _SINGLE_DISPATCH:  # besides, it remembers what it has found
         node.child(".registry", dict(value.registry))
         return
     cells = _cells(function)
     _write_cells(node, cells)
     write_names(node, function, reads, cells, project=project)
-    write_annotations(node, function)
+    write_annotations(node, function.__annotations__, function.__globals__)
     _write_defaults(node, function)
     write_attributes(node, function.__dict__)
 
@@ -108,12 +104,6 @@ def _slot(node: Node, value: Any) -> None:
     node.child(".__objclass__", value.__objclass__, as_type=True)
 
 
-def _bound_slot(node: Node, value: Any) -> None:
-    node.write(b"bound slot")
-    _write_texts(node, value.__name__)
-    node.child(".__self__", value.__self__)
-
-
 def _code(node: Node, value: Any) -> None:
     node.write(b"code", code_digest(value))
 
@@ -126,7 +116,7 @@ def _cell(node: Node, value: Any) -> None:
         node.write(b"empty")
 
 
-def write_partial(node: Node, value: Any) -> None:
+def _partial(node: Node, value: Any) -> None:
     """A partial function, or an instance of a class derived from them."""
     kind = functools.partial.__dict__
     node.write(b"partial")
@@ -142,10 +132,6 @@ def write_partial(node: Node, value: Any) -> None:
 
 def _memoised(node: Node, value: Any) -> None:
     """A function that remembers its results: those that it has by now, which a trace may add to, count as well."""
-    name = library_name(node, value)
-    if name is not None:
-        node.write(b"by name", name.encode())
-        return
     wrapped = value.__wrapped__
     node.write(b"memoised", repr(value.cache_parameters()).encode())
     node.child("", wrapped)
@@ -175,20 +161,19 @@ def _wrapper(node: Node, value: Any) -> None:
 
 
 HANDLERS: Final[dict[type, Handler]] = {
-    types.FunctionType: _function,
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,
-    types.WrapperDescriptorType: _slot,
-    types.MethodDescriptorType: _slot,
-    types.ClassMethodDescriptorType: _slot,
     types.GetSetDescriptorType: _slot,
     types.MemberDescriptorType: _slot,
-    types.MethodWrapperType: _bound_slot,
     types.CodeType: _code,
     types.CellType: _cell,
-    functools.partial: write_partial,
-    type(functools.lru_cache(lambda: None)): _memoised,
     property: _property,
     staticmethod: _wrapper,
     classmethod: _wrapper,
 }
+BASES: Final[tuple[tuple[type, Handler], ...]] = (
+    (types.FunctionType, _function),
+    (functools.partial, _partial),
+    (type(functools.lru_cache(lambda: None)), _memoised),
+)
+"""Unless a library has it under its own name; and classes whose subclasses are written as they are."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[["Node", Any], None]
 
-__all__ = ["ARROW", "Description", "Graph", "Node", "is_scalar", "scalar_token"]
+__all__ = ["ARROW", "Graph", "Node", "is_scalar", "scalar_token"]
 
 ARROW: Final = " → "
 """Between a function and what it reads."""
@@ -45,6 +45,13 @@ _MAX_NAMED_DEPTH: Final = 16
 _NOT_SCANNED: Final = sys.stdlib_module_names | {"jax", "jaxlib", "numpy", "scipy"}
 """What a program patches in these is compared where its code names it: they are large."""
 _TEXTS: Final = ("__repr__", "__str__", "__format__")
+_FORBIDDEN: Final = frozenset(
+    {
+        *("__globals__", "__builtins__", "__subclasses__", "co_filename", "co_firstlineno", "co_lines", "co_positions"),
+        *("cr_frame", "f_back", "f_builtins", "f_globals", "f_lineno", "f_locals", "gi_frame", "tb_frame", "tb_lineno"),
+    }
+)
+"""Attributes that lead from a value to what no description covers."""
 
 
 def is_scalar(value: object) -> bool:
@@ -55,22 +62,6 @@ def is_scalar(value: object) -> bool:
 def scalar_token(value: object) -> bytes:
     """What such a value is."""
     return b"NotImplemented" if value is NotImplemented else plain_token(value)
-
-
-class Description(NamedTuple):
-    """What a handler that knows JAX says about a value.
-
-    Attributes:
-        token: what the value is by itself.
-        children: further objects to walk, each with what is added to the path: ".dtype", "[0]".
-        refusal: why the value has no description, as it follows the path: "is an array of another process".
-        everything: all attributes of the instances of this class are read, by code that is not Python's.
-    """
-
-    token: bytes = b""
-    children: tuple[tuple[str, object], ...] = ()
-    refusal: str | None = None
-    everything: bool = False
 
 
 class _Namespace(NamedTuple):
@@ -86,8 +77,8 @@ class Graph:
     """The walk as it goes on.
 
     Args:
-        describe: says what only JAX and NumPy know about a value, or None.
         handler_for: the handler of a type.
+        of_values: the handler of a type of JAX or NumPy; None: it is neither's.
         owners: tells the project's code from that of libraries.
         ignored: paths that are left out, such as "step.self.start_time".
         everything: write all members of namespaces.
@@ -95,14 +86,15 @@ class Graph:
 
     def __init__(
         self,
-        describe: Callable[[object], Description | None],
         handler_for: Callable[[type], Handler],
+        of_values: Callable[[type], Handler | None],
         owners: Owners,
         ignored: Collection[str] = (),
         *,
         everything: bool = False,
     ) -> None:
-        self.describe = describe
+        self._handler_for = handler_for
+        self.of_values = of_values
         self.owners = owners
         self.ignored = frozenset(ignored)
         self.tokens: dict[str, str] = {}
@@ -112,8 +104,6 @@ class Graph:
         """Texts in the code that was reached."""
         self.hash_order = ""
         """Where the order of a set that the code makes may decide something."""
-        self.reads_annotations = True
-        """Not so in what is described apart, which annotations lead to: each would lead to all others again."""
         self.reads_environment = False
         """A name in the environment is computed."""
         self.functions: set[str] = set()
@@ -122,13 +112,10 @@ class Graph:
         self._scanned: set[str] = set()
         self._identity = False
         self._scalars: list[int] = []
-        self.is_apart = everything
-        """It is the walk of a value that stands alone."""
         self._everything = everything
         self._names: dict[str, str] = {}
         self._codes: set[int] = set()
         self._namespaces: list[_Namespace] = []
-        self._handler_for = handler_for
         self._nodes: list[Node] = []
         self._numbers: dict[tuple[int, bool], int] = {}
         self._values = 0
@@ -177,17 +164,16 @@ class Graph:
             # Objects that are not what their type says, or that another thread changes at this moment.
             node.refuse(f"cannot be read: {type(error).__name__}: {error}")
 
-    def note_reads(self, reads: Reads, code: CodeType, *, project: bool) -> None:
+    def note_reads(self, node: Node, reads: Reads, code: CodeType, *, project: bool) -> None:
         """Note what code names and does, wherever it is used."""
         if identity(code) in self._codes:
             return
         self._codes.add(identity(code))
         place = code.co_filename.rpartition("/")[2]
-        for name, line in reads.names.items():
-            self._names.setdefault(name, f"{place}:{line}")
+        names = {name: f"{place}:{line}" for name, line in reads.names.items()}
         if reads.formats:
-            for name in _TEXTS:
-                self._names.setdefault(name, f"{place}:{code.co_firstlineno}")
+            names |= dict.fromkeys(_TEXTS, f"{place}:{code.co_firstlineno}")
+        self.note_names(node, names, project=project)
         if project:
             self.functions.add(code.co_name)
             self.constants |= reads.constants
@@ -196,14 +182,21 @@ class Graph:
             self._identity |= reads.identity
             self._everything |= reads.computed
 
+    def note_names(self, node: Node, names: Mapping[str, str], *, project: bool = True) -> None:
+        """Note names of attributes, each with the line that reads it.
+
+        Raises:
+            RefusedError: the project's code reads one that leads to what no description covers.
+        """
+        for name, place in names.items():
+            if project and name in _FORBIDDEN:
+                node.place = place
+                node.refuse(f"reads {name}")
+            self._names.setdefault(name, place)
+
     def note_library(self, module: str) -> None:
         """Note that something was written by the name that a library's module has for it."""
         self._libraries.add(module.partition(".")[0])
-
-    def note_names(self, names: Collection[str]) -> None:
-        """Note names that are asked for by no code, but by what a class is."""
-        for name in names:
-            self._names.setdefault(name, "")
 
     def add_namespace(
         self,
@@ -229,7 +222,7 @@ class Graph:
         """Write the members that can be named by now. False: there are no more, and the walk is complete."""
         before = len(self._nodes)
         for node, members, written, write, wanted, opens in tuple(self._namespaces):
-            every = any(name in self._names for name in opens)
+            every = self.is_named(*opens)
             names = [name for name in tuple(members) if name not in written and (every or self._is_named(name, wanted))]
             if not names:
                 continue
@@ -265,8 +258,7 @@ class Graph:
         Raises:
             RefusedError: something cannot be described by its content.
         """
-        graph = Graph(self.describe, self._handler_for, self.owners, everything=True)
-        graph.reads_annotations = False
+        graph = Graph(self._handler_for, self.of_values, self.owners, everything=True)
         graph.walk([("", value)])
         return graph.digest().encode()
 
@@ -310,22 +302,6 @@ def _joined(parts: list[bytes]) -> bytes:
 
 class Node:
     """One object of a walk: its value, how it was reached, and what is written about it."""
-
-    __slots__ = (
-        "_own",
-        "_parts",
-        "_passing",
-        "_path",
-        "as_type",
-        "depth",
-        "graph",
-        "label",
-        "parent",
-        "passes",
-        "place",
-        "quiet",
-        "value",
-    )
 
     def __init__(
         self, graph: Graph, parent: Node | None, value: object, label: str, depth: int, *, as_type: bool = False

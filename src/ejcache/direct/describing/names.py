@@ -33,7 +33,6 @@ __all__ = [
     "FLAGS",
     "MISSING",
     "class_text",
-    "forbidden_attribute",
     "forbidden_value",
     "is_module",
     "is_project_class",
@@ -134,12 +133,6 @@ def kind_name(value: object) -> str:
     return f"{'an' if text.lstrip('_')[:1].lower() in tuple('aeiou') else 'a'} {text}"
 
 
-_FORBIDDEN: Final = frozenset(
-    {
-        *("__globals__", "__builtins__", "__subclasses__", "co_filename", "co_firstlineno", "co_lines", "co_positions"),
-        *("cr_frame", "f_back", "f_builtins", "f_globals", "f_lineno", "f_locals", "gi_frame", "tb_frame", "tb_lineno"),
-    }
-)
 _LEADING_EVERYWHERE: Final = (
     (builtins, "", ("__import__", "eval", "exec", "globals", "id", "input")),
     (os, "os.", ("getpid", "getppid")),
@@ -148,11 +141,6 @@ _LEADING_EVERYWHERE: Final = (
     (importlib, "importlib.", ("import_module", "reload")),
     (gc, "gc.", ("get_objects", "get_referents", "get_referrers")),
 )
-
-
-def forbidden_attribute(name: str) -> bool:
-    """Whether an attribute leads from a value to what no description covers."""
-    return name in _FORBIDDEN
 
 
 @functools.cache
@@ -231,10 +219,6 @@ def write_names(
         for name in reads.writes:
             node.place = f"{place}:{function.__code__.co_firstlineno}"
             node.refuse(f"writes the global {name}")
-        for name in sorted(reads.names):
-            if forbidden_attribute(name):
-                node.place = f"{place}:{reads.names[name]}"
-                node.refuse(f"reads {name}")
     for module, level, taken in reads.imports:
         _write_import(node, _absolute(module, level, scope), taken)
     for chain in reads.chains:
@@ -298,9 +282,7 @@ def _write_chain(
     if project:
         node.graph.note_scalar(value)
     if project and type(value) is str:
-        node.graph.note_names(format_names(value) if attributes[:1] == ["format"] else ())
-        if forbidden_attribute(value):
-            node.refuse(f"reads {value}")
+        node.graph.note_names(node, dict.fromkeys((value, *format_names(value)), node.place))
     if value is importlib.import_module and type(chain.constant) is str:
         _write_import(node, chain.constant, ())
     name = forbidden_value(value, chain.constant)
@@ -333,7 +315,7 @@ def _write_value(node: Node, label: str, owner: Any, attribute: str, value: obje
     if type(module) is not str or node.graph.owners.is_project_module(module):
         node.child(label, value)
         return
-    known = kind in _CONTAINERS or kind in _BY_POSITION or node.graph.describe(value) is None
+    known = kind in _CONTAINERS or kind in _BY_POSITION or node.graph.of_values(kind) is None
     known = known and class_text(kind) != FLAGS
     if not known or (kind in _BY_POSITION and library_name(node, value) is not None):
         node.child(label, value)

@@ -84,8 +84,7 @@ def _installed(root: str) -> dict[str, Distribution]:
             if each.endswith(".dist-info"):
                 raw, _, version = each.removesuffix(".dist-info").partition("-")
                 name = _normalised(raw)
-                directory = os.path.join(root, each)
-                found[name] = Distribution(name, version, root, directory)
+                found[name] = Distribution(name, version, root, root + each)
     return found
 
 
@@ -129,28 +128,31 @@ def _root_of(directory: str) -> str | None:
 
 
 @functools.cache
-def _distribution_at(root: str, top: str, rest: str) -> Distribution | None:
+def _package_of(directory: str) -> str:
+    """The directory of the top-level package that a directory belongs to; empty for none, and for a namespace."""
+    root = _root_of(directory)
+    top = "" if root is None else f"{directory}{os.sep}"[len(root) :].partition(os.sep)[0]
+    return f"{root}{top}{os.sep}" if top and os.path.exists(f"{root}{top}{os.sep}__init__.py") else ""
+
+
+@functools.cache
+def _distribution_at(path: str) -> Distribution | None:
+    root = _root_of(path.rpartition(os.sep)[0])
+    if root is None:
+        return None
+    name = path[len(root) :].replace(os.sep, "/")
+    beginning = f"\n{name}".encode()
     installed = _installed(root)
-    beginning = f"\n{top}{'/' if rest else ''}{rest}".encode()
-    guess = installed.get(_normalised(top.partition(".")[0]))
+    guess = installed.get(_normalised(name.partition("/")[0].partition(".")[0]))
     if guess is not None and (guess.is_project or beginning in _record(guess.directory)):
         return guess
     return next((each for each in installed.values() if beginning in _record(each.directory)), None)
 
 
-@functools.cache
-def _is_namespace(root: str, top: str) -> bool:
-    return Path(root, top).is_dir() and not Path(root, top, "__init__.py").exists()
-
-
 def distribution_of(path: str) -> Distribution | None:
     """The distribution that has installed a file; None if none has."""
-    root = _root_of(os.path.dirname(path))
-    if root is None:
-        return None
-    top, _, rest = path[len(root) :].replace(os.sep, "/").partition("/")
     # Of a namespace package, each file may be another distribution's.
-    return _distribution_at(root, top, rest if rest and _is_namespace(root, top) else "/"[:0])
+    return _distribution_at(_package_of(path.rpartition(os.sep)[0]) or path)
 
 
 def distribution_named(name: str) -> Distribution | None:
@@ -194,30 +196,17 @@ def _state(distribution: Distribution, files: list[str]) -> str:
     installed = 0
     with contextlib.suppress(OSError):
         installed = os.stat(os.path.join(distribution.directory, "RECORD")).st_mtime_ns
-    recorded = dict(line.strip().partition(b",")[::2] for line in record.split(b"\n"))
+    lines = {line.partition(b",")[0]: line for line in record.split(b"\n")}
     for path in sorted(set(files)):
-        name = path[len(distribution.root) :].replace(os.sep, "/")
-        # The digest and the size of the file, as they are written in a `RECORD`.
-        digest, _, size = recorded.get(name.encode(), b"").partition(b",")
+        name = path[len(distribution.root) :].replace(os.sep, "/").encode()
         try:
             status = os.stat(path)
         except OSError:
-            hasher.update(f"{name} is gone\n".encode())
+            hasher.update(b"%b is gone\n" % name)
             continue
-        if status.st_mtime_ns > installed or str(status.st_size).encode() != size:
-            content = file_digest(path)
-            if content is None or not _is_recorded(content, digest):
-                hasher.update(f"{name} {content}\n".encode())
+        if status.st_mtime_ns > installed or not lines.get(name, b"").rstrip().endswith(b",%d" % status.st_size):
+            hasher.update(b"%b %b\n" % (name, str(file_digest(path)).encode()))
     return hasher.hexdigest()
-
-
-def _is_recorded(content: str, digest: bytes) -> bool:
-    import base64
-
-    kind, _, text = digest.partition(b"=")
-    with contextlib.suppress(ValueError):
-        return kind == b"sha256" and base64.urlsafe_b64decode(text + b"==").hex() == content
-    return False
 
 
 _digests: Final[dict[tuple[str, int, int, int], str]] = {}

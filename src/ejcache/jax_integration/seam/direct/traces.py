@@ -107,7 +107,8 @@ def program_settings() -> dict[str, Any]:
         # Several contexts that users make have the same name.
         found[name] = value if name not in found else (found[name], value)
     for name, holder in tuple(jax_config.config._value_holders.items()):
-        if name not in found and not name.startswith(_WITHOUT_EFFECT):
+        # Most are off, and to write them takes time.
+        if name not in found and not name.startswith(_WITHOUT_EFFECT) and holder.value is not False:
             found[name] = holder.value
     found["concrete mesh"] = jax_mesh.get_concrete_mesh()
     return found
