@@ -16,6 +16,8 @@ CONSTRAINTS := $(wildcard constraints/py$(VERSION).txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # One more than the processors of a small machine: many tests wait for another process.
 WORKERS ?= 3
+# Files in the order of tests/conftest.py: those that take longest begin.
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Which tests: `make test SELECT='not soak and not one_python'` leaves out what does not depend on the version of Python.
 SELECT ?= not soak
 
@@ -46,10 +48,10 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 pytest: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m '$(SELECT)'
+	$(BIN)/python -m pytest $(SPREAD) -m '$(SELECT)'
 
 coverage: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m '$(SELECT)' --cov --cov-report term-missing:skip-covered
+	$(BIN)/python -m pytest $(SPREAD) -m '$(SELECT)' --cov --cov-report term-missing:skip-covered
 
 soak: $(VENV)/.test
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak -n 0 --timeout 3600

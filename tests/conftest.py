@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import compileall
-import json
+import functools
 import logging
 import os
 import shutil
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from forking import Forked
 from helpers import ROOT, python_command, run_program, variables_to_clear
 from steps import Clock
 
@@ -25,7 +26,7 @@ from ejcache.settings.resolve import set_command_line
 from ejcache.util.log import forget_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from buckets import GcsServer
     from helpers import Finished
@@ -65,20 +66,25 @@ sys.dont_write_bytecode = False
 _ONE_PYTHON = (
     "autotune",
     "bucket",
-    "misses/test_explaining.py",
     "cache/test_harmless.py",
     "cache/test_untrusted.py",
-    "misses/test_why_pairs.py",
+    "cli/test_cli_bench.py",
+    "cli/test_cli_bucket.py",
+    "cli/test_cli_completion.py",
     "cli/test_cli_demo.py",
     "cli/test_cli_doctor.py",
     "cli/test_cli_reference.py",
     "cli/test_cli_run.py",
+    "cli/test_cli_target.py",
     "cli/test_cli_warm.py",
     "coordination",
     "direct/test_records.py",
     "direct/test_starts.py",
     "docs",
     "hostile",
+    "jax_integration/test_absent_accelerators.py",
+    "jax_integration/test_absent_devices.py",
+    "jax_integration/test_asking.py",
     "jax_integration/test_credentials_in_urls.py",
     "jax_integration/test_damage.py",
     "jax_integration/test_ejkernel_directory.py",
@@ -91,24 +97,38 @@ _ONE_PYTHON = (
     "jax_integration/test_pods.py",
     "jax_integration/test_preload_remote.py",
     "jax_integration/test_programs.py",
+    "jax_integration/test_progress.py",
+    "jax_integration/test_rank_drift.py",
     "jax_integration/test_remote_programs.py",
+    "jax_integration/test_sharing.py",
+    "jax_integration/test_tuning.py",
     "jax_integration/test_xla_caches.py",
     "keys",
     "maintenance",
+    "misses/test_explaining.py",
+    "misses/test_why_pairs.py",
+    "stores/test_identities.py",
+    "stores/test_kill_storm.py",
     "stores/test_plain_jax.py",
+    "stores/test_shared_soak.py",
     "stores/test_shared_store.py",
     "stores/test_shared_stores.py",
     "stores/test_short_runs.py",
+    "stores/test_storages.py",
+    "stores/test_store_stateful.py",
     "stores/test_tiered_processes.py",
     "test_architecture.py",
     "test_bench.py",
     "test_one_of_each.py",
+    "test_wings.py",
     "typing",
 )
 """Files and directories of tests that take long and are about JAX, XLA, servers, file systems or our own source: mark
 `one_python`."""
 
 _ONE_JAX = (
+    "api/test_notebook.py",
+    "api/test_public_names.py",
     "autotune/test_autotune_cli.py",
     "autotune/test_autotune_failures.py",
     "autotune/test_autotune_merging.py",
@@ -121,17 +141,23 @@ _ONE_JAX = (
     "autotune/test_autotune_tables.py",
     "autotune/test_autotune_time.py",
     "bucket",
+    "cache/test_harmless.py",
+    "cache/test_reporting.py",
+    "cache/test_untrusted.py",
     "cli",
     "coordination",
     "docs",
     "hostile",
     "jax_integration/test_credentials_in_urls.py",
     "jax_integration/test_damage.py",
+    "jax_integration/test_good_guest.py",
+    "jax_integration/test_progress.py",
     "jax_integration/test_remote_programs.py",
     "maintenance",
     "misses/test_why_pairs.py",
     "settings",
     "stores",
+    "util",
     "test_architecture.py",
     "test_bench.py",
     "test_entry.py",
@@ -141,13 +167,35 @@ _ONE_JAX = (
     "test_package.py",
     "test_wings.py",
     "typing",
-    "util",
 )
 """Files and directories of tests that never ask which JAX compiles: mark `one_jax`."""
 
 
+_LONGEST = (
+    "stores/test_shared_stores.py",
+    "cli/test_cli_target.py",
+    "keys/test_key_pairs.py",
+    "docs/test_pages.py",
+    "direct",
+    "misses/test_why_pairs.py",
+    "stores/test_storages.py",
+    "autotune/test_autotune_ejkernel.py",
+    "autotune/test_autotune_program.py",
+    "test_wings.py",
+    "jax_integration",
+    "keys",
+    "autotune",
+)
+"""What begins, so that no worker is left with it at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
+
+    def place(item: pytest.Item) -> int:
+        return next((n for n, name in enumerate(_LONGEST) if item.path.is_relative_to(tests / name)), len(_LONGEST))
+
+    items.sort(key=place)
     for mark, names in (("one_python", _ONE_PYTHON), ("one_jax", _ONE_JAX)):
         marked = {path for path in {item.path for item in items} if any(path.is_relative_to(tests / n) for n in names)}
         for item in items:
@@ -277,40 +325,10 @@ def run_python(tmp_path: Path) -> Callable[..., Finished]:
     return run
 
 
-FORKED = """
-import json, os, runpy, sys
-import jax, jax.numpy, numpy
-import ejcache.jax_integration.activate, ejcache.jax_integration.compiling
-
-program, lists = sys.argv[1:]
-for arguments in json.loads(lists):
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        sys.argv[:] = [program, *arguments]
-        break
-    if os.waitpid(child, 0)[1]:
-        sys.exit(f"{arguments} failed")
-else:
-    sys.exit()
-runpy.run_path(program, run_name="__main__")
-"""
-
-
 @pytest.fixture
-def run_forked(run_python: Callable[..., Finished], tmp_path: Path) -> Callable[..., Finished]:
-    """Run a program once for each list of arguments, in turns: `run_forked(code, ["a"], ["b"], env=…)`.
-
-    Each run is a process of its own, with a back end, a cache and an end of its own. It is forked from a process that
-    has imported JAX and done nothing with it, which saves that second.
-    """
-
-    def run(code: str, *lists: Iterable[str], **options: object) -> Finished:
-        path = tmp_path / "forked.py"
-        path.write_text(textwrap.dedent(code))
-        return run_python(FORKED, path, json.dumps([list(each) for each in lists]), **options)
-
-    return run
+def run_forked(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
+    """`run_python` in a process that has imported JAX already: see `forking.Forked`."""
+    return functools.partial(run_python, start=Forked)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ MACHINE = {"cpu", "cores", "python", "jax", "filesystem", "etils"}
 
 
 @pytest.fixture
-def run_bench(run_python):
+def run_bench(run_forked):
     """Run `python -m bench` with these arguments."""
     code = "import runpy, sys; sys.argv[0] = 'bench'; runpy.run_module('bench', run_name='__main__')"
 
     def run(*arguments, check=True):
-        return run_python(code, *arguments, env={"PYTHONPATH": str(ROOT)}, check=check)
+        return run_forked(code, *arguments, env={"PYTHONPATH": str(ROOT)}, check=check)
 
     return run
 
@@ -61,14 +61,14 @@ def test_a_name_means_all_cases_that_begin_with_it(run_bench):
     assert only.startswith("start-real ")
 
 
-def test_a_start_is_split_into_phases(run_python, tmp_path):
+def test_a_start_is_split_into_phases(run_forked, tmp_path):
     """A process says how long its phases took and what it hit, and computes the same with every cache."""
     found = {}
     code = "import runpy, sys; runpy.run_module('bench.programs.start_up', run_name='__main__')"
     for who, hits in (("none", 0), ("ejcache", 0), ("ejcache", 3), ("JAX", 0)):
         floors = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
         environment = {"PYTHONPATH": str(ROOT), **floors}
-        done = run_python(code, "tiny", "3", who, str(tmp_path / who), "0", env=environment)
+        done = run_forked(code, "tiny", "3", who, str(tmp_path / who), "0", env=environment)
         found[who, hits] = answer = json.loads(done.stdout.splitlines()[-1])
         assert answer["counts"].get("hits", 0) == hits
         parts = {"import", "enable", "backend", "trace", "lower", "run"} | ({"fetch", "load"} if hits else {"compile"})
@@ -76,9 +76,9 @@ def test_a_start_is_split_into_phases(run_python, tmp_path):
     assert len({answer["digest"] for answer in found.values()}) == 1
 
 
-def test_phases_do_not_depend_on_the_time_of_day(run_python):
+def test_phases_do_not_depend_on_the_time_of_day(run_forked):
     """A clock that is set forward during a trace does not make the trace longer than the program."""
-    done = run_python(
+    done = run_forked(
         """
         import time
         import jax
@@ -123,9 +123,9 @@ def test_a_start_says_what_direct_mode_did(run_python, tmp_path):
     assert "lower" not in answer["phases"]
 
 
-def test_ratios_have_intervals(run_python):
+def test_ratios_have_intervals(run_forked):
     """The ratio is the median over rounds, the geometric mean over programs; its interval holds it."""
-    done = run_python(
+    done = run_forked(
         """
         from bench.measure import paired_ratio
         twice, (low, high) = paired_ratio([(2.0, 1.0)] * 7)
@@ -147,9 +147,9 @@ def test_an_unknown_case_is_a_usage_error(run_bench):
     assert "first_step" in done.stderr
 
 
-def test_results_keep_what_other_runs_measured(run_python, tmp_path):
+def test_results_keep_what_other_runs_measured(run_forked, tmp_path):
     """What this run measured is replaced, what it did not stays, what is no case any more goes, in the given order."""
-    done = run_python(
+    done = run_forked(
         """
         import sys
         from pathlib import Path
@@ -170,9 +170,9 @@ def test_results_keep_what_other_runs_measured(run_python, tmp_path):
     assert done.stdout == "fine\n"
 
 
-def test_every_claim_stands_on_a_measurement(run_python):
+def test_every_claim_stands_on_a_measurement(run_forked):
     """The page is what `results.json` gives, and each claim of README and docs is in it with a number."""
-    done = run_python(
+    done = run_forked(
         """
         import json
         from bench.results import page

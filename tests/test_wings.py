@@ -14,7 +14,13 @@ from helpers import ROOT, run_program
 PROGRAM = """
 import jax, jax.numpy as jnp, ejcache
 cache = ejcache.enable(DIRECTORY, min_compile_seconds=0)
-print(jax.jit(lambda x: x @ x + 1)(jnp.ones((8, 8)))[0, 0], ejcache.active().stats().hits > 0)
+print(jax.jit(lambda x: x @ x + 1)(jnp.ones((8, 8)))[0, 0], ejcache.active().stats().hits > 0, ejcache.__file__)
+"""
+COMMANDS = """
+import sys
+from ejcache.cli.main import main
+for command in (["--help"], ["ls", "--dir", DIRECTORY], ["config"]):
+    print("ends with", main(command))
 """
 
 
@@ -25,7 +31,7 @@ def wings():
 @pytest.fixture(params=wings())
 def core(request, tmp_path):
     """The source of the package without one wing, and the wing's name."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", request.param))
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns(request.param))
     assert not (tmp_path / "src" / "ejcache" / request.param).exists()
     return tmp_path / "src", request.param
 
@@ -39,15 +45,13 @@ def python(source, *arguments, **options):
 def test_the_core_starts_warm_without_a_wing(core, tmp_path):
     """The second process has a hit; commands, settings and public names are those of the rest."""
     source, wing = core
-    program = PROGRAM.replace("DIRECTORY", repr(str(tmp_path / "cache")))
+    program, commands = (text.replace("DIRECTORY", repr(str(tmp_path / "cache"))) for text in (PROGRAM, COMMANDS))
     said = [python(source, "-c", program).stdout.split() for _ in range(2)]
-    assert said == [["9.0", "False"], ["9.0", "True"]]
-    where = python(source, "-c", "import ejcache; print(ejcache.__file__)").stdout.strip()
-    assert where == str(source / "ejcache" / "__init__.py")
-    for command in (["--help"], ["ls", "--dir", tmp_path / "cache"], ["config"]):
-        lines = python(source, "-m", "ejcache", *command).stdout.splitlines()
-        assert lines
-        assert [line for line in lines if line.strip().startswith(wing)] == []
+    where = str(source / "ejcache" / "__init__.py")
+    assert said == [["9.0", "False", where], ["9.0", "True", where]]
+    lines = python(source, "-c", commands).stdout.splitlines()
+    assert lines.count("ends with 0") == 3
+    assert [line for line in lines if line.strip().startswith(wing)] == []
 
 
 @pytest.mark.parametrize("suite", ["tests/stores/test_local_store.py"])

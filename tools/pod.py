@@ -65,6 +65,7 @@ def run_pod(
     cache: Callable[[int], str] | None = None,
     env: Callable[[int], Mapping[str, str]] | None = None,
     timeout: float = 180.0,
+    start: Callable[..., Any] = subprocess.Popen,
 ) -> list[Rank]:
     """Run `program` (a file, or a text with line breaks) in every process of a pod, and wait for all.
 
@@ -76,6 +77,7 @@ def run_pod(
         cache: the cache URL of a rank; None for no cache.
         env: further environment of a rank.
         timeout: seconds until those that still run are killed (their return code is then None).
+        start: starts a process as `subprocess.Popen` does.
     """
     with tempfile.TemporaryDirectory(prefix="pod-") as scratch:
         path = Path(program) if isinstance(program, Path) or "\n" not in program else Path(scratch, "program.py")
@@ -100,7 +102,7 @@ def run_pod(
             out, err = Path(scratch, f"{rank}.out"), Path(scratch, f"{rank}.err")
             with out.open("wb") as stdout, err.open("wb") as stderr:
                 children.append(
-                    subprocess.Popen(
+                    start(
                         [sys.executable, "-c", BOOTSTRAP, str(path), *arguments],
                         stdin=subprocess.DEVNULL,
                         stdout=stdout,
@@ -111,7 +113,7 @@ def run_pod(
         return [_wait(rank, child, Path(scratch), timeout) for rank, child in enumerate(children)]
 
 
-def _wait(rank: int, child: subprocess.Popen[bytes], scratch: Path, timeout: float) -> Rank:
+def _wait(rank: int, child: Any, scratch: Path, timeout: float) -> Rank:
     returncode: int | None
     try:
         returncode = child.wait(timeout)

@@ -404,12 +404,12 @@ if __name__ == "__main__":
 """
 
 
-def test_run_tunes_what_was_recorded(run_python, tmp_path, monkeypatch):
+def test_run_tunes_what_was_recorded(run_forked, tmp_path, monkeypatch):
     """Each kind of call is recorded once and without data, tuned later in another process, and passed over after."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     recorded, place = tmp_path / "recorded", tmp_path / "place"
-    run_python(
+    run_forked(
         program,
         env={
             "EJCACHE_AUTOTUNE_RECORD": "1",
@@ -452,15 +452,15 @@ if __name__ == "__main__":
 """
 
 
-def test_operations_of_the_program_itself_are_tuned_under_their_own_name(run_python, tmp_path):
+def test_operations_of_the_program_itself_are_tuned_under_their_own_name(run_forked, tmp_path):
     """An unnamed operation of a program that was recorded is filed where that program looks for it, in its mode."""
     program, place = tmp_path / "unnamed.py", tmp_path / "place"
     program.write_text(UNNAMED)
     env = {"EJKERNEL_AUTOTUNE_POLICY": "heuristics", "EJKERNEL_PERSISTENT_CACHE_DIR": str(place)}
-    run_python(program, env=env | {"EJKERNEL_OPS_RECORD": "1"})
-    done = run_python(f"from ejcache.cli.main import main; main({[*RUN, str(program)]})", env=env)
+    run_forked(program, env=env | {"EJKERNEL_OPS_RECORD": "1"})
+    done = run_forked(f"from ejcache.cli.main import main; main({[*RUN, str(program)]})", env=env)
     assert json.loads(done.stdout)["calls"][0]["operation"] == "__main__.op"
-    assert run_python(program, env=env).stdout.strip() == "tuned"
+    assert run_forked(program, env=env).stdout.strip() == "tuned"
 
 
 def recorded_op(monkeypatch, tmp_path, **changes):

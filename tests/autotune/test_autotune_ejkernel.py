@@ -203,33 +203,33 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def run_operations(run_python, place, *, install):
-    done = run_python(PROGRAM.format(install=install), env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(place)}, timeout=240)
+def run_operations(run_forked, place, *, install):
+    done = run_forked(PROGRAM.format(install=install), env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(place)}, timeout=240)
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("SAID "))[5:])
 
 
 @needs_ejkernel
-def test_unmodified_ejkernel_shares_through_our_store(run_python, tmp_path):
+def test_unmodified_ejkernel_shares_through_our_store(run_forked, tmp_path):
     """Same results before and after `install()`; the second process tunes nothing; files are read both ways."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    before = run_operations(run_python, theirs, install=False)
+    before = run_operations(run_forked, theirs, install=False)
     # Files that ejkernel wrote are read by us: none of these operations is tuned again.
-    first = run_operations(run_python, theirs, install=True)
+    first = run_operations(run_forked, theirs, install=True)
     assert first["digests"] == before["digests"]
     assert first["chains"] == 39
     assert first["counters"] == {"chosen_imported": 4}
 
-    alone = run_operations(run_python, ours, install=True)
+    alone = run_operations(run_forked, ours, install=True)
     assert alone["digests"] == before["digests"]
     assert alone["counters"]["tuning"] == 3
-    again = run_operations(run_python, ours, install=True)
+    again = run_operations(run_forked, ours, install=True)
     assert again["digests"] == before["digests"]
     assert "tuning" not in again["counters"]
     assert again["counters"]["chosen_tuned"] == 3
     # And the reverse: what we wrote is in the files that ejkernel reads.
     names = ("flash-attn.json", "fused_cross_entropy.json", "fused_kl_divergence.json")
     assert sorted(path.name for path in ours.glob("*.json")) == list(names)
-    done = run_python(
+    done = run_forked(
         """
         import sys
         import ejkernel.modules.operations
@@ -256,14 +256,14 @@ POOLING = """
 
 
 @needs_ejkernel
-def test_what_we_wrote_into_ejkernels_file_answers_no_other_call(run_python, place):
+def test_what_we_wrote_into_ejkernels_file_answers_no_other_call(run_forked, place):
     """ejkernel's key has neither mode nor limits: a winner of ours that is filed under it serves its own call."""
     forward, both = ["tuned", "forward"], ["tuned", "forward and backward"]
-    chosen = [json.loads(run_python(POOLING, *modes).stdout) for modes in (["forward"], ["both", "forward"], ["both"])]
+    chosen = [json.loads(run_forked(POOLING, *modes).stdout) for modes in (["forward"], ["both", "forward"], ["both"])]
     assert chosen == [[forward], [both, forward], [both]]
     before = (place / "pooling.json").read_bytes()
     for calls in ([forward, both], [forward, both]):
-        done = run_python(POOLING, "forward", "both", env={"EJKERNEL_TRITON_SMEM_LIMIT": "50000"})
+        done = run_forked(POOLING, "forward", "both", env={"EJKERNEL_TRITON_SMEM_LIMIT": "50000"})
         assert json.loads(done.stdout) == calls
     assert (place / "pooling.json").read_bytes() == before
     assert len(list(AutotuneStore(str(place), seeds=()).records())) == 4
@@ -271,25 +271,25 @@ def test_what_we_wrote_into_ejkernels_file_answers_no_other_call(run_python, pla
     # In one process, too, and an entry that ejkernel itself wrote still counts.
     other = place / "other"
     env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(other)}
-    assert json.loads(run_python(POOLING, "forward", "both", "forward", env=env).stdout)[:2] == [forward, both]
+    assert json.loads(run_forked(POOLING, "forward", "both", "forward", env=env).stdout)[:2] == [forward, both]
     shutil.rmtree(other / "autotune")
-    assert json.loads(run_python(POOLING, "both", env=env).stdout) == [["imported", "forward and backward"]]
+    assert json.loads(run_forked(POOLING, "both", env=env).stdout) == [["imported", "forward and backward"]]
 
 
 @needs_ejkernel
-def test_import_of_ejkernel_survives_a_damaged_file(run_python, place):
+def test_import_of_ejkernel_survives_a_damaged_file(run_forked, place):
     """Installed first, a file that is no JSON does not end the import, which it does without."""
     write(place / "flash-attn.json", b'{"cut": ')
     program = "{}import ejkernel.modules.operations as o; print('imported')"
     install = "import ejcache.autotune.ejkernel as d; d.install(); "
-    assert run_python(program.format(""), check=False).returncode != 0
-    assert run_python(program.format(install)).stdout.strip() == "imported"
+    assert run_forked(program.format(""), check=False).returncode != 0
+    assert run_forked(program.format(install)).stdout.strip() == "imported"
 
 
 @needs_ejkernel
-def test_policies_overrides_and_uninstall(run_python, place):
+def test_policies_overrides_and_uninstall(run_forked, place):
     """Overrides go first and are not stored, guesses are not stored, and ejkernel's chain comes back."""
-    done = run_python(
+    done = run_forked(
         """
         import json, os, sys
         import ejkernel.modules.operations as o
@@ -346,9 +346,9 @@ def test_lazy_objects_of_other_libraries_are_left_alone(monkeypatch):
 
 
 @needs_ejkernel
-def test_recorded_operations_are_tuned_later(run_python, place):
+def test_recorded_operations_are_tuned_later(run_forked, place):
     """EJKERNEL_OPS_RECORD=1 writes the calls down, and `ejcache autotune run` tunes them in another process."""
-    run_python(
+    run_forked(
         """
         import ejcache.autotune.ejkernel as drop_in
         drop_in.install()
@@ -362,17 +362,17 @@ def test_recorded_operations_are_tuned_later(run_python, place):
     )
     assert len(list((place / "autotune-recorded").rglob("*.json"))) == 2
     run = ["autotune", "run", "--json", "--module", "ejkernel.modules.operations"]
-    done = run_python(f"from ejcache.cli.main import main; main({run})", timeout=240)
+    done = run_forked(f"from ejcache.cli.main import main; main({run})", timeout=240)
     said = json.loads(done.stdout)
     assert (said["tuned"], said["failed"]) == (2, 0)
-    again = json.loads(run_python(f"from ejcache.cli.main import main; main({run})").stdout)
+    again = json.loads(run_forked(f"from ejcache.cli.main import main; main({run})").stdout)
     assert (again["tuned"], again["already"]) == (0, 2)
 
 
 @needs_ejkernel
-def test_operations_are_tuned_before_the_job(run_python, place):
+def test_operations_are_tuned_before_the_job(run_forked, place):
     """`ejcache.autotune.tune` finds ejkernel's operations in a function that is only traced, and tunes them."""
-    done = run_python(
+    done = run_forked(
         """
         import ejcache.autotune.ejkernel as drop_in
         drop_in.install()
@@ -391,7 +391,7 @@ def test_operations_are_tuned_before_the_job(run_python, place):
 
 
 @needs_ejkernel
-def test_unmodified_ejkernel_shares_through_a_bucket(run_python, tmp_path):
+def test_unmodified_ejkernel_shares_through_a_bucket(run_forked, tmp_path):
     """Two hosts with nothing in common but a gs:// URL: the second one tunes nothing."""
     from buckets import GcsServerProcess
 
@@ -416,7 +416,7 @@ def test_unmodified_ejkernel_shares_through_a_bucket(run_python, tmp_path):
                 "HOME": str(home),
                 "XDG_CACHE_HOME": str(home / ".cache"),
             }
-            done = run_python(program, env=env, cwd=home)
+            done = run_forked(program, env=env, cwd=home)
             counters.append(json.loads(done.stdout))
             assert [path.name for path in home.iterdir() if path.name != ".cache"] == []
     assert counters[0]["tuning"] == 1

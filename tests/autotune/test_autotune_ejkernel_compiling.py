@@ -91,9 +91,9 @@ def test_the_forms_are_those_of_the_installed_ejkernel():
 
 
 @needs_ejkernel
-def test_the_stand_ins_take_the_parameters_of_the_originals(run_python):
+def test_the_stand_ins_take_the_parameters_of_the_originals(run_forked):
     """Each parameter of ejkernel's three functions, with its default, is accepted by ours."""
-    done = run_python(
+    done = run_forked(
         """
         import importlib
         import inspect
@@ -112,9 +112,9 @@ def test_the_stand_ins_take_the_parameters_of_the_originals(run_python):
 
 @needs_ejkernel
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_unmodified_ejkernel_compiles_through_our_cache(run_python, tmp_path, when):
+def test_unmodified_ejkernel_compiles_through_our_cache(run_forked, tmp_path, when):
     """After `install()`, what ejkernel decorates is `ejcache.ejit`'s, and JAX keeps the directory that was enabled."""
-    done = run_python(
+    done = run_forked(
         """
         import sys, jax, jax.numpy as jnp, ejcache
         cache = ejcache.enable(sys.argv[1], min_compile_seconds=0.0, min_entry_size=0)
@@ -164,14 +164,14 @@ def test_no_compile_context_lets_hits_pass(tmp_path):
     f(four)
 
 
-def test_easydels_no_compile_context_is_replaced(run_python, tmp_path):
+def test_easydels_no_compile_context_is_replaced(run_forked, tmp_path):
     """After `install()`, a module like EasyDeL's has ours, and so have those that import it from there."""
     utils = tmp_path / "easydel" / "utils"
     utils.mkdir(parents=True)
     (utils.parent / "__init__.py").write_text("")
     (utils / "__init__.py").write_text("from .compiling_utils import NoCompileContext")
     (utils / "compiling_utils.py").write_text("class NoCompileContext: pass")
-    done = run_python(
+    done = run_forked(
         """
         import sys
         sys.path.insert(0, ".")

@@ -23,12 +23,12 @@ FILES = {"flash-attn.json": "q_blocksize", "grouped-matmul.json": "block_m"}
 
 
 @pytest.fixture
-def run(run_python):
+def run(run_forked):
     """Run the program in a mode on a directory; what it printed."""
 
     def run(mode, place, names):
         env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(place)}
-        return json.loads(run_python(PROGRAM, mode, *names, env=env, timeout=280).stdout.splitlines()[-1])
+        return json.loads(run_forked(PROGRAM, mode, *names, env=env, timeout=280).stdout.splitlines()[-1])
 
     return run
 

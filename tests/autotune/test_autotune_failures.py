@@ -99,32 +99,32 @@ print(record.configuration, sorted((c.configuration["n"], c.status.value) for c 
 
 
 @pytest.mark.parametrize(("way", "status"), [("exit", 7), ("trace", 7), ("segfault", -11)])
-def test_a_candidate_that_ends_the_process_is_tried_twice(run_python, tmp_path, way, status):
+def test_a_candidate_that_ends_the_process_is_tried_twice(run_forked, tmp_path, way, status):
     """Two starts end with the candidate; later starts know it, do not try it again, and are right."""
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
     for _ in range(2):
-        assert run_python(PROGRAM, *arguments, check=False).returncode == status
+        assert run_forked(PROGRAM, *arguments, check=False).returncode == status
     for _ in range(2):
-        done = run_python(PROGRAM, *arguments)
+        done = run_forked(PROGRAM, *arguments)
         assert "result 4.0" in done.stdout
         assert "(2, 'crashed')" in done.stdout
     assert (tmp_path / "tried").read_text().count("ran") == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_python, tmp_path, number):
+def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_forked, tmp_path, number):
     """A healthy candidate during whose run the job is preempted is tried again by the next process, and wins."""
     program = PREEMPTED.replace("NUMBER", str(int(number)))
-    assert run_python(program, str(tmp_path / "store"), "first", check=False).returncode == -number
-    done = run_python(program, str(tmp_path / "store"), "second")
+    assert run_forked(program, str(tmp_path / "store"), "first", check=False).returncode == -number
+    done = run_forked(program, str(tmp_path / "store"), "second")
     assert done.stdout == "{'n': 2} [(1, 'ok'), (2, 'ok'), (3, 'failed')]\n"
 
 
 @pytest.mark.parametrize("way", ["hang", "hang in parallel"])
-def test_a_hang_on_the_device_costs_one_attempt(run_python, tmp_path, way):
+def test_a_hang_on_the_device_costs_one_attempt(run_forked, tmp_path, way):
     """A candidate that never ends is left running; the program is right and ends with its own status, at each start."""
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
-    first, second, third = (run_python(PROGRAM, *arguments) for _ in range(3))
+    first, second, third = (run_forked(PROGRAM, *arguments) for _ in range(3))
     for done in (first, second, third):
         assert "result 4.0" in done.stdout
         assert "terminate" not in done.stderr

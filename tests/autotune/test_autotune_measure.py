@@ -475,11 +475,11 @@ with policy_override(on_miss="autotune"):
 
 
 @pytest.mark.parametrize(("how", "wins"), [("op(jnp.ones(4))", True), ("op.tune(jnp.ones(4))", False)])
-def test_a_program_without_a_guard_starts_one_process_for_each_candidate(run_python, tmp_path, how, wins):
+def test_a_program_without_a_guard_starts_one_process_for_each_candidate(run_forked, tmp_path, how, wins):
     """Such a process imports the program and measures nothing itself; an explicit measurement there is one error."""
     (tmp_path / "program.py").write_text(UNGUARDED.replace("HOW", how))
     environment = {"STARTED": str(tmp_path / "started"), "PLACE": str(tmp_path / "place")}
-    done = run_python(tmp_path / "program.py", env=environment, check=wins)
+    done = run_forked(tmp_path / "program.py", env=environment, check=wins)
     started = (tmp_path / "started").read_text().count("started")
     records = list(AutotuneStore(str(tmp_path / "place"), seeds=()).records())
     if wins:
@@ -583,14 +583,14 @@ def test_a_candidate_that_ends_the_program_has_failed():
     ("flags", "is_other"),
     [("--xla_force_host_platform_device_count=1", False), ("--xla_cpu_enable_fast_math=true", True)],
 )
-def test_compiler_flags_are_in_the_key(run_python, flags, is_other):
+def test_compiler_flags_are_in_the_key(run_forked, flags, is_other):
     """Flags that change programs are a part of the environment; without any, keys are those of version 0.1."""
     program = """
         import jax.numpy as jnp
         from ejcache.autotune.measure.device import device_and_environment
         print(sorted(device_and_environment((jnp.ones(3),), {})[1]))
     """
-    plain, flagged = (run_python(program, env=env).stdout for env in ({"XLA_FLAGS": ""}, {"XLA_FLAGS": flags}))
+    plain, flagged = (run_forked(program, env=env).stdout for env in ({"XLA_FLAGS": ""}, {"XLA_FLAGS": flags}))
     assert "'cores'" in plain
     assert "XLA_FLAGS" not in plain
     assert ("XLA_FLAGS" in flagged) is is_other

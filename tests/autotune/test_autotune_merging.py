@@ -155,14 +155,14 @@ print(encode_record(record).decode())
 """
 
 
-def test_sixteen_processes_that_tune_one_operation_keep_one_sure_record(run_python, tmp_path):
+def test_sixteen_processes_that_tune_one_operation_keep_one_sure_record(run_forked, tmp_path):
     """Their clocks are a month apart, and most have too little time to be sure."""
     order = random.Random(0)
     place = str(tmp_path / "store")
 
     def tune(number):
         shift = str(order.uniform(-MONTH, MONTH))
-        done = run_python(TUNES, shift, "sure" if number % 4 == 0 else "unsure", place)
+        done = run_forked(TUNES, shift, "sure" if number % 4 == 0 else "unsure", place)
         return decode_record(done.stdout.encode())
 
     with ThreadPoolExecutor(16) as threads:

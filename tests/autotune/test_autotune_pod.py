@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from autotune_helpers import key, record
+from forking import Forked
 from helpers import ROOT
 
 from ejcache.autotune.choice import Choice, ChoiceRequest, ConfigurationMissingError, Policy
@@ -312,7 +313,7 @@ print("SAID " + json.dumps(said), flush=True)
 
 def test_what_spans_processes_is_not_measured(tmp_path):
     """A candidate with a collective is never run by one rank alone: all take the guess, and the program is right."""
-    ranks = run_pod(SPANNING, str(tmp_path), processes=2, timeout=280)
+    ranks = run_pod(SPANNING, str(tmp_path), processes=2, timeout=280, start=Forked)
     said = []
     for rank in ranks:
         assert rank.returncode == 0, rank.stderr

@@ -209,34 +209,34 @@ def program(tmp_path):
     return tmp_path / "scripts" / "train.py"
 
 
-def command_line(run_python, command, env=None):
+def command_line(run_forked, command, env=None):
     """The finished process of this command line."""
     program = f"import sys; from ejcache.cli.main import main; sys.exit(main({command}))"
-    return run_python(program, env=env, check=False, timeout=400)
+    return run_forked(program, env=env, check=False, timeout=400)
 
 
-def run_command(run_python, tmp_path, *arguments, env=None):
+def run_command(run_forked, tmp_path, *arguments, env=None):
     """`ejcache autotune run` in a process of its own; (exit status, JSON, standard error)."""
     command = ["autotune", "run", "--json", "--dir", str(tmp_path / "place"), *map(str, arguments)]
-    done = command_line(run_python, command, env)
+    done = command_line(run_forked, command, env)
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-def test_a_program_is_run_and_what_it_calls_is_tuned(run_python, tmp_path, program):
+def test_a_program_is_run_and_what_it_calls_is_tuned(run_forked, tmp_path, program):
     """The program runs with its own arguments and measures nothing; its calls are measured after, and only once."""
     options = ["--program", program, "--sizes", "4", "8"]
-    status, said, err = run_command(run_python, tmp_path, *options)
+    status, said, err = run_command(run_forked, tmp_path, *options)
     assert (status, said["tuned"], said["already"], said["failed"]) == (0, 4, 0, 0), err
     assert "sizes ['--sizes', '4', '8']" in err
     assert {call["operation"] for call in said["calls"]} == {"own", "neighbour"}
     assert not (tmp_path / "place" / "autotune-recorded").exists()
-    status, said, _ = run_command(run_python, tmp_path, *options, "16")
+    status, said, _ = run_command(run_forked, tmp_path, *options, "16")
     assert (status, said["tuned"] >= 2, said["tuned"] + said["already"]) == (0, True, 6)
 
 
-def test_calls_of_a_program_that_fails_are_tuned_none_the_less(run_python, tmp_path, program):
+def test_calls_of_a_program_that_fails_are_tuned_none_the_less(run_forked, tmp_path, program):
     """The status of the program is said, what it called is measured, and the exit status is 1."""
-    status, said, err = run_command(run_python, tmp_path, "--program", program, "--fail", "4")
+    status, said, err = run_command(run_forked, tmp_path, "--program", program, "--fail", "4")
     assert (status, said["tuned"]) == (1, 2)
     assert "ended with status 3" in err
 
@@ -265,12 +265,12 @@ if __name__ == "__main__":
 """
 
 
-def test_calls_are_spread_over_the_devices_of_a_host(run_python, tmp_path):
+def test_calls_are_spread_over_the_devices_of_a_host(run_forked, tmp_path):
     """One process for each device measures; each call is measured once."""
     (tmp_path / "meeting").mkdir()
     (tmp_path / "train.py").write_text(MEETING)
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "MEETING": str(tmp_path / "meeting")}
-    status, said, err = run_command(run_python, tmp_path, "--spread", "--program", tmp_path / "train.py", env=env)
+    status, said, err = run_command(run_forked, tmp_path, "--spread", "--program", tmp_path / "train.py", env=env)
     assert (status, said["tuned"], said["failed"]) == (0, 3, 0), err
     assert len(list((tmp_path / "meeting").iterdir())) == 2
     records = [found.record for found in AutotuneStore(str(tmp_path / "place")).records()]
@@ -303,10 +303,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_python, tmp_path):
+def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_forked, tmp_path):
     """A new process measures the rest of the call, and a call that ends each process is a failure with its reason."""
     (tmp_path / "train.py").write_text(ENDING)
-    status, said, err = run_command(run_python, tmp_path, "--spread", "--program", tmp_path / "train.py")
+    status, said, err = run_command(run_forked, tmp_path, "--spread", "--program", tmp_path / "train.py")
     assert (status, said["tuned"], said["failed"]) == (1, 2, 1), err
     (failed,) = [call for call in said["calls"] if call["operation"] == "always"]
     assert "ended with exit status 9" in failed["problem"]
@@ -321,7 +321,7 @@ from ejcache.autotune import Tuner, autotuned
 def endless(x):
     return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (jnp.sin(c[0]), jnp.cos(c[1])), (jnp.sum(x) * 0, x))[1]
 
-@autotuned(configs=[{"n": 1}, {"n": 2}], name="hanging", tuner=Tuner(rounds=8, confirm=False, timeout=10))
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="hanging", tuner=Tuner(rounds=8, confirm=False, timeout=4))
 def op(x, *, n):
     return x if n == 1 else endless(x)
 
@@ -331,10 +331,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_candidate_that_never_ends_does_not_keep_other_calls_from_being_measured(run_python, tmp_path):
+def test_a_candidate_that_never_ends_does_not_keep_other_calls_from_being_measured(run_forked, tmp_path):
     """The device is busy in that process for good, so a new process measures the next call, and the command ends."""
     (tmp_path / "train.py").write_text(HANGING)
-    _, said, err = run_command(run_python, tmp_path, "--spread", "--program", tmp_path / "train.py")
+    _, said, err = run_command(run_forked, tmp_path, "--spread", "--program", tmp_path / "train.py")
     assert len(said["calls"]) == 2, err
     assert not [call for call in said["calls"] if "still runs" in call["problem"]]
     found = AutotuneStore(str(tmp_path / "place"), seeds=()).records()
@@ -342,7 +342,7 @@ def test_a_candidate_that_never_ends_does_not_keep_other_calls_from_being_measur
     assert len(set(processes)) == len(processes)
 
 
-def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(run_python, tmp_path):
+def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(run_forked, tmp_path):
     """With and without --spread, a wrong --module is a usage error."""
     command = ["autotune", "run", str(tmp_path), "--dir", str(tmp_path / "place"), "--module", "no_such_module"]
     calls = tmp_path / "autotune-recorded" / "own"
@@ -350,13 +350,13 @@ def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(ru
     body = {"ejcache": "autotune call", "schema": 1, "operation": "own", "args": [], "kwargs": {}}
     (calls / "a.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "x:op"}}))
     for options in ([], ["--spread"]):
-        done = command_line(run_python, [*command, *options])
+        done = command_line(run_forked, [*command, *options])
         assert (done.returncode, "no_such_module cannot be imported" in done.stderr) == (2, True), done.stderr
 
 
-def test_what_does_not_go_together_is_refused(run_python, tmp_path):
+def test_what_does_not_go_together_is_refused(run_forked, tmp_path):
     """--program records calls itself, so a place of recorded calls or a trusted module beside it is a mistake."""
     for options in (["--module", "x"], [str(tmp_path)]):
         command = ["autotune", "run", *options, "--program", "train.py", "--steps"]
-        done = command_line(run_python, command)
+        done = command_line(run_forked, command)
         assert (done.returncode, "--program records calls itself" in done.stderr) == (2, True)

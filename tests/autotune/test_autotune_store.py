@@ -13,6 +13,7 @@ import textwrap
 import pytest
 from autotune_helpers import key, record
 from buckets import GcsServerProcess, gcs_bucket
+from forking import Forked
 from helpers import SUPPORT, local_documents
 
 from ejcache.autotune.records.record import Source, encode_record
@@ -251,9 +252,9 @@ def test_what_one_layer_cannot_take_is_offered_again(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["default", "given"])
-def test_what_is_waiting_is_published_when_the_program_ends(way, run_python, tmp_path):
+def test_what_is_waiting_is_published_when_the_program_ends(way, run_forked, tmp_path):
     """What could not be written when it was found is offered once more at the end, however lately that failed."""
-    run_python(
+    run_forked(
         """
         import sys
         sys.path.insert(0, {tests!r})
@@ -271,9 +272,9 @@ def test_what_is_waiting_is_published_when_the_program_ends(way, run_python, tmp
     assert AutotuneStore(str(tmp_path / "place"), seeds=()).find(key()) is not None
 
 
-def test_a_place_that_gives_no_answer_does_not_keep_the_program(run_python, tmp_path):
+def test_a_place_that_gives_no_answer_does_not_keep_the_program(run_forked, tmp_path):
     """At the end a write that hangs is left behind."""
-    run_python(
+    run_forked(
         """
         import sys, threading
         sys.path.insert(0, {tests!r})
@@ -413,7 +414,7 @@ def test_concurrent_writers_lose_nothing(kind, tmp_path, request):
     place = request.getfixturevalue("gcs").url if kind == "gcs" else str(tmp_path / "store")
     workers, count = 8, 25
     processes = [
-        subprocess.Popen(
+        Forked(
             [sys.executable, "-c", WRITER, kind, place, str(worker), str(count)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -437,9 +438,9 @@ def test_concurrent_writers_lose_nothing(kind, tmp_path, request):
         assert len(json.loads((tmp_path / "store" / "operation.json").read_text())) == workers * count
 
 
-def test_cache_without_a_directory(run_python):
+def test_cache_without_a_directory(run_forked):
     """A program that sets JAX's cache directory to None has its tuned configurations in the user's own directory."""
-    done = run_python(
+    done = run_forked(
         """
         import jax, ejcache
         ejcache.enable()

@@ -276,7 +276,7 @@ class TestClient:
         assert bucket._prepare().loop.is_running()
 
 
-def test_programs_that_end_at_once_write_their_counters(moto, run_python):
+def test_programs_that_end_at_once_write_their_counters(moto, run_forked):
     """A program that asked S3 nothing while it ran writes its counters while it ends, and ends without delay."""
     program = """
         import sys, time, atexit
@@ -288,7 +288,7 @@ def test_programs_that_end_at_once_write_their_counters(moto, run_python):
         store.add_counters({"hits": 2})
     """
     for _ in range(2):
-        assert run_python(program, moto.url).stderr == ""
+        assert run_forked(program, moto.url).stderr == ""
     bucket = s3_bucket(moto.url, "ends")
     assert len(list(bucket.walk("v1/used/"))) == 2
     bucket.close()

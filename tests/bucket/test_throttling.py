@@ -179,14 +179,14 @@ def test_throttling_opens_no_breaker(server, bucket, retry_time, monkeypatch):
     assert bucket.breaker.is_open
 
 
-def test_hosts_that_start_together(tmp_path, run_python):
+def test_hosts_that_start_together(tmp_path, run_forked):
     """A bucket that serves few requests a second: no host compiles what it holds, and none opens its breaker."""
     hosts, programs = 8, 6
     with GcsServerProcess("--rate", "8") as server:
         filled = gcs_bucket(server.url, "cache")
         for number in range(programs):
             filled.create(entry_name(key_of(number)), data_of(number))
-        finished = run_python(
+        finished = run_forked(
             SUPPORT / "throttled_hosts.py",
             "gs://bucket/cache",
             str(hosts),

@@ -37,10 +37,10 @@ def stats_of(finished):
     return json.loads(finished.stdout.splitlines()[-1])
 
 
-def test_disk_full(run_python, tmp_path):
+def test_disk_full(run_forked, tmp_path):
     """Every write fails (a file-size limit): right results, one warning, errors counted, and no half entry left."""
     limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-    finished = run_python(
+    finished = run_forked(
         program(tmp_path / "c", enabled=limit + "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))")
     )
 
@@ -48,12 +48,12 @@ def test_disk_full(run_python, tmp_path):
     assert stats["errors"] >= 1
     assert stats["stores"] == 0
     assert finished.stderr.count("goes on without it") == 1
-    again = stats_of(run_python(program(tmp_path / "c")))
+    again = stats_of(run_forked(program(tmp_path / "c")))
     assert (again["stores"], again["corrupt"]) == (5, 0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounting needs root on Linux")
-def test_a_file_system_that_is_full(run_python, tmp_path):
+def test_a_file_system_that_is_full(run_forked, tmp_path):
     """A 1 MB tmpfs: right results, and what was stored before stays readable."""
     small = tmp_path / "small"
     small.mkdir()
@@ -63,12 +63,12 @@ def test_a_file_system_that_is_full(run_python, tmp_path):
     if mounted.returncode:
         pytest.skip("this machine does not let us mount a tmpfs")
     try:
-        stats_of(run_python(program(small / "c")))
+        stats_of(run_forked(program(small / "c")))
         fill = small / "filler"
         with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"x" * 4096)
-        finished = run_python(
+        finished = run_forked(
             program(small / "c", between="assert np.allclose(jax.jit(lambda x: x - factor)(x), x - factor)")
         )
         stats = stats_of(finished)
@@ -79,11 +79,11 @@ def test_a_file_system_that_is_full(run_python, tmp_path):
         subprocess.run(["umount", small], check=True)
 
 
-def test_a_read_only_directory_is_read(run_python, tmp_path):
+def test_a_read_only_directory_is_read(run_forked, tmp_path):
     """Entries are hits; new compilations are counted as skipped; no warning is due."""
     directory = tmp_path / "c"
-    first = stats_of(run_python(program(directory)))
-    finished = run_python(
+    first = stats_of(run_forked(program(directory)))
+    finished = run_forked(
         program(directory, between="jax.jit(lambda x: x - factor)(x)"),
         env={"EJCACHE_READ_ONLY": "1"},
     )
@@ -103,13 +103,13 @@ needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0,
 
 
 @needs_root
-def test_a_directory_of_another_user_is_read_but_not_written(run_python, open_place):
+def test_a_directory_of_another_user_is_read_but_not_written(run_forked, open_place):
     """No permission to write, and a uid without a passwd entry: hits, no store, no failure."""
     directory = open_place / "c"
     open_place.chmod(0o755)
-    assert stats_of(run_python(program(directory)))["stores"] == 5
+    assert stats_of(run_forked(program(directory)))["stores"] == 5
     subprocess.run(["chmod", "-R", "a+rX", directory], check=True)
-    finished = run_python(
+    finished = run_forked(
         program(directory, before=AS_NOBODY, between="jax.jit(lambda x: x - factor)(x)"),
         env={"HOME": None},
         cwd=open_place,
@@ -122,11 +122,11 @@ def test_a_directory_of_another_user_is_read_but_not_written(run_python, open_pl
 
 
 @needs_root
-def test_a_directory_that_may_not_even_be_read(run_python, open_place):
+def test_a_directory_that_may_not_even_be_read(run_forked, open_place):
     """Another user's 0700 directory: the program is right, one warning says why nothing is cached."""
     directory = open_place / "c"
-    stats_of(run_python(program(directory)))
-    finished = run_python(program(directory, before=AS_NOBODY), env={"HOME": None}, cwd="/")
+    stats_of(run_forked(program(directory)))
+    finished = run_forked(program(directory, before=AS_NOBODY), env={"HOME": None}, cwd="/")
 
     stats = stats_of(finished)
     assert (stats["hits"], stats["stores"]) == (0, 0)
@@ -135,9 +135,9 @@ def test_a_directory_that_may_not_even_be_read(run_python, open_place):
 
 
 @needs_root
-def test_a_uid_without_a_passwd_entry_has_a_cache(run_python, open_place):
+def test_a_uid_without_a_passwd_entry_has_a_cache(run_forked, open_place):
     """As in a container that runs under an arbitrary uid, without HOME."""
-    finished = run_python(
+    finished = run_forked(
         program(open_place / "c", before=AS_NOBODY), env={"HOME": None, "XDG_CACHE_HOME": None}, cwd=open_place
     )
 
@@ -145,13 +145,13 @@ def test_a_uid_without_a_passwd_entry_has_a_cache(run_python, open_place):
 
 
 @needs_root
-def test_a_home_of_another_user(run_python, open_place):
+def test_a_home_of_another_user(run_forked, open_place):
     """As in a container of an arbitrary uid with root's HOME: temporary files hold the copies of a bucket's entries."""
     home, temporary = open_place / "root", open_place / "tmp"
     home.mkdir(mode=0o700)
     temporary.mkdir()
     temporary.chmod(0o777)
-    finished = run_python(
+    finished = run_forked(
         f"""
         import os, tempfile
         import ejcache.errors
@@ -173,10 +173,10 @@ def test_a_home_of_another_user(run_python, open_place):
     assert finished.stdout.splitlines() == [f"{temporary}/ejcache-54321/tiers", "refused True"]
 
 
-def test_a_directory_deleted_while_running(run_python, tmp_path):
+def test_a_directory_deleted_while_running(run_forked, tmp_path):
     """Results stay right and nothing hangs, whether or not the directory comes back."""
     directory = tmp_path / "c"
-    finished = run_python(
+    finished = run_forked(
         program(directory, between="import shutil; factor == 2 and shutil.rmtree(directory, ignore_errors=True)")
     )
 
@@ -185,11 +185,11 @@ def test_a_directory_deleted_while_running(run_python, tmp_path):
     assert finished.stderr.count("goes on without it") <= 1
 
 
-def test_a_file_in_the_place_of_the_directory(run_python, tmp_path):
+def test_a_file_in_the_place_of_the_directory(run_forked, tmp_path):
     """It is left alone, and one sentence says what is wrong."""
     place = tmp_path / "c"
     place.write_text("mine")
-    finished = run_python(program(place))
+    finished = run_forked(program(place))
 
     assert stats_of(finished)["stores"] == 0
     assert finished.stderr.count("goes on without it") == 1
@@ -197,10 +197,10 @@ def test_a_file_in_the_place_of_the_directory(run_python, tmp_path):
     assert place.read_text() == "mine"
 
 
-def test_plain_jax_files_beside_ours_are_left_alone(run_python, tmp_path):
+def test_plain_jax_files_beside_ours_are_left_alone(run_forked, tmp_path):
     """A directory that JAX's own cache filled: its files stay, bit for bit, also under a tight limit."""
     directory = tmp_path / "c"
-    run_python(
+    run_forked(
         """
         import jax
         jax.jit(lambda x: x * 17)(3.0)
@@ -214,15 +214,15 @@ def test_plain_jax_files_beside_ours_are_left_alone(run_python, tmp_path):
     theirs = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert any(name.endswith("-cache") for name in theirs)
 
-    stats = stats_of(run_python(program(directory), env={"JAX_COMPILATION_CACHE_MAX_SIZE": "20000"}))
+    stats = stats_of(run_forked(program(directory), env={"JAX_COMPILATION_CACHE_MAX_SIZE": "20000"}))
 
     assert stats["stores"] == 5
     assert {name: (directory / name).read_bytes() for name in theirs} == theirs
 
 
-def test_fork_after_activation(run_python, tmp_path):
+def test_fork_after_activation(run_forked, tmp_path):
     """A forked child uses the cache, and neither it nor its parent hangs or loses an entry."""
-    finished = run_python(
+    finished = run_forked(
         program(
             tmp_path / "c",
             between="""
@@ -239,7 +239,6 @@ def test_fork_after_activation(run_python, tmp_path):
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 """,
         ),
-        env={"PYTHONWARNINGS": "ignore"},
     )
 
     assert stats_of(finished)["stores"] == 5
@@ -269,22 +268,22 @@ for number in itertools.count():
         assert store.check() == []
 
 
-def test_warnings_as_errors_do_not_make_the_cache_fail_a_job(run_python, tmp_path):
+def test_warnings_as_errors_do_not_make_the_cache_fail_a_job(run_forked, tmp_path):
     """`-W error`: what the cache has to say is a log line, not an exception."""
     place = tmp_path / "c"
     place.write_text("mine")
-    finished = run_python(
+    finished = run_forked(
         program(place, before="import warnings; warnings.simplefilter('error', UserWarning)"),
     )
 
     assert stats_of(finished)["errors"] >= 1
 
 
-def test_nothing_is_left_in_the_working_directory(run_python, tmp_path):
+def test_nothing_is_left_in_the_working_directory(run_forked, tmp_path):
     """A URL or path never becomes a directory of that name where the program runs (JAX makes `./gs:/bucket`)."""
     work = tmp_path / "work"
     work.mkdir()
-    finished = run_python(
+    finished = run_forked(
         """
         import ejcache, jax
         ejcache.enable(min_compile_seconds=0)

@@ -75,56 +75,56 @@ for url in ("/a", "/b"):
 
 
 @pytest.mark.parametrize("destination", ["1", "line", "TRUE"])
-def test_a_line_at_exit(run_python, destination):
+def test_a_line_at_exit(run_forked, destination):
     """The sum over all caches of the process, once."""
-    done = run_python(PROGRAM, destination)
+    done = run_forked(PROGRAM, destination)
     assert done.stderr == "ejcache: saved 0.0 of 0.0 s: 4 hits, 0 misses, 0 stored (/a, /b)\n"
 
 
 @pytest.mark.parametrize("destination", ["off", "0", "", "no"])
-def test_no_report(run_python, destination):
+def test_no_report(run_forked, destination):
     """Switched off, nothing is said and nothing is written."""
-    assert run_python(PROGRAM, destination).stderr == ""
+    assert run_forked(PROGRAM, destination).stderr == ""
 
 
-def test_json_at_exit(run_python, tmp_path):
+def test_json_at_exit(run_forked, tmp_path):
     """On stderr or in a file that is replaced whole."""
-    assert json.loads(run_python(PROGRAM, "json").stderr)["hits"] == 4
+    assert json.loads(run_forked(PROGRAM, "json").stderr)["hits"] == 4
     (tmp_path / "report.json").write_text("old")
-    run_python(PROGRAM, "report.json")
+    run_forked(PROGRAM, "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["urls"] == ["/a", "/b"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "report.json"]
 
 
-def test_a_report_that_cannot_be_written(run_python):
+def test_a_report_that_cannot_be_written(run_forked):
     """A path that is none changes no exit status, and is said."""
-    done = run_python(PROGRAM, "nowhere/report.json")
+    done = run_forked(PROGRAM, "nowhere/report.json")
     assert done.returncode == 0
     assert "nowhere/report.json" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_report_to_a_user_that_there_is_not(run_python):
+def test_a_report_to_a_user_that_there_is_not(run_forked):
     """Said once, at exit; the program that is reported on hears nothing of it."""
-    done = run_python(PROGRAM, "~nosuchuser/report.json")
+    done = run_forked(PROGRAM, "~nosuchuser/report.json")
     assert done.returncode == 0
     assert done.stderr.count("nosuchuser/report.json: ") == 1
     assert "Traceback" not in done.stderr
 
 
-def test_a_report_from_a_deleted_directory(run_python, tmp_path):
+def test_a_report_from_a_deleted_directory(run_forked, tmp_path):
     """A relative path leads nowhere: it is said once, and nothing is reported."""
     gone = "import os, sys\nplace = os.path.abspath('gone')\nos.mkdir(place)\nos.chdir(place)\nos.rmdir(place)\n"
-    done = run_python(gone + PROGRAM, "report.json")
+    done = run_forked(gone + PROGRAM, "report.json")
     assert done.returncode == 0
     assert done.stderr.count("report.json") == 1
     assert "EJCACHE_REPORT" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_forked_child_reports_nothing(run_python):
+def test_a_forked_child_reports_nothing(run_forked):
     """The parent answers for what it counted, the child adds no second report."""
-    done = run_python(PROGRAM + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n", "line")
+    done = run_forked(PROGRAM + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n", "line")
     assert len(done.stderr.splitlines()) == 1
 
 

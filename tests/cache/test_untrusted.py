@@ -12,18 +12,18 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a 
 
 
 @pytest.fixture
-def prepared(run_python, tmp_path):
+def prepared(run_forked, tmp_path):
     """A cache that any user of the host could have put code into."""
     directory = tmp_path / "c"
-    assert stats_of(run_python(program(directory)))["stores"] == 5
+    assert stats_of(run_forked(program(directory)))["stores"] == 5
     (directory / "v1" / "local").chmod(0o777)
     return directory
 
 
-def test_a_job_uses_a_directory_of_its_own(run_python, prepared):
+def test_a_job_uses_a_directory_of_its_own(run_forked, prepared):
     """Nothing is read from the directory or written to it; one warning says why, and what is used instead."""
     before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
-    cold, warm = (run_python(program(prepared)) for _ in range(2))
+    cold, warm = (run_forked(program(prepared)) for _ in range(2))
     assert (stats_of(cold)["hits"], stats_of(cold)["stores"]) == (0, 5)
     assert stats_of(warm)["hits"] == 5
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
@@ -34,16 +34,16 @@ def test_a_job_uses_a_directory_of_its_own(run_python, prepared):
         assert "This process uses" in finished.stderr
 
 
-def test_a_trusted_directory_is_used(run_python, prepared):
+def test_a_trusted_directory_is_used(run_forked, prepared):
     """With EJCACHE_TRUST_DIR=1 the directory is used as it is."""
-    finished = run_python(program(prepared), env={"EJCACHE_TRUST_DIR": "1"})
+    finished = run_forked(program(prepared), env={"EJCACHE_TRUST_DIR": "1"})
     assert stats_of(finished)["hits"] == 5
     assert "any user can write" not in finished.stderr
 
 
-def test_the_command_line_refuses_it(run_python, prepared):
+def test_the_command_line_refuses_it(run_forked, prepared):
     """A command about such a directory ends with one sentence, not with another directory's content."""
-    done = run_python(
+    done = run_forked(
         "import sys; from ejcache.cli.main import main; sys.exit(main())", "ls", "--dir", str(prepared), check=False
     )
     assert done.returncode != 0
@@ -52,12 +52,12 @@ def test_the_command_line_refuses_it(run_python, prepared):
 
 
 @needs_root
-def test_root_uses_what_root_has_made_in_a_directory_of_another_user(run_python, tmp_path):
+def test_root_uses_what_root_has_made_in_a_directory_of_another_user(run_forked, tmp_path):
     """As root in a container over a bind mount: the user's directory keeps root's store, which root uses again."""
     directory = tmp_path / "mounted"
     directory.mkdir()
     os.chown(directory, 54321, 54321)
-    cold, warm = (run_python(program(directory / "cache")) for _ in range(2))
+    cold, warm = (run_forked(program(directory / "cache")) for _ in range(2))
     assert stats_of(cold)["stores"] == stats_of(warm)["hits"] == 5
     assert "could have put code" not in warm.stderr
     assert Path(directory / "cache" / "v1").stat().st_uid == 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 
 import pytest
 from cli_helpers import ejcache, fill
+from forking import Forked
 from helpers import run_program
 
 COMMAND = """
@@ -22,13 +22,13 @@ sys.exit(main())
 def completed(line: str, directory) -> list[str]:
     """What bash would be offered at the end of a line."""
     words = line.split(" ")
-    env = os.environ | {
+    env = {
         "_EJCACHE_COMPLETE": "complete_bash",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(words) - 1),
         "JAX_COMPILATION_CACHE_DIR": str(directory),
     }
-    done = run_program([sys.executable, "-c", COMMAND], env=env)
+    done = run_program([sys.executable, "-c", COMMAND], env=env, start=Forked)
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -56,9 +56,10 @@ def cache(tmp_path_factory):
 )
 def test_shell_completes(cache, line, offered):
     """Commands, options, settings, and the names of entries of the default cache."""
-    assert sorted(set(completed(line, cache)) & {*offered}) == sorted(offered)
+    found = completed(line, cache)
+    assert sorted(set(found) & {*offered}) == sorted(offered)
     beginning = line.split(" ")[-1]
-    assert all(text.startswith(beginning) for text in completed(line, cache))
+    assert all(text.startswith(beginning) for text in found)
 
 
 @pytest.mark.parametrize("directory", ["/nonexistent/cache", "gs://no-such-bucket/x", "nothing://"])

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cli_helpers import ejcache
+from forking import Forked
 from helpers import run_program
 
 # What a shell has put in the background ignores Ctrl-C, and so does all that it starts, these tests among it.
@@ -47,8 +49,8 @@ def write(tmp_path):
     return write
 
 
-def ejcache_run(*arguments, cwd, **options):
-    return run_program([sys.executable, "-m", "ejcache", "run", *arguments], cwd=cwd, **options)
+def ejcache_run(*arguments, start=Forked, **options):
+    return run_program([sys.executable, "-m", "ejcache", "run", *arguments], start=start, **options)
 
 
 def both(tmp_path, *arguments, **options):
@@ -131,12 +133,13 @@ def test_python_itself_complains(tmp_path, write, arguments):
         (["--max-size", "1XB", "script.py"], "--max-size cannot be '1XB': accepted is "),
     ],
 )
-def test_wrong_use(tmp_path, write, arguments, complaint):
+def test_wrong_use(tmp_path, write, monkeypatch, arguments, complaint):
     """One sentence says what is wrong, the exit status is 2, and nothing runs."""
     write("script.py", "print('ran')")
-    ours = ejcache_run(*arguments, cwd=tmp_path, check=False)
-    assert (ours.returncode, ours.stdout, len(ours.stderr.splitlines())) == (2, "", 1)
-    assert ours.stderr.startswith(f"ejcache: {complaint}")
+    monkeypatch.chdir(tmp_path)
+    ours = ejcache("run", *arguments)
+    assert (ours.status, ours.out, len(ours.err.splitlines())) == (2, "", 1)
+    assert ours.err.startswith(f"ejcache: {complaint}")
 
 
 def test_a_command_that_cannot_be_run(tmp_path, write):
@@ -465,12 +468,12 @@ def test_an_installation_without_jax(tmp_path, write):
 def test_a_variable_that_jax_refuses(tmp_path, write):
     """One sentence names the variable, its value and what to write, instead of the traceback of `import jax`."""
     write("train.py", JAX_PROGRAM)
-    environment = {"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}
-    done = ejcache_run("train.py", cwd=tmp_path, env=environment, check=False)
+    fresh = {"env": {"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}, "cwd": tmp_path, "start": subprocess.Popen}
+    done = ejcache_run("train.py", check=False, **fresh)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert "JAX_COMPILATION_CACHE_MAX_SIZE cannot be '10GB'" in done.stderr
     assert "write 10000000000" in done.stderr
-    assert ejcache_run("--max-size", "10GB", "train.py", cwd=tmp_path, env=environment).stdout.endswith("42.0\n")
+    assert ejcache_run("--max-size", "10GB", "train.py", **fresh).stdout.endswith("42.0\n")
 
 
 def test_counts_that_a_cleaner_has_removed(tmp_path, write):

@@ -96,13 +96,13 @@ def given(shapes):
     return [word for shape in shapes for word in ("--shapes", shape)]
 
 
-def test_a_run_hits_what_was_warmed(project, run_python):
+def test_a_run_hits_what_was_warmed(project, run_forked):
     """Static values, weak numbers, committed arrays, donation and types: each call of a run hits and stores nothing."""
     said = warm("prog.py:step", *given(SHAPES), "--jobs", "2", "--json").json
     assert (said["compiled"], said["failed"], said["jobs"]) == (5, 0, 2)
     assert [program["outcome"] for program in said["programs"]] == ["compiled"] * 5
     assert {program["shapes"] for program in said["programs"]} == set(SHAPES)
-    done = run_python(RUN, "cache")
+    done = run_forked(RUN, "cache")
     assert json.loads(done.stdout.splitlines()[-1]) == {
         name: [True, 5] for name in ("numpy", "jax", "named", "committed", "weak", "types")
     }
@@ -270,8 +270,8 @@ else:
 """
 
 
-def test_python_says_what_shapes_cannot(run_python):
+def test_python_says_what_shapes_cannot(run_forked):
     """A PyTree with shapes from `eval_shape`, shardings over two devices and a random key: the run compiles nothing."""
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    assert run_python(SHARDED, "warm", env=env).stdout == "jit_init compiled jit_step compiled\n"
-    assert run_python(SHARDED, "run", env=env).stdout == "hits\n"
+    assert run_forked(SHARDED, "warm", env=env).stdout == "jit_init compiled jit_step compiled\n"
+    assert run_forked(SHARDED, "run", env=env).stdout == "hits\n"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
+from forking import Forked
 from helpers import ROOT, run_program
 from test_site import REFERENCES
 
@@ -29,21 +31,22 @@ def run(tmp_path):
         words = shlex.split(command)
         if words[0] == "ejcache":
             words = [sys.executable, "-m", *words]
-        return run_program(words, cwd=tmp_path, env=env, check=False)
+        start = Forked if words[0] == sys.executable else subprocess.Popen
+        return run_program(words, cwd=tmp_path, env=env, check=False, start=start)
 
     (tmp_path / "train.py").write_text(PYTHON[0])
     return run
 
 
 @pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_python_block(number, run_python):
+def test_python_block(number, run_forked):
     """It runs, the second time from the cache, with nothing on stderr."""
     program = PYTHON[number].replace("/tmp/my-cache", "my-cache")
     if "compiled" in program or "stats().hits" in program:
-        assert run_python(program).stdout.startswith("0 hits, ")
-        assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_python(program).stdout)
+        assert run_forked(program).stdout.startswith("0 hits, ")
+        assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_forked(program).stdout)
     else:
-        said = run_python(program).stderr + run_python(program).stderr
+        said = run_forked(program).stderr + run_forked(program).stderr
         # Progress, on a slow machine.
         assert [line for line in said.splitlines() if not line.startswith("measuring the candidates")] == []
 

@@ -91,7 +91,7 @@ def test_every_command_has_a_line():
     assert set(LINES) == set(COMMANDS)
 
 
-LONG = {"bench"}
+LONG = {"bench", "demo"}
 
 
 @pytest.mark.parametrize(

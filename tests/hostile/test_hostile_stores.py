@@ -341,7 +341,7 @@ def some(names, *, every: int) -> list:
 pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 
-@pytest.mark.parametrize("name", some([*BYTES, *FILES], every=2))
+@pytest.mark.parametrize("name", some([*BYTES, *FILES], every=4))
 def test_shared_directory(name, worker, shared, outside, tmp_path):
     """A directory that hosts share."""
     where, what = {**BYTES, **FILES}[name]

@@ -33,10 +33,10 @@ def test_a_damaged_line_of_counts_changes_nothing(number):
 
 
 @pytest.mark.parametrize("url", ["file://x[", "file://[", "gs://[", "s3://b[/x", "file://[::1/x"])
-def test_a_url_of_an_impossible_form_is_refused(url, run_python):
+def test_a_url_of_an_impossible_form_is_refused(url, run_forked):
     """In one sentence that names it, and without an error in the program that it was set for."""
     program = "import jax; print(jax.jit(lambda x: x + 1)(1))"
-    done = run_python(program, env={"EJCACHE": url, "JAX_PLATFORMS": "cpu"})
+    done = run_forked(program, env={"EJCACHE": url, "JAX_PLATFORMS": "cpu"})
     assert done.stdout == "2\n"
     assert "Traceback" not in done.stderr
     if url.startswith("file:"):

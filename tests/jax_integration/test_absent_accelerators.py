@@ -33,12 +33,12 @@ EVERY = 20
 
 
 @pytest.fixture
-def absent(run_python, tmp_path):
+def absent(run_forked, tmp_path):
     """Runs `absent.py` with a cache of this test."""
 
     def absent(*arguments, cache="cache", **options):
         options["env"] = {**ALONE, **options.get("env", {})}
-        done = run_python(PROGRAM, str(tmp_path / cache), *arguments, timeout=1800, **options)
+        done = run_forked(PROGRAM, str(tmp_path / cache), *arguments, timeout=1800, **options)
         return json.loads(done.stdout.splitlines()[-1])
 
     return absent
@@ -56,7 +56,7 @@ def test_three_programs_for_a_tpu_are_compiled_once(absent):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("target", TARGETS)
-def test_each_program_is_compiled_once_and_never_loaded(absent, target, run_python, tmp_path):
+def test_each_program_is_compiled_once_and_never_loaded(absent, target, run_forked, tmp_path):
     """By two processes in turns, and by two at once; the entries are whole."""
     first = absent(target, "warm")
     assert set(first["outcomes"].values()) == {"compiled"}
@@ -70,7 +70,7 @@ def test_each_program_is_compiled_once_and_never_loaded(absent, target, run_pyth
     assert len(absent(target, "warm", cache="both")["entries"]) == EVERY
     assert [each["loads"] for each in both] == [0, 0]
     verify = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
-    assert run_python(verify, "verify", "--dir", str(tmp_path / "cache")).returncode == 0
+    assert run_forked(verify, "verify", "--dir", str(tmp_path / "cache")).returncode == 0
 
 
 @saved
@@ -149,18 +149,18 @@ def test_a_program_for_a_gpu_in_which_nothing_is_measured_is_plain(absent):
 
 
 @tpu
-def test_why_names_a_flag_of_libtpu_that_has_changed(absent, run_python, tmp_path):
+def test_why_names_a_flag_of_libtpu_that_has_changed(absent, run_forked, tmp_path):
     """Compiled twice with different flags, the second is a miss for `variables`."""
     absent("tpu:v5e:2x2", "warm", "1")
     changed = {"LIBTPU_INIT_ARGS": "--xla_tpu_scoped_vmem_limit_kib=8192"}
     absent("tpu:v5e:2x2", "warm", "1", env=changed)
     command = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
-    said = run_python(command, "why", "_lambda", "--dir", str(tmp_path / "cache")).stdout
+    said = run_forked(command, "why", "_lambda", "--dir", str(tmp_path / "cache")).stdout
     assert "xla_tpu_scoped_vmem_limit_kib" in said
 
 
 @pytest.mark.parametrize("target", [TARGETS[0], TARGETS[-1]])
-def test_a_profile_in_the_options_is_in_the_key(run_python, tmp_path, target):
+def test_a_profile_in_the_options_is_in_the_key(run_forked, tmp_path, target):
     """`compiler_options={"fdo_profile": …}`, without PGLE, for absent devices as for others."""
     code = """
         import sys, jax, ejcache
@@ -172,4 +172,4 @@ def test_a_profile_in_the_options_is_in_the_key(run_python, tmp_path, target):
             keys = [key(), key(fdo_profile=b"one"), key(fdo_profile=b"two")]
         print(len(set(keys)))
     """
-    assert run_python(code, str(tmp_path / "cache"), target, env=ALONE).stdout.split()[-1] == "3"
+    assert run_forked(code, str(tmp_path / "cache"), target, env=ALONE).stdout.split()[-1] == "3"

@@ -66,15 +66,15 @@ pathlib.Path("topology").write_bytes(topologies.get_attached_topology().serializ
 
 
 @pytest.fixture
-def run(run_python, tmp_path):
+def run(run_forked, tmp_path):
     """Runs the program, for a platform and in one of its ways; returns what it printed."""
     if hasattr(topologies.TopologyDescription, "serialize"):
-        run_python(SAVE, env={"XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
+        run_forked(SAVE, env={"XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
 
     def run(platform, how):
         # The process that compiles has another number of devices.
         env = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-        done = run_python(PROGRAM, platform, str(tmp_path / "cache"), how, env=env)
+        done = run_forked(PROGRAM, platform, str(tmp_path / "cache"), how, env=env)
         return json.loads(done.stdout.splitlines()[-1])
 
     return run

@@ -273,11 +273,11 @@ def test_an_executable_that_is_dropped_is_loaded_again(directory):
 
 
 @pytest.mark.parametrize("where", ["", "ejcache/below", "ejcache/v1", "gs://bucket/a"])
-def test_the_users_cache_directory_is_this_users_alone(run_python, clean_environment, bucket, where):
+def test_the_users_cache_directory_is_this_users_alone(run_forked, clean_environment, bucket, where):
     """Whatever makes it first, and whatever the umask: what is in it is run. Its own parents are as the umask says."""
     above = clean_environment / ".cache"
     url = where if "://" in where or not where else str(above / where)
-    run_python(
+    run_forked(
         """
         import os, sys
         os.umask(0)
@@ -314,8 +314,8 @@ def test_the_users_cache_directory_is_this_users_alone(run_python, clean_environ
         ),
     ],
 )
-def test_no_maker_leaves_it_to_the_umask(run_python, clean_environment, bucket, tmp_path, maker):
+def test_no_maker_leaves_it_to_the_umask(run_forked, clean_environment, bucket, tmp_path, maker):
     """The miss log, what libraries were like, a bucket's copies, tuned configurations: each may be the first."""
     (tmp_path / "maker.py").write_text(f"import os\nos.umask(0)\n{maker}\n")
-    run_python(tmp_path / "maker.py")
+    run_forked(tmp_path / "maker.py")
     assert (clean_environment / ".cache" / "ejcache").stat().st_mode & 0o777 == 0o700

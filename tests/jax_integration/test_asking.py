@@ -71,7 +71,7 @@ def test_nothing_is_compiled_read_or_counted(cache, monkeypatch):
     assert (after.hits, after.misses) == (before["hits"] + 1, before["misses"] + 1)
 
 
-def test_a_program_that_is_never_stored_has_no_key(run_python, tmp_path):
+def test_a_program_that_is_never_stored_has_no_key(run_forked, tmp_path):
     """None, nothing counted, and it compiles afterwards as ever."""
     code = """
         import sys, jax, ejcache
@@ -89,7 +89,7 @@ def test_a_program_that_is_never_stored_has_no_key(run_python, tmp_path):
         program.compile()
     """
     two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    assert "NamedSharding" in run_python(code, str(tmp_path / "cache"), env=two).stdout
+    assert "NamedSharding" in run_forked(code, str(tmp_path / "cache"), env=two).stdout
 
 
 def test_without_a_cache_there_is_no_key(cache):
@@ -114,7 +114,7 @@ def test_the_optimised_executable_comes_first(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies")
-def test_a_program_for_a_target_has_the_key_of_its_devices(cache, tmp_path, run_python):
+def test_a_program_for_a_target_has_the_key_of_its_devices(cache, tmp_path, run_forked):
     """The one that a process with those devices asks for."""
     code = """
         import sys, jax, jax.numpy as jnp, ejcache
@@ -138,7 +138,7 @@ def test_a_program_for_a_target_has_the_key_of_its_devices(cache, tmp_path, run_
     url = str(tmp_path / "other")
     four = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     save = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
-    run_python(save, "target", "save", "four", "--dir", url, env=four)
-    key, hit, after = run_python(code, url, env={**four, "XLA_FLAGS": None}).stdout.split()
+    run_forked(save, "target", "save", "four", "--dir", url, env=four)
+    key, hit, after = run_forked(code, url, env={**four, "XLA_FLAGS": None}).stdout.split()
     assert (hit, after) == ("False", "True")
-    assert run_python(here, url, env=four).stdout.split() == [key, "True"]
+    assert run_forked(here, url, env=four).stdout.split() == [key, "True"]

@@ -182,9 +182,9 @@ def test_ejit_in_a_disabled_block():
     assert ejcache.active() is not None
 
 
-def test_disabled_block_without_ejcache(run_python, tmp_path):
+def test_disabled_block_without_ejcache(run_forked, tmp_path):
     """JAX's own cache, when it is in charge, stores nothing within the block, and does so again after it."""
-    done = run_python(
+    done = run_forked(
         """
         import json, os, sys
         import jax, ejcache

@@ -199,7 +199,7 @@ def test_methods_and_partials():
     assert np.array_equal(ejit(functools.partial(jnp.multiply, 2))(X), X * 2)
 
 
-def test_shardings_over_several_devices(run_python):
+def test_shardings_over_several_devices(run_forked):
     """in_shardings and out_shardings over eight virtual devices, cold and warm in two processes."""
     code = """
         import jax, numpy as np, json
@@ -219,15 +219,15 @@ def test_shardings_over_several_devices(run_python):
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     import json
 
-    cold = json.loads(run_python(code, env=env).stdout)
-    warm = json.loads(run_python(code, env=env).stdout)
+    cold = json.loads(run_forked(code, env=env).stdout)
+    warm = json.loads(run_forked(code, env=env).stdout)
     assert (cold["stores"], warm["stores"]) == (cold["misses"], 0)
     assert warm["hits"] == cold["misses"] > 0
 
 
-def test_importing_is_free_of_side_effects(run_python):
+def test_importing_is_free_of_side_effects(run_forked):
     """`from ejcache import ejit` alone enables nothing and makes no directory."""
-    finished = run_python(
+    finished = run_forked(
         """
         import os
         from ejcache import ejit

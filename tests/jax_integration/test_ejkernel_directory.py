@@ -75,40 +75,40 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_directory_of_ejkernel_does_not_count(name, ejkernel, run_python, tmp_path):
+def test_the_directory_of_ejkernel_does_not_count(name, ejkernel, run_forked, tmp_path):
     """The cache is where the program, EJCACHE or the default says, before and after decorations; it is said once."""
     program, directory = PROGRAMS[name]
     variable = str(tmp_path / "given") if directory == "given" else "1"
-    done = run_python(program + CHECK, env={"PYTHONPATH": str(ejkernel), "EJCACHE": variable})
+    done = run_forked(program + CHECK, env={"PYTHONPATH": str(ejkernel), "EJCACHE": variable})
     assert str(tmp_path / done.stdout.strip()) == str(tmp_path / directory)
     assert done.stderr.count(SAID) == (0 if name == "the flag after ejkernel" else 1)
 
 
-def test_a_directory_that_the_environment_gives_to_ejkernel(ejkernel, run_python, tmp_path):
+def test_a_directory_that_the_environment_gives_to_ejkernel(ejkernel, run_forked, tmp_path):
     """`COMPILE_FUNC_DIR` is a setting of ours, too, so nothing differs and nothing is said."""
     env = {"PYTHONPATH": str(ejkernel), "EJCACHE": "1", "COMPILE_FUNC_DIR": str(tmp_path / "compiled")}
-    done = run_python("from ejkernel.callib._ejit import ejit" + CHECK, env=env)
+    done = run_forked("from ejkernel.callib._ejit import ejit" + CHECK, env=env)
     assert done.stdout.strip() == str(tmp_path / "compiled")
     assert SAID not in done.stderr
 
 
-def test_run_overrules_ejkernel(ejkernel, run_python, tmp_path):
+def test_run_overrules_ejkernel(ejkernel, run_forked, tmp_path):
     """`ejcache run --dir` keeps its directory."""
     (tmp_path / "script.py").write_text("from ejkernel.callib._ejit import ejit" + CHECK)
     run = "import sys; from ejcache.cli.main import main; sys.exit(main(['run', '--dir', 'given', 'script.py']))"
-    done = run_python(run, env={"PYTHONPATH": str(ejkernel)})
+    done = run_forked(run, env={"PYTHONPATH": str(ejkernel)})
     assert done.stdout.strip() == str(tmp_path / "given")
     assert done.stderr.count(SAID) == 1
 
 
 @pytest.mark.soak
 @pytest.mark.skipif(find_spec("ejkernel") is None, reason="ejkernel is not installed")
-def test_the_real_ejkernel(run_python, tmp_path):
+def test_the_real_ejkernel(run_forked, tmp_path):
     """A decorator of ejkernel itself, decorating before and after activation."""
     program = (
         "import jax\nfrom ejkernel.callib._ejit import ejit\n@ejit\ndef f(x): return x + 1\nf(1.0)\n"
         f"assert 'ejkernel' in jax.config.jax_compilation_cache_dir{CHECK}"
     )
-    done = run_python(program, env={"EJCACHE": str(tmp_path / "given")}, timeout=300)
+    done = run_forked(program, env={"EJCACHE": str(tmp_path / "given")}, timeout=300)
     assert done.stdout.strip().splitlines()[-1] == str(tmp_path / "given"), sys.path
     assert done.stderr.count(SAID) == 1

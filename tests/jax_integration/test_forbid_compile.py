@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cli_helpers import ejcache as command_line
+from forking import Forked
 from helpers import ROOT
 from jax._src import compiler as jax_compiler
 
@@ -314,6 +315,7 @@ def test_ranks_raise_together(forbidding, share, tmp_path):
         devices=2,
         cache=lambda rank: str(tmp_path / str(rank)),
         env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1" if share else "0"},
+        start=Forked,
     )
     for rank in ranks:
         assert rank.returncode == 0, rank.stderr

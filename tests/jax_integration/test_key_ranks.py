@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+from forking import Forked
 from helpers import ROOT
 
 from ejcache.jax_integration.lowering.components import device_layout
@@ -19,9 +21,9 @@ PROGRAM = ROOT / "tests" / "programs" / "ranks.py"
 TOGETHER = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1"}
 
 
-def run(processes: int, cache, env=None) -> list[Rank]:
+def run(processes: int, cache, env=None, start=Forked) -> list[Rank]:
     """A pod whose values were all right; two devices in each process."""
-    ranks = run_pod(PROGRAM, processes=processes, devices=2, cache=cache, env=lambda rank: env or {})
+    ranks = run_pod(PROGRAM, processes=processes, devices=2, cache=cache, env=lambda rank: env or {}, start=start)
     for rank in ranks:
         assert rank.returncode == 0, f"rank {rank.rank}\n{rank.stderr}"
         assert rank.stdout.rstrip().endswith("DONE")
@@ -40,7 +42,8 @@ def all_hits(ranks: list[Rank]) -> bool:
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_every_rank_has_the_keys_of_rank_0_and_lives_on_its_entries(processes, tmp_path):
     """Directories of their own, then one with what rank 0 wrote, then copies of that: keys, values, 100 % hits."""
-    cold = run(processes, lambda rank: str(tmp_path / f"cold{rank}"))
+    # With seeds of hashes and addresses of their own.
+    cold = run(processes, lambda rank: str(tmp_path / f"cold{rank}"), start=subprocess.Popen)
 
     assert all(keys(rank) == keys(cold[0]) for rank in cold)
     made = keys(cold[0])

@@ -46,7 +46,7 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("metadata", ["0", "1"], ids=["without metadata", "with metadata"])
-def test_xla_gets_the_same_with_and_without_the_cache(metadata, run_python, tmp_path):
+def test_xla_gets_the_same_with_and_without_the_cache(metadata, run_forked, tmp_path):
     """Modules with their locations, options, overrides and devices reach the compiler as they do in plain JAX."""
     env = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_cpu_enable_fast_math=false",
@@ -56,7 +56,7 @@ def test_xla_gets_the_same_with_and_without_the_cache(metadata, run_python, tmp_
     }
 
     def given(url: str) -> list:
-        return json.loads(run_python(PROGRAM, str(SUPPORT), url, env=env).stdout.splitlines()[-1])
+        return json.loads(run_forked(PROGRAM, str(SUPPORT), url, env=env).stdout.splitlines()[-1])
 
     plain, cached = given(""), given(str(tmp_path / "cache"))
 

@@ -207,9 +207,9 @@ def test_a_miss_does_not_ask_whether_its_entry_arrived(enabled, monkeypatch):
     assert asked == []
 
 
-def test_a_removed_directory_stays_removed(run_python, tmp_path):
+def test_a_removed_directory_stays_removed(run_forked, tmp_path):
     """Counters that were not yet written do not make it again at exit or at `reset_cache()`."""
-    finished = run_python(
+    finished = run_forked(
         """
         import pathlib, shutil, sys
         import ejcache, jax
@@ -231,9 +231,9 @@ def test_a_removed_directory_stays_removed(run_python, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_counters_of_forked_children_arrive(run_python, tmp_path):
+def test_counters_of_forked_children_arrive(run_forked, tmp_path):
     """Also of one that ends by `os._exit`, which runs no exit handlers."""
-    finished = run_python(
+    finished = run_forked(
         """
         import os, sys, time
         import ejcache
@@ -249,6 +249,5 @@ def test_counters_of_forked_children_arrive(run_python, tmp_path):
         print(cache.stats(whole_store=True).hits)
         """,
         str(tmp_path / "cache"),
-        env={"PYTHONWARNINGS": "ignore"},
     )
     assert finished.stdout.split() == ["4"]

@@ -441,7 +441,7 @@ def test_tuned_records_say_that_they_were_measured_with_a_profile(flags, source,
     assert seen.profiled == RUNS * len(seen.profiles)
 
 
-def test_the_environment_of_easydel(run_python, tmp_path):
+def test_the_environment_of_easydel(run_forked, tmp_path):
     """What EASYDEL_AUTO and its users set: JAX's PGLE variables, and command buffers off in XLA_FLAGS."""
     env = {
         "JAX_ENABLE_PGLE": "true",
@@ -459,7 +459,7 @@ def test_the_environment_of_easydel(run_python, tmp_path):
             program(calls=3)
         print(seen.compiled, seen.profiled)
     """
-    said = [run_python(code, str(tmp_path / "cache"), env=env).stdout.strip() for _ in range(2)]
+    said = [run_forked(code, str(tmp_path / "cache"), env=env).stdout.strip() for _ in range(2)]
     assert said == ["['first pass', 'profile'] 1", "[] 0"]
     profiles = [row["profile"] for row in cli("ls", "--dir", tmp_path / "cache", "--json").json["entries"]]
     assert [(each["runs"], each["percentile"]) for each in profiles if each] == [(1, 85)]

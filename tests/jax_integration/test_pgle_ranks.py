@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from forking import Forked
 from helpers import ROOT, SUPPORT
 from notice_boards import NoticeBoard
 
@@ -65,7 +66,7 @@ start("one lacks the profile")
 
 def test_ranks_use_the_same_variant(tmp_path):
     """Whatever each of them sees in its own cache."""
-    ranks = run_pod(PROGRAM, str(SUPPORT), cache=lambda rank: str(tmp_path / str(rank)))
+    ranks = run_pod(PROGRAM, str(SUPPORT), cache=lambda rank: str(tmp_path / str(rank)), start=Forked)
 
     assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
     optimise = [["first pass", "profile"], 2, [True]]
@@ -154,6 +155,7 @@ def test_what_is_shared_without_a_profile_is_no_optimised_executable(tmp_path):
             start,
             cache=lambda rank: str(tmp_path / str(rank)),
             env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1"},
+            start=Forked,
         )
         assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
         assert [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks] == [expected] * 2

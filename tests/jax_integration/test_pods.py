@@ -8,6 +8,7 @@ import random
 import sys
 
 import pytest
+from forking import Forked
 from helpers import ROOT
 
 import ejcache
@@ -55,6 +56,7 @@ def run(tmp_path, *, processes, programs, share=False):
         devices=2,
         cache=lambda rank: str(tmp_path / str(rank)),
         env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1" if share else "0"},
+        start=Forked,
     )
     for rank in ranks:
         assert rank.returncode == 0, rank.stderr

@@ -443,7 +443,7 @@ LOADED = """
 
 
 @pytest.fixture
-def program(run_python, directory, tmp_path):
+def program(run_forked, directory, tmp_path):
     """Run a script, whose path names its profile."""
 
     def run(*before, after="", factor="2", text=PROGRAM, env=None):
@@ -453,7 +453,7 @@ def program(run_python, directory, tmp_path):
         for name, part in (("{before}", begin), ("{after}", after), ("{factor}", factor)):
             whole = whole.replace(name, textwrap.dedent(part).strip())
         path.write_text(whole)
-        done = run_python(path, directory, env=env)
+        done = run_forked(path, directory, env=env)
         return json.loads(done.stdout.splitlines()[-1]), done
 
     return run

@@ -7,7 +7,6 @@ import textwrap
 import time
 
 import pytest
-from helpers import run_program
 
 import ejcache.stores.local.store
 from ejcache.entry import decode
@@ -46,7 +45,7 @@ PROGRAM = """
 
 
 @pytest.fixture
-def program(bucket, tmp_path):
+def program(bucket, run_forked, tmp_path):
     """Run one script with its cache in the bucket, on a host with the local tier of this name; what it counted."""
 
     def run(host, *arguments, floor="min_compile_seconds=0", programs=12, wanted=12, **env):
@@ -54,9 +53,7 @@ def program(bucket, tmp_path):
         text = PROGRAM.replace("{floor}", floor).replace("{programs}", str(programs)).replace("{wanted}", str(wanted))
         path.write_text(textwrap.dedent(text))
         variables = {"EJCACHE_PRELOAD": "1", "EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}
-        import sys
-
-        done = run_program([sys.executable, path, *arguments], env=variables, cwd=tmp_path)
+        done = run_forked(path, *arguments, env=variables)
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,4 +1,4 @@
-"""Real programs, each unchanged under `ejcache run`: the second start is all hits, and bit for bit the uncached one."""
+"""Real programs, each unchanged with `EJCACHE`: the second start is all hits, and bit for bit the uncached one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forking import Forked
 from helpers import run_program
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -15,9 +16,10 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 def run(program, tmp_path, *, cached, floor="0"):
     report = tmp_path / "report.json"
     report.unlink(missing_ok=True)
-    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": floor, "PYTHONWARNINGS": "ignore"}
-    before = ["-m", "ejcache", "run", "--dir", tmp_path / "cache", "--report", report] if cached else []
-    finished = run_program([sys.executable, *before, program], env=env, cwd=tmp_path)
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": floor}
+    if cached:
+        env |= {"EJCACHE": str(tmp_path / "cache"), "EJCACHE_REPORT": str(report)}
+    finished = run_program([sys.executable, program], env=env, cwd=tmp_path, start=Forked)
     return finished.stdout.splitlines()[-1], json.loads(report.read_text()) if cached else None
 
 

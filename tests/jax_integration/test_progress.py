@@ -114,10 +114,10 @@ def test_a_closed_stream(clock, steps):
         steps.step()
 
 
-def test_in_a_program(run_python):
+def test_in_a_program(run_forked):
     """A long compile prints lines until it ends, and a hit prints none."""
-    lines = run_python(COMPILING.format(after=0)).stdout.splitlines()
+    lines = run_forked(COMPILING.format(after=0)).stdout.splitlines()
     assert re.match(r"ejcache: compiling jit_train_step, \d+ s so far", lines[0])
     assert any(line.startswith("ejcache: compiled jit_train_step in ") for line in lines)
     assert lines[-1] == "0 1"
-    assert run_python(COMPILING.format(after=0)).stdout.splitlines() == ["1 0"]
+    assert run_forked(COMPILING.format(after=0)).stdout.splitlines() == ["1 0"]

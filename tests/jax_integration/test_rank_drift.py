@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from forking import Forked
 from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -63,6 +64,7 @@ def run(tmp_path, kind, *, processes=2, cached=True):
             else {}
         ),
         timeout=100.0,
+        start=Forked,
     )
     for rank in ranks:
         assert rank.returncode == 0, rank.stderr

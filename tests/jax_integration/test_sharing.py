@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from forking import Forked
 from helpers import ROOT
 from notice_boards import NoticeBoard
 
@@ -46,6 +47,7 @@ def test_programs_that_differ_in_their_callback_alone_call_their_own(tmp_path):
         CALLBACKS,
         cache=lambda rank: str(tmp_path / str(rank)),
         env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1", "POD_FLOOR": "60"},
+        start=Forked,
     )
 
     assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr

@@ -123,9 +123,9 @@ def test_an_interrupt_while_jax_makes_a_backend(monkeypatch):
     assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:] == ["initialize"]
 
 
-def test_an_interrupt_while_xla_compiles(run_python, tmp_path):
+def test_an_interrupt_while_xla_compiles(run_forked, tmp_path):
     """JAX does not filter KeyboardInterrupt; all frames of ours between JAX and XLA are cut out of it all the same."""
-    finished = run_python(
+    finished = run_forked(
         f"""
         import _thread, signal, sys, threading, time
         import ejcache, jax, jax.numpy as jnp, numpy as np

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cli_helpers import ejcache as cli
+from forking import Forked
 from helpers import ROOT
 from jax.experimental import topologies
 
@@ -183,14 +184,14 @@ else:
 """
 
 
-def test_the_ranks_of_a_job_load_it_together_and_one_of_them_compiles_it_again(run_python, tmp_path):
+def test_the_ranks_of_a_job_load_it_together_and_one_of_them_compiles_it_again(run_forked, tmp_path):
     """The lowest rank stores the plain entry, and all ranks of the next job load that."""
     url = str(tmp_path / "cache")
-    assert [rank.returncode for rank in run_pod(POD, "save", url, devices=2)] == [0, 0]
-    assert run_python(POD, "warm", url).stdout.split() == ["compiled"]
+    assert [rank.returncode for rank in run_pod(POD, "save", url, devices=2, start=Forked)] == [0, 0]
+    assert run_forked(POD, "warm", url).stdout.split() == ["compiled"]
 
     def job(how, **env):
-        ranks = run_pod(POD, how, url, devices=2, cache=lambda _: url, env=lambda _: env)
+        ranks = run_pod(POD, how, url, devices=2, cache=lambda _: url, env=lambda _: env, start=Forked)
         assert [rank.returncode for rank in ranks] == [0, 0], ranks
         return [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks]
 

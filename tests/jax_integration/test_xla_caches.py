@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from buckets import GcsServerProcess, gcs_bucket
+from forking import Forked
 from helpers import SUPPORT, local_documents
 
 from ejcache.jax_integration.xla_caches import AUTOTUNE, KERNELS, Mirror, XlaFiles, merge_kernels
@@ -66,11 +67,11 @@ def names_in(data):
 
 
 @pytest.mark.parametrize("spelled", ["{}", "file://{}"])
-def test_a_local_cache(run_python, tmp_path, spelled):
+def test_a_local_cache(run_forked, tmp_path, spelled):
     """Each process has its own directory, removed at exit, and it is no part of the key."""
     paths = []
     for hits in ("0", "1"):
-        said = run_python(SEEN, spelled.format(tmp_path / "cache"), f"xla_caches={AUTOTUNE}").stdout.splitlines()
+        said = run_forked(SEEN, spelled.format(tmp_path / "cache"), f"xla_caches={AUTOTUNE}").stdout.splitlines()
         paths.append(said[0])
         assert said[1:] == [hits, "|"]
     assert paths[1] == "loaded"
@@ -80,10 +81,10 @@ def test_a_local_cache(run_python, tmp_path, spelled):
     assert not Path(directory).parent.exists()
 
 
-def test_a_bucket(run_python, tmp_path):
+def test_a_bucket(run_forked, tmp_path):
     """The directory is one of this host's; storage that is down costs seconds, and no program."""
     env = {"EJCACHE_LOCAL_DIR": str(tmp_path / "disk"), "STORAGE_EMULATOR_HOST": "127.0.0.1:1"}
-    said = run_python(SEEN, "gs://bucket/a", "xla_caches=all", env=env).stdout.splitlines()
+    said = run_forked(SEEN, "gs://bucket/a", "xla_caches=all", env=env).stdout.splitlines()
     (tier,) = (tmp_path / "disk").iterdir()
     assert [Path(path).name for path in said[0].split("|")] == [AUTOTUNE, KERNELS]
     assert said[0].startswith(f"{tier}/xla/")
@@ -99,10 +100,10 @@ def test_a_bucket(run_python, tmp_path):
         pytest.param("{}", None, {}, "first", id="default"),
     ],
 )
-def test_which_caches(run_python, tmp_path, url, caches, env, expected):
+def test_which_caches(run_forked, tmp_path, url, caches, env, expected):
     """Those that were asked for; what the program set itself is left alone."""
     arguments = [url.format(tmp_path / "cache"), *([f"xla_caches={caches}"] if caches else [])]
-    said = run_python(SEEN, *arguments, env=env).stdout.splitlines()[0]
+    said = run_forked(SEEN, *arguments, env=env).stdout.splitlines()[0]
     if expected in {"both", "first"}:
         assert [bool(path) for path in said.split("|")] == [True, expected == "both"]
     else:
@@ -111,6 +112,7 @@ def test_which_caches(run_python, tmp_path, url, caches, env, expected):
 
 MERGING = f"""
 import json, sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(SUPPORT)!r}]
 from pathlib import Path
 from buckets import gcs_bucket
 from ejcache.jax_integration.xla_caches import Mirror
@@ -139,11 +141,10 @@ def test_eight_processes_lose_nothing(tmp_path):
     """Half of them store at once and half at their end: the bucket has every file of each, whole, and every kernel."""
     with GcsServerProcess() as server:
         command = [sys.executable, "-c", MERGING]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(SUPPORT)])}
         workers = [
-            subprocess.Popen(
+            Forked(
                 [*command, str(n), str(tmp_path / "processes"), server.url],
-                env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )
             for n in range(8)
         ]  # fmt: skip

@@ -269,7 +269,7 @@ def test_this_hosts_cpu_is_described():
     assert described == cpu_features()
 
 
-def test_what_was_compiled_for_one_thread_is_not_served_to_many(run_python, tmp_path):
+def test_what_was_compiled_for_one_thread_is_not_served_to_many(run_forked, tmp_path):
     """XLA for CPU before jaxlib 0.11 cuts loops by the threads it has; later ones have one key."""
     program = """
         import sys
@@ -281,7 +281,7 @@ def test_what_was_compiled_for_one_thread_is_not_served_to_many(run_python, tmp_
         print(cache.stats().hits, cache.stats().misses)
     """
     one, again, many = (
-        run_python(program, tmp_path / "cache", env={"NPROC": threads}).stdout.split() for threads in ("1", "1", "3")
+        run_forked(program, tmp_path / "cache", env={"NPROC": threads}).stdout.split() for threads in ("1", "1", "3")
     )
 
     assert one[0] == "0"

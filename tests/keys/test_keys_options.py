@@ -35,16 +35,16 @@ DUMPS = """
 """Flags of both supported ends of jaxlib; those that only the newer one has are with the unit tests below."""
 
 
-def serialized(run_python, flags, *arguments):
-    finished = run_python(PROGRAM, *arguments, env={"XLA_FLAGS": " ".join(flags.split())})
+def serialized(run_forked, flags, *arguments):
+    finished = run_forked(PROGRAM, *arguments, env={"XLA_FLAGS": " ".join(flags.split())})
     options, topology = finished.stdout.split("\n")[:2]
     return bytes.fromhex(options), bytes.fromhex(topology)
 
 
-def test_dump_and_cache_flags_leave_no_trace(run_python):
+def test_dump_and_cache_flags_leave_no_trace(run_forked):
     """All of them at once, in the options that jaxlib makes: the same bytes as with none; the raw ones differ."""
-    plain, plain_topology = serialized(run_python, "", "topology")
-    dumping, topology = serialized(run_python, DUMPS, "topology")
+    plain, plain_topology = serialized(run_forked, "", "topology")
+    dumping, topology = serialized(run_forked, DUMPS, "topology")
 
     assert dumping != plain
     assert canonical_options(dumping) == canonical_options(plain)
@@ -70,11 +70,11 @@ def test_dump_and_cache_flags_leave_no_trace(run_python):
         pytest.param("", "--xla_backend_optimization_level=1", False, id="optimisation-level"),
     ],
 )
-def test_what_counts_and_what_does_not(one, other, same, run_python):
+def test_what_counts_and_what_does_not(one, other, same, run_forked):
     """Order does not count; every value that the compiler sees does."""
     first, second = (
-        canonical_options(serialized(run_python, one)[0]),
-        canonical_options(serialized(run_python, other)[0]),
+        canonical_options(serialized(run_forked, one)[0]),
+        canonical_options(serialized(run_forked, other)[0]),
     )
 
     assert (first == second) is same

@@ -216,7 +216,7 @@ def test_functions_of_other_names_are_not_compared(cache, directory):
     assert "nor another entry of a function of this name" in sentence(directory)
 
 
-def test_custom_partitioning_is_bypassed_loudly(run_python, directory):
+def test_custom_partitioning_is_bypassed_loudly(run_forked, directory):
     """No key holds a pointer: compiled without the cache, one warning, counted, and `why` knows; the flag overrides."""
     code = f"""
         import ejcache, jax, json, numpy as np
@@ -241,14 +241,14 @@ def test_custom_partitioning_is_bypassed_loudly(run_python, directory):
         print(json.dumps(cache.stats().to_dict()))
     """
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    finished = run_python(code, env=env)
+    finished = run_forked(code, env=env)
 
     stats = json.loads(finished.stdout)
     assert (stats["skipped"], stats["requests"], stats["stores"]) == ({"partitioning": 2}, 0, 0)
     assert finished.stderr.count("uses custom_partitioning") == 1
     assert "has no identity outside the process" in sentence(directory)
 
-    overridden = run_python(code, env={**env, "JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY": "1"})
+    overridden = run_forked(code, env={**env, "JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY": "1"})
     assert json.loads(overridden.stdout)["stores"] == 1
 
 

@@ -35,27 +35,33 @@ print(store.tier_counters().get("local_hits", 0), begun)
 """
 
 
-@pytest.fixture(params=["s3", "gs"])
-def url(request, monkeypatch):
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def storage(request):
     with S3Server() if request.param == "s3" else GcsServer() as server:
-        endpoint = {"AWS_ENDPOINT_URL": server.url} if request.param == "s3" else {"STORAGE_EMULATOR_HOST": server.url}
-        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
-        for name, value in {**endpoint, **keys}.items():
-            monkeypatch.setenv(name, value)
-        yield f"{request.param}://bucket/short"
+        yield request.param, server.url
 
 
-def test_journals_and_counters_arrive(run_python, url):
+@pytest.fixture
+def url(storage, monkeypatch, tmp_path):
+    kind, where = storage
+    endpoint = {"AWS_ENDPOINT_URL": where} if kind == "s3" else {"STORAGE_EMULATOR_HOST": where}
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**endpoint, **keys}.items():
+        monkeypatch.setenv(name, value)
+    return f"{kind}://bucket/{tmp_path.name}"
+
+
+def test_journals_and_counters_arrive(run_forked, url):
     """Short runs make no client; the next run that makes a request sends what they used and counted, once."""
-    assert run_python(PROGRAM, url).stderr == ""
+    assert run_forked(PROGRAM, url).stderr == ""
     with contextlib.closing(open_bucket(url)) as bucket:
         first = len(list(bucket.walk(USED)))
         for _ in range(3):
-            finished = run_python(PROGRAM, url)
+            finished = run_forked(PROGRAM, url)
             assert (finished.stdout.strip(), finished.stderr) == ("6 False", "")
         assert len(list(bucket.walk(USED))) == first
         for runs in (5, 6):
-            finished = run_python(PROGRAM, url, "asks")
+            finished = run_forked(PROGRAM, url, "asks")
             assert (finished.stdout.strip(), finished.stderr) == ("6 True", "")
             with SharedStore(bucket) as shared:
                 assert shared.counters()["hits"] == 6 * runs
@@ -65,15 +71,15 @@ def test_journals_and_counters_arrive(run_python, url):
         assert list(bucket.walk(COUNTERS)) == []
 
 
-def test_what_was_left_long_ago_is_sent_by_any_run(run_python, url, tmp_path, monkeypatch):
+def test_what_was_left_long_ago_is_sent_by_any_run(run_forked, url, tmp_path, monkeypatch):
     """A run that finds usage that is ten minutes old makes a client for it."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "copies"))
-    assert run_python(PROGRAM, url).stderr == ""
-    assert run_python(PROGRAM, url).stdout.strip() == "6 False"
+    assert run_forked(PROGRAM, url).stderr == ""
+    assert run_forked(PROGRAM, url).stdout.strip() == "6 False"
     (left,) = tmp_path.rglob("host.log")
     used, sums = decode_usage(left.read_bytes().splitlines())
     left.write_bytes(encode_usage(time.time() - 601, used, sums))
-    assert run_python(PROGRAM, url).stdout.strip() == "6 True"
+    assert run_forked(PROGRAM, url).stdout.strip() == "6 True"
     assert left.read_bytes() == b""
     with contextlib.closing(open_bucket(url)) as bucket, SharedStore(bucket) as shared:
         assert shared.counters()["hits"] == 18

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import subprocess
+import sys
 
 import pytest
 from dead_ends import Silent, leads_to
+from forking import Forked
 from storages import STORAGES, running, why_not
 
 from ejcache.stores.opening import open_store
@@ -46,20 +50,28 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture
-def storage(kind, monkeypatch):
+@pytest.fixture(scope="module")
+def server(kind):
     with running(kind) as storage:
-        for name, value in storage.variables.items():
-            monkeypatch.setenv(name, value)
         yield storage
 
 
 @pytest.fixture
-def run(run_python, tmp_path, storage):
+def storage(server, tmp_path, monkeypatch):
+    """A cache of the test's own on that server."""
+    storage = copy.copy(server)
+    storage.url += f"/{tmp_path.name}"
+    for name, value in storage.variables.items():
+        monkeypatch.setenv(name, value)
+    return storage
+
+
+@pytest.fixture
+def run(run_forked, tmp_path, storage):
     """One run on the host of this name; what it printed. It must not say a word, unless `said` is None."""
 
     def run(host, count, *rest, said="", **env):
-        finished = run_python(
+        finished = run_forked(
             PROGRAM, storage.url, str(count), *rest, env={"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}, timeout=100
         )
         assert said is None or finished.stderr == said
@@ -112,28 +124,26 @@ def test_full(run, storage):
     assert len(entries(storage)) == 7
 
 
-def test_dead_in_the_middle(storage, run_python, tmp_path, monkeypatch):
+def test_dead_in_the_middle(kind, run_forked, tmp_path, monkeypatch):
     """A program whose storage dies ends as it should, and all that it has compiled is on its host."""
-    import subprocess
-    import sys
-
-    host = tmp_path / "host"
-    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(host))
-    command = [sys.executable, "-c", PROGRAM, storage.url, "6", "meet"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"half\n"
-        storage.die()
-        printed, said = process.communicate(b"\n", timeout=100)
-    assert process.returncode == 0, said
-    assert b"Traceback" not in said
-    assert json.loads(printed)["found"] == 0
-    if storage.kind == "sshfs":
-        return  # Its mount ends with its server, sooner or later, and leaves an empty directory of this host.
-    again = run_python(PROGRAM, storage.url, "6", timeout=100)
-    assert json.loads(again.stdout)["found"] == 6
+    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
+    with running(kind) as storage:
+        for name, value in storage.variables.items():
+            monkeypatch.setenv(name, value)
+        command = [sys.executable, "-c", PROGRAM, storage.url, "6", "meet"]
+        with Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"half\n"
+            storage.die()
+            printed, said = process.communicate(b"\n", timeout=100)
+        assert process.returncode == 0, said
+        assert b"Traceback" not in said
+        assert json.loads(printed)["found"] == 0
+        if kind != "sshfs":  # Its mount ends with its server, and leaves an empty directory of this host.
+            again = run_forked(PROGRAM, storage.url, "6", timeout=100)
+            assert json.loads(again.stdout)["found"] == 6
 
 
-def test_unreachable_then_there(kind, run_python, tmp_path, monkeypatch):
+def test_unreachable_then_there(kind, run_forked, tmp_path, monkeypatch):
     """What a host kept while its storage gave no answer, and what it counted, arrives when there is an answer again."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
     if kind == "sshfs":
@@ -141,7 +151,7 @@ def test_unreachable_then_there(kind, run_python, tmp_path, monkeypatch):
     with running(kind) as storage, Silent() as silent:
         away = leads_to(kind, silent.url)
         for number, found in enumerate((0, 6, 6)):
-            finished = run_python(PROGRAM, storage.url, "6", env=away, timeout=100)
+            finished = run_forked(PROGRAM, storage.url, "6", env=away, timeout=100)
             assert json.loads(finished.stdout)["found"] == found
             # Later runs may end before they have asked for anything.
             assert finished.stderr.count("cannot be reached") == len(finished.stderr.splitlines()) <= 1
@@ -149,8 +159,8 @@ def test_unreachable_then_there(kind, run_python, tmp_path, monkeypatch):
             assert list(tmp_path.rglob("unreachable"))
         for name, value in storage.variables.items():
             monkeypatch.setenv(name, value)
-        assert run_python(PROGRAM, storage.url, "7", "flush", timeout=100).stderr == ""
+        assert run_forked(PROGRAM, storage.url, "7", "flush", timeout=100).stderr == ""
         assert len(entries(storage)) == 7
         assert not list(tmp_path.rglob("unreachable"))
-        run_python(PROGRAM, storage.url, "8", "flush", timeout=100)
+        run_forked(PROGRAM, storage.url, "8", "flush", timeout=100)
         assert counted(storage)["runs"] == 5

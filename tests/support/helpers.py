@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ejcache.bucket.base import Bucket
     from ejcache.stores.documents import Documents
@@ -62,30 +62,29 @@ def run_program(
     check: bool = True,
     timeout: float = 240.0,
     input: str | None = None,  # noqa: A002  # as subprocess.run has it
+    start: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
 ) -> Finished:
     """Run a program with this environment, changed by `env` (None removes a variable).
 
-    With `check`, an exit status other than 0 fails the test and shows both streams.
+    With `check`, an exit status other than 0 fails the test and shows both streams. `start` starts it as
+    `subprocess.Popen` does.
     """
-    environment = dict(os.environ)
-    for name, value in (env or {}).items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = value
-    done = subprocess.run(
+    with start(
         [os.fspath(argument) for argument in arguments],
-        env=environment,
+        env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
         cwd=cwd,
-        input=input,
-        stdin=subprocess.DEVNULL if input is None else None,
-        capture_output=True,
+        stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
-    )
-    finished = Finished(done.returncode, done.stdout, done.stderr)
-    assert not check or done.returncode == 0, f"{arguments}\n{finished}"
+    ) as process:
+        try:
+            printed, said = process.communicate(input, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    finished = Finished(process.returncode, printed, said)
+    assert not check or process.returncode == 0, f"{arguments}\n{finished}"
     return finished
 
 

@@ -1,10 +1,8 @@
-"""Stores that misbehave on request: calls fail, bytes come back damaged, answers are late or wait at a gate."""
+"""Stores that misbehave on request: calls fail, bytes come back damaged, or answers wait at a gate."""
 
 from __future__ import annotations
 
 import threading
-import time
-from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -13,11 +11,11 @@ from ejcache.stores.base import WrapperStore
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
-    from ejcache.stores.base import EntryInfo, Store
+    from ejcache.stores.base import Store
 
-__all__ = ["FaultStore", "Gate", "LatencyStore"]
+__all__ = ["FaultStore", "Gate"]
 
 _METHODS: Final = frozenset(
     {
@@ -30,66 +28,13 @@ _DEADLINE: Final = 60.0
 _lock: Final = ForkLock()
 
 
-class _EveryCallStore(WrapperStore):
-    """Sends every call through `_around`, by the name of its method."""
+def _sent(method: str) -> Any:
+    """A method that sends its call through `_around`."""
 
-    @abstractmethod
-    def _around(self, method: str, call: Callable[[], Any]) -> Any: ...
+    def send(self: FaultStore, *arguments: Any, **named: Any) -> Any:
+        return self._around(method, lambda: getattr(self.inner, method)(*arguments, **named))
 
-    def get(self, key: str) -> bytes | None:
-        """As `inner` does, with what was armed."""
-        found: bytes | None = self._around("get", lambda: self.inner.get(key))
-        return found
-
-    def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """As `inner` does, with what was armed."""
-        found: bytes | None = self._around("peek", lambda: self.inner.peek(key, length=length))
-        return found
-
-    def put(self, key: str, data: bytes) -> bool:
-        """As `inner` does, with what was armed."""
-        return bool(self._around("put", lambda: self.inner.put(key, data)))
-
-    def replace(self, key: str, data: bytes) -> None:
-        """As `inner` does, with what was armed."""
-        self._around("replace", lambda: self.inner.replace(key, data))
-
-    def contains(self, key: str) -> bool:
-        """As `inner` does, with what was armed."""
-        return bool(self._around("contains", lambda: self.inner.contains(key)))
-
-    def delete(self, key: str) -> bool:
-        """As `inner` does, with what was armed."""
-        return bool(self._around("delete", lambda: self.inner.delete(key)))
-
-    def entries(self) -> Iterator[EntryInfo]:
-        """As `inner` does, with what was armed."""
-        infos: Iterator[EntryInfo] = self._around("entries", self.inner.entries)
-        return infos
-
-    def size(self) -> int:
-        """As `inner` does, with what was armed."""
-        return int(self._around("size", self.inner.size))
-
-    def quarantine(self, key: str, data: bytes) -> bool:
-        """As `inner` does, with what was armed."""
-        return bool(self._around("quarantine", lambda: self.inner.quarantine(key, data)))
-
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
-        """As `inner` does, with what was armed."""
-        self._around("add_counters", lambda: self.inner.add_counters(amounts))
-
-    def counters(self) -> dict[str, float]:
-        """As `inner` does, with what was armed."""
-        return dict(self._around("counters", self.inner.counters))
-
-    def reset_counters(self) -> None:
-        """As `inner` does, with what was armed."""
-        self._around("reset_counters", self.inner.reset_counters)
-
-    def close(self) -> None:
-        """As `inner` does, with what was armed."""
-        self._around("close", self.inner.close)
+    return send
 
 
 @dataclass(slots=True)
@@ -117,7 +62,7 @@ class _Fault:
     after: Callable[[Any], Any] | None = None
 
 
-class FaultStore(_EveryCallStore):
+class FaultStore(WrapperStore):
     """`inner`, with faults that are armed by method and number of call; without any it is `inner`.
 
     `nth` counts from the moment of arming, 1 being the next call; `times` is for how many calls the fault lasts, None
@@ -126,6 +71,10 @@ class FaultStore(_EveryCallStore):
     Attributes:
         calls: how often each method was called.
     """
+
+    get, peek, put, replace, contains = map(_sent, ("get", "peek", "put", "replace", "contains"))
+    delete, entries, size, quarantine = map(_sent, ("delete", "entries", "size", "quarantine"))
+    add_counters, counters, reset_counters, close = map(_sent, ("add_counters", "counters", "reset_counters", "close"))
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -199,25 +148,3 @@ class FaultStore(_EveryCallStore):
             if fault.after is not None:
                 result = fault.after(result)
         return result
-
-
-class LatencyStore(_EveryCallStore):
-    """`inner`, with each call made to last longer, as over a network.
-
-    Args:
-        inner: the store.
-        seconds: delay of every call, or of each method by name.
-        sleep: what waits; a test that only wants to know how long gives its own.
-    """
-
-    def __init__(
-        self, inner: Store, seconds: float | Mapping[str, float], *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        super().__init__(inner)
-        self._seconds = dict.fromkeys(_METHODS, seconds) if isinstance(seconds, int | float) else dict(seconds)
-        self._sleep = sleep
-
-    def _around(self, method: str, call: Callable[[], Any]) -> Any:
-        if seconds := self._seconds.get(method, 0.0):
-            self._sleep(seconds)
-        return call()

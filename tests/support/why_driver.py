@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from forking import Forked
+from helpers import run_program
 from why_pairs import PAIRS, WhyPair
 
 
@@ -38,7 +40,8 @@ def compile_both(pair: WhyPair, number: int, place: Path) -> None:
     if pair.is_alone:
         for which in (0, 1):
             command = [sys.executable, __file__, "--compile", str(place), str(number), str(which), *pair.argv[which]]
-            subprocess.run(command, check=True, env={**os.environ, **pair.env[which]}, stderr=subprocess.PIPE)
+            start = subprocess.Popen if "PYTHONHASHSEED" in pair.env[which] else Forked
+            run_program(command, env=pair.env[which], start=start)
         return
     before = {name: getattr(jax.config, name) for name in {**pair.config[0], **pair.config[1]}}
     try:
@@ -81,8 +84,7 @@ def main() -> None:
         try:
             answer = measure(pair, number, Path(sys.argv[1]) / str(number))
         except Exception as exc:  # one pair must not hide the others
-            error = getattr(exc, "stderr", b"") or str(exc).encode()
-            answer = {"title": pair.title, "error": error.decode()[-600:]}
+            answer = {"title": pair.title, "error": str(exc)[-600:]}
         print(json.dumps(answer), flush=True)
 
 

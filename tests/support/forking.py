@@ -1,0 +1,189 @@
+"""Interpreters that cost a tenth: forks of a process that has imported JAX and done nothing with it.
+
+Run as a script this file is that process. A request comes as one packet with four descriptors, which are the streams of
+the program and the socket for the answer: the process's id and, at its end, its status.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import socket
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from helpers import variables_to_clear
+
+IMPORTED = (
+    "jax",
+    "jax.numpy",
+    "jaxlib.mlir.dialects.mhlo",
+    "scipy.linalg",
+    "ejcache.cli.main",
+    "ejcache.jax_integration.activate",
+    "ejcache.jax_integration.compiling",
+    "ejcache.misses.log",
+    "ejcache.stores.local.store",
+)
+LARGEST = 1 << 17
+"""Bytes of a request: its program and its environment."""
+
+_requests: list[socket.socket] = []
+
+
+def connected() -> socket.socket:
+    """The socket to that process, which starts with the first program of this one and ends with it."""
+    if not _requests:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        to_clear = variables_to_clear(os.environ)
+        with theirs:
+            number = theirs.fileno()
+            plain = {name: value for name, value in os.environ.items() if name not in to_clear}
+            process = subprocess.Popen([sys.executable, __file__, str(number)], pass_fds=[number], env=plain, cwd="/")
+        _requests.append(ours)
+
+        @atexit.register
+        def end():
+            ours.close()
+            process.wait()
+
+    return _requests[0]
+
+
+class Forked(subprocess.Popen):
+    """A program in a process of its own: `subprocess.Popen` with `[sys.executable, …]` and streams, `env` and `cwd`.
+
+    What is run is a file, `-c` and a text, `-m` and a module, or `-`. The process has an environment, a back end, a
+    cache and an end of its own. Not for tests of the start itself, nor for those of what must not depend on the
+    process: the seed of hashes and the places of libraries are the same in all of them.
+
+    The three methods are those which start and await a child, in Python 3.11 to 3.13.
+    """
+
+    def _execute_child(self, args, *options):
+        cwd, env, *streams = options[4], options[5], *options[9:15]
+        environment = dict(os.environ if env is None else env)
+        assert args[0] == sys.executable
+        changed = {name for name in {*environment, *os.environ} if environment.get(name) != os.environ.get(name)}
+        assert not [name for name in changed - {"PYTHONPATH"} if name.startswith(("LD_", "PYTHON"))]
+        request = {
+            "arguments": list(map(os.fspath, args[1:])),
+            "environment": environment,
+            "cwd": cwd or str(Path.cwd()),
+        }
+        self._answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # The child's ends of the pipes; where there is none, it has the stream of this process.
+            own = [number if end == -1 else end for number, end in enumerate((streams[0], streams[3], streams[5]))]
+            socket.send_fds(connected(), [json.dumps(request, default=os.fspath).encode()], [*own, theirs.fileno()])
+        self._close_pipe_fds(*streams)
+        self.pid = int(self._answers.recv(100))
+        self._child_created = True
+
+    def _try_wait(self, wait_flags):
+        try:
+            status = self._answers.recv(100, socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else 0)
+        except BlockingIOError:
+            return 0, 0
+        self._answers.close()
+        return self.pid, int(status)
+
+    def _internal_poll(self, _deadstate=None):
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)
+        return self.returncode
+
+
+def _serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request; None in the process that serves, and the request in one that is to run a program."""
+    waiting = selectors.DefaultSelector()
+    waiting.register(requests, selectors.EVENT_READ)
+    while True:
+        for ready, _ in waiting.select():
+            if ready.fileobj is not requests:
+                pid, answers = ready.data
+                waiting.unregister(ready.fileobj)
+                os.close(ready.fd)
+                with answers, contextlib.suppress(BrokenPipeError):  # a test may have ended before its program
+                    answers.send(str(os.waitpid(pid, 0)[1]).encode())
+                continue
+            data, descriptors, _, _ = socket.recv_fds(requests, LARGEST, 4)
+            if not data:
+                return None
+            pid = os.fork()
+            if not pid:
+                for number, descriptor in enumerate(descriptors[:3]):
+                    os.dup2(descriptor, number)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                for other in [each for each in waiting.get_map().values() if each.fileobj is not requests]:
+                    os.close(other.fd)
+                    other.data[1].close()
+                waiting.close()
+                return dict(json.loads(data))
+            for descriptor in descriptors[:3]:
+                os.close(descriptor)
+            answers = socket.socket(fileno=descriptors[3])
+            answers.send(str(pid).encode())
+            waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answers))
+
+
+def _have(environment: dict[str, str]) -> None:
+    """Have this environment, and the paths and flags of JAX that come from it when an interpreter starts."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for folder in reversed(environment.get("PYTHONPATH", "").split(os.pathsep)):
+        if folder and folder not in sys.path:
+            sys.path.insert(1, folder)
+            if (start := Path(folder, "sitecustomize.py")).exists():
+                runpy.run_path(str(start))
+    config = sys.modules["jax"].config
+    for name, before in list(config.values.items()):
+        value = os.environ.get(name.upper())
+        if value is not None:
+            kind = type(before)
+            parsed = value.lower() in ("1", "true", "yes", "on", "y", "t") if kind is bool else value
+            config.update(name, kind(value) if kind in (int, float) else parsed)
+
+
+def main() -> None:
+    """Serve, or in a forked process run the program that was requested as `__main__`."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        request = _serve(requests)
+    if request is None:
+        return
+    os.chdir(request["cwd"])
+    how, *rest = request["arguments"]
+    sys.path[0] = "" if how in ("-c", "-m", "-") else str(Path(how).resolve().parent)
+    _have(request["environment"])
+    if how == "-m":
+        sys.argv[:] = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    program = types.ModuleType("__main__")
+    if how in ("-c", "-"):
+        text, path = (rest.pop(0), "<string>") if how == "-c" else (sys.stdin.read(), "<stdin>")
+        sys.argv[:] = [how, *rest]
+    else:
+        text, sys.argv[:] = Path(how).read_text(), request["arguments"]
+        path = program.__file__ = how
+    sys.modules["__main__"] = program
+    exec(compile(text, path, "exec"), program.__dict__)  # the program of a test
+
+
+if __name__ == "__main__":
+    main()
