@@ -21,6 +21,7 @@ from steps import Clock
 
 import ejcache
 from ejcache.bucket.breaker import forget_breakers
+from ejcache.cache.recorder import recorder
 from ejcache.coordination.single_flight import waiting_budget
 from ejcache.settings.resolve import set_command_line
 from ejcache.util.log import forget_warnings
@@ -238,8 +239,9 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_process_state() -> Iterator[None]:
-    """A test starts with closed breakers, no warning logged yet, and no time spent waiting: these are the process's."""
+    """A test starts with closed breakers, no warning logged yet, no time spent waiting, and nothing recorded."""
     forget_breakers()
+    recorder.after_fork_in_child()
     forget_warnings()
     waiting_budget.spent = 0.0
     yield

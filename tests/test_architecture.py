@@ -19,6 +19,7 @@ PACKAGE = ROOT / "src" / "ejcache"
 LEVELS = {
     "_version": 0,
     "errors": 0,
+    "events": 2,
     "wings": 2,
     "util": 1,
     "entry": 2,
@@ -36,6 +37,7 @@ LEVELS = {
     "cli": 13,
     "autotune": 14,
     "direct": 14,
+    "reports": 14,
     "__main__": 14,
     "testing": 14,
 }
@@ -63,6 +65,16 @@ INNER_LEVELS = {
         "device_pool": 12,
         "worker": 12,
         "cli": 13,
+    },
+    "reports": {
+        "wing": 0,
+        "causes": 0,
+        "model": 1,
+        "sections": 2,
+        "compare": 3,
+        "html": 3,
+        "trace": 3,
+        "commands": 4,
     },
     "misses": {
         "log": 0,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import ejcache
 from ejcache import errors
+from ejcache.events import Event
 from ejcache.jax_integration.warm_start import Warmed
 from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
@@ -36,6 +37,7 @@ _GROUPS: Final = {
         "verify",
         "clear",
         "current_settings",
+        "on_event",
     ),
     "Stores": ("open_store", "Store", "EntryInfo"),
     "Classes": ("CompilationCache", "Stats", "Settings", "AutotuneStore"),
@@ -43,13 +45,13 @@ _GROUPS: Final = {
 _PROTOCOLS: Final = [name for name in base.__all__ if getattr(getattr(base, name), "_is_protocol", False)]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
-_RESULTS: Final = (EvictionReport, Audit, Explanation, WingNote, Warmed)
+_RESULTS: Final = (EvictionReport, Audit, Explanation, WingNote, Warmed, *get_args(Event))
 _HEAD: Final = """\
 # The Python API
 
 `import ejcache` imports neither JAX nor a storage backend; each name is imported when it is first used. The module
 `ejcache.autotune` has everything about tuning ([autotune.md](autotune.md)), and `ejcache.testing` the tests for a store
-of your own; it needs pytest. Other modules of the package are internal.
+of your own; it needs pytest. `ejcache.events` has the events of `on_event`. Other modules of the package are internal.
 
 A function may be called from any thread, and while other processes use the same cache.
 """

@@ -15,6 +15,8 @@ from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.counters import Verdict
+from ejcache.cache.recorder import STARTS
+from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli.main import main as ejcache
 from ejcache.direct.verdicts import record_verdict
 from ejcache.entry import Header, encode
@@ -47,7 +49,7 @@ the reasons of misses. The page is made from a small cache: where it says `array
 """
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("stats",), ("ls",), ("show", "jit_train"), ("why", "jit_train"), ("verify",),
+    ("stats",), ("ls",), ("show", "jit_train"), ("why", "jit_train"), ("report",), ("verify",),
     ("prune", "--max-entries", "1", "-n"),
     ("pin", "jit_train"), ("unpin", "jit_train"), ("config",), ("config", "get", "max_size"),
     ("config", "set", "max_size=10GB"), ("config", "unset", "max_size"), ("push", "OTHER"), ("pull", "OTHER"),
@@ -61,7 +63,8 @@ PROGRAM is last, because signals stay blocked after a program."""
 
 DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped", "tiers", "amounts", "operations",
         "devices", "sources", "configuration", "default", "provenance", "environment",
-        "arguments", "counts"}  # fmt: skip
+        "arguments", "counts", "phases", "versions", "settings", "trouble", "seconds", "functions", "days",
+        "lanes"}  # fmt: skip
 """Objects whose keys are data rather than fields."""
 
 ANY = {"settings[].default", "settings[].value", "value"}
@@ -94,6 +97,14 @@ def fields_of(value: Any, path: str = "") -> dict[str, set[str]]:
     return found or {path: {"object" if isinstance(value, dict) else "array"}}
 
 
+def _start(url: str) -> StartRecord:
+    """The record of a process that compiled one program and loaded another one."""
+    common: dict[str, Any] = {"url": url, "thread": "MainThread", "seconds": {"traced": 0.1}, "time": time.time()}
+    compiled = ProgramRecord(name="jit_train", outcome="stored", reason="absent", compile_seconds=2.5, **common)
+    process = Process("1", "host", 1, program="train.py", versions={"jax": "1.0"}, settings={"preload": "False"})
+    return StartRecord(process, (compiled, ProgramRecord(name="jit_eval", outcome=HIT, **common)), {"read an entry": 1})
+
+
 def printed(home: Path) -> dict[tuple[str, ...], Any]:
     """What each command prints of a small cache."""
     program = home / "program.py"
@@ -120,6 +131,7 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
             created=time.time(),
         )
     )
+    STARTS.append(encode_line(_start(str(home / "cache"))))
     answers = {}
     for command in COMMANDS:
         out = io.StringIO()

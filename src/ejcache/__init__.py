@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.cache.counters import Stats
     from ejcache.cache.opening import CompilationCache
+    from ejcache.cache.recorder import on_event
     from ejcache.errors import (
         CompileForbiddenError,
         EjcacheError,
@@ -74,6 +75,7 @@ __all__ = [
     "entries",
     "forbid_compile",
     "key_of",
+    "on_event",
     "open_store",
     "prune",
     "stats",
@@ -88,6 +90,7 @@ _MODULES: Final = {
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
     "cache.opening": ("CompilationCache",),
     "cache.counters": ("Stats",),
+    "cache.recorder": ("on_event",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.targets": ("target",),

@@ -10,6 +10,7 @@ A hook is a function of a wing that the core calls at one place:
     jit     `ejit`, for each function       fun, the options of `ejit`    a jitted function, or None: `jax.jit` makes
                                                                           it; takes its own options out of `options`
     why     `ejcache why`, `ejcache.why()`  a name or None, a predicate   a `WingLog`, see `ejcache.misses.explanation`
+    report  `ejcache report`                `--dir`                       rows of texts, the heading first
     verify  `ejcache verify --WING`         program, directory, strict,   the exit status
                                             as_json
 """

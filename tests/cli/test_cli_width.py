@@ -11,6 +11,8 @@ from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.counters import Verdict
+from ejcache.cache.recorder import STARTS
+from ejcache.cache.starts import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli import output
 from ejcache.cli.main import build
 from ejcache.direct.verdicts import record_verdict
@@ -34,6 +36,7 @@ SHOWN = {
     "stats": [()],
     "show": [("jit_train",)],
     "why": [("jit_train",), ("jit_nothing",), ("step",)],
+    "report": [(), ("--compare", "program=t", "host=h")],
     "verify": [(), ("--fix",)],
     "prune": [("-n", "--max-size", "0"), ("--name", "jit_init")],
     "clear": [("jit_other",)],
@@ -83,6 +86,11 @@ def places(tmp_path):
     open_documents(str(cache)).replace(document_path("pod"), encode(saved._replace(saved=1e9)))
     for function in ("train.train", "my_package.training_loops.TrainingLoop.make_step.<locals>.step"):
         record_verdict(function, Verdict.REFUSED, "step → " + "config." * 9 + "log is a TextIOWrapper", url=str(cache))
+    program = ProgramRecord(
+        "jit_" + "x" * 60, 1e9, str(cache), "k", "absent", "stored", 2.0, "/home/" * 20 + "train.py:3"
+    )
+    process = Process("i", "host", 1, program="train.py")
+    STARTS.append(encode_line(StartRecord(process, [program._replace(seconds={"compiled": 2.0})], {"read": 1})))
     records = AutotuneStore(str(tuned))
     tried = (candidate(16, 0.001), candidate(8, 0.004), candidate(64, error="RuntimeError: out of memory " * 5))
     records.publish(record(candidates=tried))

@@ -337,29 +337,29 @@ def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_pat
 
 
 def test_the_log_survives_damage_and_stays_small(tmp_path):
-    """Lines that are no records are passed over; two files of 2 MB at most."""
-    for number in range(1500):
+    """Lines that are no records are passed over; two files of 8 MB at most."""
+    for number in range(900):
         record_miss(
             MissRecord(
-                time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n" * 2000
+                time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n" * 20_000
             )
         )
-    log = state_directory() / "misses.jsonl"
+    log = state_directory() / "starts.jsonl"
     with log.open("a") as file:
         file.write('not json\n{"unknown": 1}\n')
 
     records = list(read_misses())
 
-    assert records[0].time == 1499
-    assert sum(path.stat().st_size for path in log.parent.glob("misses*")) < 4_200_000
+    assert records[0].time == 899
+    assert sum(path.stat().st_size for path in log.parent.glob("starts*")) < 16_200_000
 
 
 def test_a_log_that_another_process_has_moved_aside(monkeypatch):
     """Of two processes that find the log full one moves it; the other one's fresh log stays in its place."""
     record = MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
     record_miss(record)
-    log = state_directory() / "misses.jsonl"
-    log.write_bytes(log.read_bytes() + b"{}\n" * 700_000)
+    log = state_directory() / "starts.jsonl"
+    log.write_bytes(log.read_bytes() + b"{}\n" * 2_700_000)
     stat = os.fstat
     calls = []
 
@@ -388,17 +388,18 @@ def test_damaged_lines_of_the_log_are_skipped(line):
     """A line of the log that no process of ours wrote hides none of the others."""
     good = MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
     record_miss(good)
-    fields = asdict(good)
     if line.startswith(b"{"):
-        line = json.dumps(fields | json.loads(line)).encode()
-    log = state_directory() / "misses.jsonl"
+        body = json.loads((state_directory() / "starts.jsonl").read_text())
+        fields = body["programs"][0] | json.loads(line)
+        line = json.dumps(body | {"programs": [fields]}).encode()
+    log = state_directory() / "starts.jsonl"
     log.write_bytes(line + b"\n" + log.read_bytes() + line + b"\n")
     assert list(read_misses()) == [good]
 
 
 def test_a_log_that_is_a_pipe():
     """A named pipe in the place of the log keeps nobody waiting."""
-    log = state_directory() / "misses.jsonl"
+    log = state_directory() / "starts.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(log)
     record_miss(MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n"))
@@ -581,16 +582,14 @@ def test_the_line_that_called_a_library(cache, tmp_path):
     assert (file, rest.split()[1:]) == (__file__, ["in", "test_the_line_that_called_a_library"])
 
 
-def test_what_older_versions_wrote_and_read(cache):
-    """A record has the fields of the first version only, so that every version reads the log."""
+def test_what_an_older_version_wrote(cache):
+    """The miss log of a version before start records is read behind them."""
     compile_one()
-    assert next(read_misses()).outcome == "stored"
-    line = json.loads((state_directory() / "misses.jsonl").read_text().splitlines()[-1])
-    assert set(line) == {
-        "time", "url", "reason", "outcome", "compile_seconds", "key", "name", "components", "details", "signature",
-        "module",
-    }  # fmt: skip
-    assert all(isinstance(value, str) for value in line["details"].values())
+    newest = next(read_misses())
+    assert newest.outcome == "stored"
+    old = asdict(newest) | {"time": 1.0}
+    (state_directory() / "misses.jsonl").write_text(json.dumps(old) + "\n[]\n")
+    assert [miss.time for miss in read_misses()] == [newest.time, 1.0]
 
 
 def test_without_the_cache_a_miss_is_compared_with_what_this_host_compiled(cache, directory):

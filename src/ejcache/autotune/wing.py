@@ -13,6 +13,7 @@ WING: Final = Wing(
         "AutotuneStore": "ejcache.autotune.records.store",
         "autotuned": "ejcache.autotune.decorator",
     },
+    hooks={"report": "ejcache.autotune.cli.records:report_rows"},
     commands={
         "autotune": Command(
             "ejcache.autotune.cli.commands:app",

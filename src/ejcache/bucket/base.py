@@ -60,6 +60,7 @@ ENTRIES: Final = "v1/entries/"
 COUNTERS: Final = "v1/counters/"
 PINS: Final = "v1/pins/"
 QUARANTINE: Final = "v1/quarantine/"
+STARTS: Final = "v1/starts/"
 TEMPORARY: Final = "v1/tmp/"
 
 _PROCESS: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})-([0-9]{1,10})-[0-9a-f]{32}")
@@ -108,6 +109,7 @@ _MAX_SIZES: Final = {
     COUNTERS: 4 << 20,
     PINS: 4096,
     QUARANTINE: 64 << 20,
+    STARTS: 2 << 20,
     "v1/leases/": 4096,
     "v1/policy.json": 64 << 10,
     "v1/used/": 512 << 20,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache import entry
 from ejcache.cache.counters import CacheTally, Miss, Skip, Stats
+from ejcache.cache.recorder import recorder
 from ejcache.errors import (
     EntryCorruptError,
     EntryError,
@@ -367,7 +368,9 @@ class CachePolicy:
 
     def _quarantine_damaged(self, store: Store, key: str, data: bytes, exc: EntryError, settings: Settings) -> None:
         self.tally.add(corrupt=1)
-        self.warn("corrupt", f"a damaged entry in {self.url} is not used and will be replaced: {key}: {exc}")
+        text = f"a damaged entry in {self.url} is not used and will be replaced: {key}: {exc}"
+        recorder.add_trouble("use a damaged entry", text)
+        self.warn("corrupt", text)
         if not self._may_write(store, settings):
             return
         try:
@@ -505,6 +508,7 @@ class CachePolicy:
                 self._store = store
                 self._opening = None
                 if isinstance(store, UploadingStore):
+                    recorder.share[self.url] = weakref.WeakMethod(store.leave_start)
                     # Uploads that are made while it closes count, too.
                     store.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
@@ -548,6 +552,7 @@ class CachePolicy:
         text = (
             f"could not {doing} in {self.url}{of_program}; the program goes on without it: {type(exc).__name__}: {exc}"
         )
+        recorder.add_trouble(doing, text)
         if isinstance(exc, StoreForbiddenError):
             # Storage that refuses reads refuses uploads too (stores.tiered.uploads); one sentence says so.
             self.warn("refused", text)

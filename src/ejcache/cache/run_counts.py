@@ -54,6 +54,11 @@ def write_later(task: Callable[[], object]) -> None:
         task()
 
 
+def run_later(seconds: float, task: Callable[[], object]) -> bool:
+    """Run `task` once, so many seconds from now, in the same background; False, and it never runs, during exit."""
+    return _scheduler.later(seconds, task)
+
+
 def _write_now() -> None:
     if _scheduler.waiting:
         _scheduler.drain(patience=_PATIENCE, limit=float("inf"))

@@ -99,13 +99,13 @@ class _Caches:
     def of(self, record: MissRecord) -> Known | StoreError | UsageError | None:
         """The cache of that miss, or the error for which it cannot be opened any more."""
         try:
-            return self.chosen() if self.directory is not None else self._open(_location(record.url), record.url)
+            return self.chosen() if self.directory is not None else self._open(location_of(record.url), record.url)
         except (StoreError, UsageError) as exc:
             return exc
 
     def hold(self, url: str) -> bool:
         """Whether that is the cache that `--dir` names; True without `--dir`."""
-        return self.directory is None or _location(url) == _location(self.directory)
+        return self.directory is None or location_of(url) == location_of(self.directory)
 
     def _open(self, location: str, url: str | None) -> Known | None:
         from ejcache.misses.nearest import Known
@@ -152,7 +152,7 @@ def _answers(
     ]
 
 
-def _location(url: str) -> str:
+def location_of(url: str) -> str:
     """One spelling for all URLs of a location; any other text as it is."""
     from ejcache.stores.location import Location
 

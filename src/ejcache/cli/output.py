@@ -118,8 +118,7 @@ def print_table(
         if name and _total(needed, kept) > _columns():
             kept.remove(columns.index(name))
     excess = _total(widths, kept) - _columns()
-    for name in shrink:
-        index = columns.index(name)
+    for index in [columns.index(name) for name in shrink if columns.index(name) in kept]:
         cut = max(0, min(excess, widths[index] - _NARROWEST))
         widths[index] -= cut
         excess -= cut

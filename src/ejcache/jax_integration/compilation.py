@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from enum import Enum
 from functools import partial
@@ -190,6 +191,7 @@ class Compilation:
         serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
         is_stored: whether there is an entry of what was compiled.
         to_check: the stored executable that the result is to be compared with, or None.
+        seconds: what each phase has taken so far (`cache.starts.PHASES`).
         forbidden_on: the ranks that forbid its compilation, as they have told each other; None if they have not.
     """
 
@@ -224,6 +226,23 @@ class Compilation:
         self.is_stored = False
         self.to_check: StoredExecutable | None = None
         self.forbidden_on: tuple[int, ...] | None = None
+        self.seconds: dict[str, float] = {}
+
+    def spent(self, phase: str, began: float) -> float:
+        """Add the time since `began` to a phase; returns the monotonic time now."""
+        now = time.monotonic()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - began
+        return now
+
+    def waits(self) -> Callable[[], None]:
+        """A function to call at the end of a wait that begins now; what other phases get meanwhile is no waiting."""
+        began, before = time.monotonic(), sum(self.seconds.values())
+
+        def end() -> None:
+            took = time.monotonic() - began - (sum(self.seconds.values()) - before)
+            self.seconds["waited"] = self.seconds.get("waited", 0.0) + max(0.0, took)
+
+        return end
 
     def use_variant(self, variant: str) -> None:
         """Go on as the compilation of another variant of the program."""

@@ -14,12 +14,17 @@ as it would without a cache. `jax_raise_persistent_cache_errors` lets the error 
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import jax
+
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
+from ejcache.cache.recorder import recorder
+from ejcache.cache.starts import HIT, Process, ProgramRecord
 from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins, KeyText, StoredKey
 from ejcache.jax_integration.compile_modes import (
     AlreadyStoredError,
@@ -42,9 +47,12 @@ from ejcache.jax_integration.lowering.key import (
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded, note_made
 from ejcache.jax_integration.seam import backends as seam_backends
+from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import coordination_client, process_index
 from ejcache.keys.key import PGLE, parse_any_key
+from ejcache.settings.values import Origin
+from ejcache.stores.location import display_url
 from ejcache.util.log import log
 from ejcache.util.threads import submit
 
@@ -92,7 +100,9 @@ class Compiler:
         self._hits_seen = 0
         self._watching = False
         self._tiny = TinyPrograms()
+        self._last: tuple[Settings, str] | None = None
         self.preloader = Preloader(settings=settings, cache=cache)
+        recorder.describe = self._describe
 
     def begin(self) -> None:
         """Do ahead what the first programs need, from the moment that there is a backend; may be called again."""
@@ -163,10 +173,13 @@ class Compiler:
     def _key_or_reason(
         self, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
     ) -> KeyText | Skip:
+        began, measured = time.monotonic(), durations.take_durations()
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is None:
             return Skip.DISABLED
+        recorder.is_on = settings.record
+        self._last = settings, str(backend.platform)
         if not seam.can_serialize(backend):
             cache.count_skip(Skip.PLATFORM)
             return Skip.PLATFORM
@@ -174,7 +187,7 @@ class Compiler:
             compilation = self._compilation(settings, cache, module, devices, options, backend, profile_sentinel)
         except UnkeyableError as exc:
             name = seam.module_name(module)
-            self._publisher.skip_without_key(cache, settings, name, exc.skip)
+            self._publisher.skip_without_key(cache, settings, name, exc.skip, measured)
             cache.warn(exc.skip.value, f"{name} {exc}")
             return exc.skip
         except Exception as exc:
@@ -182,6 +195,8 @@ class Compiler:
             cache.count_skip(Skip.NO_KEY)
             cache.report_failure("make a key", exc, settings)
             return Skip.NO_KEY
+        compilation.seconds.update(measured)
+        compilation.spent("keyed", began)
         return KeyText.of(compilation)
 
     def _answer(
@@ -279,6 +294,36 @@ class Compiler:
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
         self.preloader.note(compilation, target, found)
         note_made(found.executable, compilation.text, target)
+        if recorder.is_wanted:
+            self._record_hit(compilation, found)
+
+    def _record_hit(self, compilation: Compilation, found: Loaded) -> None:
+        program = ProgramRecord(
+            name=compilation.key.name,
+            time=time.time(),
+            url=compilation.cache.absolute_url,
+            key=compilation.text,
+            outcome=HIT,
+            compile_seconds=found.header.compile_seconds,
+            caller=seam.caller(),
+            thread=threading.current_thread().name,
+            seconds=compilation.seconds,
+            preloaded=found.ahead is not None,
+        )
+        recorder.add(program)
+
+    def _describe(self) -> Process:
+        """What JAX and the settings say of this process, for its start record."""
+        client = coordination_client()
+        settings, platform = self._last or (self.settings(), "")
+        chosen = {each.name: str(value.value) for each, value in settings.items() if value.origin is not Origin.DEFAULT}
+        versions = {"jax": jax.__version__, "jaxlib": seam.jaxlib_version(), "platform": platform}
+        return Process(
+            rank=process_index(),
+            ranks=client.processes if client is not None else 1,
+            versions=versions,
+            settings={name: display_url(text) if name == "cache_dir" else text for name, text in chosen.items()},
+        )
 
     def load(self, key: str, target: CompileTarget, cache: CachePolicy, settings: Settings) -> Loaded | None:
         """Load and count the entry under a key that a record names, not a lowered program; None if it is gone."""
@@ -310,12 +355,14 @@ class Compiler:
     def _load(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | Miss:
         if key in compilation.unloadable:
             return Miss.REJECTED
+        asked = time.monotonic()
         ahead = self.preloader.take(compilation, key, target)
+        started = compilation.spent("waited" if ahead is None else "loaded", asked)
         if ahead is not None:
             self._origins.loaded(ahead.executable, compilation, key)
             return ahead
-        started = time.monotonic()
         looked = self._read_entry(compilation, key)
+        read = compilation.spent("lost" if looked.miss is Miss.ERROR else "fetched", started)
         if looked.entry is None:
             return looked.miss or Miss.ABSENT
         try:
@@ -325,8 +372,10 @@ class Compiler:
             compilation.unloadable.add(key)
             compilation.cache.warn(f"unloadable:{key}", f"XLA does not load {key} here, so it is compiled anew: {exc}")
             return Miss.REJECTED
+        finally:
+            loaded = compilation.spent("loaded", read)
         self._origins.loaded(executable, compilation, key)
-        return Loaded(executable, key, looked.entry.header, looked.entry.raw, time.monotonic() - started)
+        return Loaded(executable, key, looked.entry.header, looked.entry.raw, loaded - started)
 
     def _read_entry(self, compilation: Compilation, text: str) -> Lookup:
         try:
@@ -348,6 +397,7 @@ class Compiler:
         ranks, domain = compilation.ranks, compilation.cache.domain
         # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one program, two decisions.
         topic = agreement.topic(f"{compilation.key.name}/{short_digest(repr(compilation.device_ids))}")
+        began = time.monotonic()
         decision = agreement.decide(
             topic,
             participants=ranks,
@@ -361,6 +411,7 @@ class Compiler:
             },
             about=compilation.key.name,
         )
+        compilation.spent("waited", began)
         if decision is not None and decision["differ"]:
             compilation.is_drifted = True
             self._log_drift(compilation, agreement, topic, decision)
@@ -424,13 +475,19 @@ class Compiler:
             executable = self._sharing.cached(compilation, program)
             if executable is not None:
                 return executable
+        waited = compilation.waits()
+
+        def store(executable: Any, **more: Any) -> Any:
+            waited()
+            return self._publisher.publish(compilation, program, executable, **more)
+
         return self._sharing.run(
             compilation,
             program,
             coordination,
             first_process=first_process,
             compile_here=partial(self._compile_once, compilation, program),
-            store=partial(self._publisher.publish, compilation, program),
+            store=store,
         )
 
     def _compile_once(self, compilation: Compilation, program: LoweredProgram) -> Any:
@@ -448,8 +505,10 @@ class Compiler:
         ):
             return self._compile_here(compilation, program)
         own: list[Any] = []  # the outcome of compiling here: an executable or the program's own error
+        waited = compilation.waits()
 
         def work() -> Any:
+            waited()
             try:
                 own.append(self._compile_here(compilation, program))
             except BaseException as exc:
@@ -485,6 +544,7 @@ class Compiler:
             return own[0] if own else self._compile_here(compilation, program)
         if not isinstance(made, Loaded):
             return made
+        waited()
         self._count_hit(compilation, target, made)
         seam.record_hit(program.name, compilation.text, made.header.compile_seconds, made.seconds)
         return made.executable
@@ -499,7 +559,7 @@ class Compiler:
                 executable = compile_for_others(compilation, program)
             else:
                 executable = seam.compile_executable(program)
-        seconds = time.monotonic() - started
+        seconds = compilation.spent("compiled", started) - started
         if compilation.for_others:
             check_memory(executable)
         self._tiny.note(compilation.key, seconds)

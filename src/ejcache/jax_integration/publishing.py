@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 import warnings
 from dataclasses import replace
@@ -33,6 +34,7 @@ from ejcache.jax_integration.program import LoweredProgram
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam import tracing
 from ejcache.jax_integration.seam.backends import process_index
+from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.misses.explanation import why_not_found, why_not_stored
 from ejcache.misses.log import LARGE_CONSTANT, STORED, MissRecord, record_miss, remember_program
@@ -42,7 +44,7 @@ from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
@@ -104,6 +106,7 @@ class Publisher:
         if skip is not None:
             cache.leave_out(_stored_key(compilation, program), skip, compile_seconds, settings)
         else:
+            began = time.monotonic()
             try:
                 raw = seam.serialize_executable(executable) if raw is None else raw
                 compilation.serialized_size = len(raw)
@@ -116,7 +119,9 @@ class Publisher:
                 # A failure of ours must not take the executable from the program.
                 compilation.report_failure("write an entry", exc)
                 skip = Skip.ERROR
-        self._log(cache, settings, replace(record, outcome=skip.value if skip is not None else STORED), program)
+            compilation.spent("lost" if skip is Skip.ERROR else "stored", began)
+        record = replace(record, outcome=skip.value if skip is not None else STORED)
+        self._log(cache, settings, record, program, compilation.seconds)
         if skip is None:
             seam.record_event("/jax/compilation_cache/cache_misses")
             if settings.expect_pgle:
@@ -133,7 +138,8 @@ class Publisher:
         compilation.cache.count_skip(reason)
         record = _record(compilation.cache, program.name, compilation.key, program, seconds=compile_seconds)
         record = self._with_notes(compilation, program, record)
-        self._log(compilation.cache, compilation.settings, replace(record, outcome=reason.value), program)
+        record = replace(record, outcome=reason.value)
+        self._log(compilation.cache, compilation.settings, record, program, compilation.seconds)
 
     def refusal(self, compilation: Compilation, program: LoweredProgram, skip: Skip | None, where: str) -> Exception:
         """The error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
@@ -159,7 +165,7 @@ class Publisher:
         cache, settings = compilation.cache, compilation.settings
         record = _record(cache, program.name, compilation.key, program, reason=compilation.miss)
         record = replace(self._with_notes(compilation, program, record), outcome=Skip.FORBIDDEN.value)
-        self._log(cache, settings, record, program)
+        self._log(cache, settings, record, program, compilation.seconds)
         try:
             explanation = _explanation(cache, record, settings) if explained else None
         except Exception as exc:
@@ -167,10 +173,17 @@ class Publisher:
             return ""
         return explanation.sentence if explanation is not None else ""
 
-    def skip_without_key(self, cache: CachePolicy, settings: Settings, name: str, reason: Skip) -> None:
-        """Count and log a program of which no key can be made."""
+    def skip_without_key(
+        self, cache: CachePolicy, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]
+    ) -> None:
+        """Count a program of which no key can be made, and log it when JAX has compiled it."""
         cache.count_skip(reason)
-        self._log(cache, settings, replace(_record(cache, name, None), outcome=reason.value))
+        record = replace(_record(cache, name, None), outcome=reason.value)
+
+        def log_it(took: float) -> None:
+            self._log(cache, settings, replace(record, compile_seconds=took), seconds={**seconds, "compiled": took})
+
+        when_compiled(log_it)
 
     def _with_notes(self, compilation: Compilation, program: LoweredProgram, record: MissRecord) -> MissRecord:
         try:
@@ -223,15 +236,21 @@ class Publisher:
         self._scheduler.later(self._succession_seconds, publish)
 
     def _log(
-        self, cache: CachePolicy, settings: Settings, record: MissRecord, program: LoweredProgram | None = None
+        self,
+        cache: CachePolicy,
+        settings: Settings,
+        record: MissRecord,
+        program: LoweredProgram | None = None,
+        seconds: Mapping[str, float] | None = None,
     ) -> None:
         """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
+        add = partial(record_miss, seconds=dict(seconds or {}), thread=threading.current_thread().name)
         try:
             # The caller's path is of this host only, so it is not in the header of the entry.
             record = replace(record, details={**record.details, "caller": seam.caller()})
         except Exception as exc:
             cache.report_failure("log a miss", exc, settings, program=record.name)
-        write = partial(_write_log, cache, settings, record, program)
+        write = partial(_write_log, cache, settings, replace(record, time=time.time()), program, add)
         if settings.explain_misses or settings.raise_errors or log.isEnabledFor(logging.DEBUG):
             # Whether it is said or raised, it is where and when the program compiles.
             write()
@@ -239,9 +258,15 @@ class Publisher:
             write_later(write)
 
 
-def _write_log(cache: CachePolicy, settings: Settings, record: MissRecord, program: LoweredProgram | None) -> None:
+def _write_log(
+    cache: CachePolicy,
+    settings: Settings,
+    record: MissRecord,
+    program: LoweredProgram | None,
+    add: Callable[[MissRecord], None],
+) -> None:
     try:
-        record_miss(record)
+        add(record)
         if program is not None and settings.keep_module_text and record.components:
             remember_program(record.components.get("computation", ""), located_text(program))
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"

@@ -20,6 +20,7 @@ from ejcache.bucket.base import (
     COUNTERS,
     ENTRIES,
     PINS,
+    STARTS,
     TEMPORARY,
     entry_name,
     is_process_name,
@@ -57,6 +58,8 @@ _ABANDONED_SECONDS: Final = 86_400.0
 """Leases and half-written files of this age belong to dead processes. A lease is renewed within minutes, and clocks
 differ by less than a day."""
 _ROOT: Final = "v1/"
+_START_SECONDS: Final = 30 * 86_400.0
+"""Start records are deleted after that."""
 
 
 @dataclass(slots=True)
@@ -370,6 +373,9 @@ class BucketScan(Scan):
                     pinned.add(key)
             elif name.startswith((USED, COUNTERS)):
                 self._usage.append(info)
+            elif name.startswith(STARTS):
+                if self._now - info.created > _START_SECONDS:
+                    self._abandoned.append(info)
             elif _is_leftover(name) and self._now - info.created > _ABANDONED_SECONDS:
                 self._abandoned.append(info)
 

@@ -1,8 +1,8 @@
-"""What `ejcache why` remembers on this host, in two logs of this user: misses, and the texts of programs.
+"""What `ejcache why` remembers on this host, in two logs of this user: start records, and the texts of programs.
 
-The miss log has the last programs that had to be compiled, and whether they were stored; each line is a JSON object.
-The program log has the texts of the last programs with their source lines: a shared cache holds texts without them, and
-cannot always be reached.
+Start records (`cache.starts`) have the last programs that had to be compiled, and whether they were stored. The program
+log has the texts of the last programs with their source lines: a shared cache holds texts without them, and cannot
+always be reached. Versions before start records wrote each miss as a line of `misses.jsonl`, which is still read.
 
     line := {"computation": digest of the program (a component of its key), "text": base64(zlib(text))}
     text := the module with debug locations, then a line `LARGE_CONSTANT digest` for each constant that it leaves out
@@ -17,21 +17,22 @@ import json
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ejcache.cache.recorder import STARTS, recorder
 from ejcache.cache.run_counts import AppendedLog
+from ejcache.cache.starts import ProgramRecord, decode_line, decode_program
 from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import listed_name
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 STORED: Final = "stored"
 """The outcome of a compilation whose executable was stored."""
-_MISSES: Final = AppendedLog("misses", limit=2_000_000)
-_LARGEST_NUMBER: Final = 1e15
+_OLD_MISSES: Final = AppendedLog("misses", limit=2_000_000)
 
 LARGE_CONSTANT: Final = "// large constant "
 """Begins a line after a text: the digest of a constant whose elements the text leaves out, in their order."""
@@ -88,34 +89,36 @@ class MissRecord:
         """The line of the user's program that called the function, `/home/me/train.py:31 in main`; empty if unknown."""
         return self.details.get("caller", "")
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether every field has its type: a log on disk may hold anything."""
-        texts: tuple[Any, ...] = (self.url, self.reason, self.outcome, self.key, self.name, self.signature, self.module)
-        numbers: tuple[Any, ...] = (self.time, self.compile_seconds)
-        mappings: tuple[Any, ...] = (self.components, self.details)
-        return (
-            all(isinstance(text, str) for text in texts)
-            and all(isinstance(number, int | float) and abs(number) < _LARGEST_NUMBER for number in numbers)
-            and all(isinstance(value, str) for mapping in mappings for value in dict(mapping).values())
-        )
 
+def record_miss(record: MissRecord, *, seconds: Mapping[str, float] | None = None, thread: str = "") -> None:
+    """Add a miss to the start record of this process, and write that; does nothing if the log cannot be written.
 
-def record_miss(record: MissRecord) -> None:
-    """Append to the log; does nothing if the log cannot be written."""
+    Args:
+        record: the miss.
+        seconds: what each phase took.
+        thread: the name of the thread that wanted the program.
+    """
     # Not `asdict`, which copies what the fields hold and takes longer than the rest of this.
-    body = {name: getattr(record, name) for name in record.__slots__}
-    _MISSES.append(json.dumps(body, separators=(",", ":")).encode())
+    fields = {name: getattr(record, name) for name in record.__slots__}
+    recorder.add(ProgramRecord(**fields, caller=record.caller, thread=thread, seconds=seconds or {}))
+    recorder.write()
+
+
+def misses_of(programs: Iterable[ProgramRecord]) -> Iterator[MissRecord]:
+    """Those programs that were missed."""
+    for program in programs:
+        if not program.is_hit:
+            yield MissRecord(**{name: getattr(program, name) for name in MissRecord.__slots__})
 
 
 def read_misses() -> Iterator[MissRecord]:
-    """The records, the latest first; lines that are damaged or of another version are skipped."""
-    for line in _MISSES.lines():
+    """The misses, the latest first; lines that are damaged or of another version are skipped."""
+    for line in STARTS.lines():
+        part = decode_line(line)
+        yield from misses_of(reversed(part.programs)) if part is not None else ()
+    for line in _OLD_MISSES.lines():
         with suppress(*MALFORMED):
-            fields: dict[str, Any] = json.loads(line)
-            record = MissRecord(**fields)
-            if record.is_valid:
-                yield record
+            yield from misses_of([decode_program(json.loads(line))])
 
 
 def last_compile_seconds(name: str) -> float | None:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         untested_schemes: bool
         check_one_in: int
         preload: bool
+        record: bool
         report: str | PathLike[str] | None
         autotune_dir: str | PathLike[str] | None
         autotune_seeds: str | Sequence[str | PathLike[str]]
@@ -240,6 +241,9 @@ class Settings:
     )
     preload: bool = setting(
         True, "load what the last runs of this program used in the background, before the program asks for it"
+    )
+    record: bool = setting(
+        True, "keep a record of what each process compiled and loaded on this host, for `ejcache report` and `why`"
     )
     report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
 

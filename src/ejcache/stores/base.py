@@ -244,6 +244,9 @@ class UploadingStore(Protocol):
     def take_tier_counters(self) -> dict[str, float]:
         """What was counted since the last call."""
 
+    def leave_start(self, data: bytes) -> None:
+        """Take the start record of this process to shared storage when it ends."""
+
     def when_closing(self, callback: Callable[[], object]) -> None:
         """Call `callback` whenever the store is closed, before its tiers are."""
 

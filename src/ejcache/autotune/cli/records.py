@@ -12,6 +12,7 @@ import fnmatch
 import json
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -48,7 +49,7 @@ from ejcache.cli import output
 from ejcache.cli.listing import NotFoundError, check_wanted
 from ejcache.cli.maintain import confirm
 from ejcache.cli.options import DryRun, Json, Limit, Name, OlderThan, Yes, age, count
-from ejcache.errors import UsageError
+from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 
 _BAR: Final = 32
+_COLUMNS: Final = ("key", "operation", "device", "configuration", "source", "ms", "gain", "tried", "call")
 _LARGEST_GAIN: Final = 1e6
 
 
@@ -83,23 +85,10 @@ def ls(
         records = [record_fields(item) for item in shown]
         output.print_json({"url": url, "total_records": len(found), "records": records})
         return
-    rows = [
-        [
-            item.record.key.digest[:12],
-            f"{item.record.key.operation}@{item.record.key.version}",
-            item.record.key.device,
-            canonical_json(item.record.configuration),
-            _source(item),
-            _milliseconds(item.record),
-            _gain(item.record),
-            str(len(item.record.candidates)),
-            item.record.key.text.split(" | ")[2],
-        ]
-        for item in shown
-    ]
+    rows = [_row(item) for item in shown]
     if rows:
         output.print_table(
-            ("key", "operation", "device", "configuration", "source", "ms", "gain", "tried", "call"),
+            _COLUMNS,
             rows,
             right=("ms", "gain", "tried"),
             shrink=("call", "configuration", "device", "operation"),
@@ -107,6 +96,28 @@ def ls(
         )
     hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
     output.say(f"{plural(len(found), 'record')} in {url}{hidden}")
+
+
+def _row(item: Found) -> list[str]:
+    return [
+        item.record.key.digest[:12],
+        f"{item.record.key.operation}@{item.record.key.version}",
+        item.record.key.device,
+        canonical_json(item.record.configuration),
+        _source(item),
+        _milliseconds(item.record),
+        _gain(item.record),
+        str(len(item.record.candidates)),
+        item.record.key.text.split(" | ")[2],
+    ]
+
+
+def report_rows(directory: str | None) -> list[Sequence[str]]:
+    """The records for `ejcache report`, the heading first; nothing if there are none, or they cannot be read."""
+    with suppress(EjcacheError), open_autotune(directory) as store:
+        found = strongest(store.records())
+        return [_COLUMNS, *map(_row, found)] if found else []
+    return []
 
 
 def show(key: Key, directory: Dir = None, as_json: Json = False) -> None:

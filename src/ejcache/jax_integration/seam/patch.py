@@ -53,7 +53,7 @@ from jax.experimental import serialize_executable as jax_serialization
 from jaxlib import _hlo
 
 from ejcache.jax_integration.program import CompileTarget, LoweredProgram
-from ejcache.jax_integration.seam import registries
+from ejcache.jax_integration.seam import durations, registries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -387,6 +387,7 @@ def install(hooks: Hooks) -> None:
             setattr(module, name, without_our_frames(getattr(replacements, name)))
         register_our_frames()
         registries.watch()
+        durations.listen()
         _put_cache_object(hooks)
         _patch_pickler(hooks)
 
@@ -418,6 +419,7 @@ def uninstall() -> None:
             setattr(_module_of(name), name, function)
         _originals.clear()
         registries.unwatch()
+        durations.unlisten()
         if isinstance(jax_cache._cache, _CacheObject):
             jax_cache.reset_cache()
 

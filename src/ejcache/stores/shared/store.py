@@ -180,6 +180,11 @@ class SharedStore(Store):
         if not self.read_only:
             self.usage.add(amounts)
 
+    def leave_start(self, data: bytes) -> None:
+        """Take the start record of this process to the storage with what it has used, when it ends."""
+        if not self.read_only:
+            self.usage.start = data
+
     def counters(self) -> dict[str, float]:
         """The counters of all processes, as far as they have written them."""
         return self.usage.total(write=not self.read_only)

@@ -40,7 +40,7 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import ABSENT, COUNTERS, is_process_name, process_name
+from ejcache.bucket.base import ABSENT, COUNTERS, STARTS, is_process_name, process_name
 from ejcache.errors import (
     MALFORMED,
     EntryCorruptError,
@@ -309,6 +309,8 @@ class Usage:
         self._unsent: tuple[str, dict[str, float], dict[str, float]] | None = None
         self._failed = False
         self._refused = False
+        self.start = b""
+        """The start record of this process, once it is complete."""
 
     def note_used(self, key: str, when: float | None = None) -> None:
         """Note a use, at `when` seconds since the epoch or now."""
@@ -377,6 +379,7 @@ class Usage:
         is_refused = breaker is not None and breaker.is_open
         # Do not wait, when the program ends, for storage that failed just before.
         if self._bucket.is_prepared and not is_refused and not self._failed and self.write():
+            self._write_start()
             return
         if self._log is not None:
             with self._writing:
@@ -387,6 +390,21 @@ class Usage:
                 for name, amount in unsent[2].items():
                     sums[name] = sums.get(name, 0) + amount
             self._log.leave_usage(used, sums)
+
+    def _write_start(self) -> None:
+        start, self.start = self.start, b""
+        if start and not self._refused:
+            try:
+                self._bucket.write(f"{STARTS}{time.strftime('%Y-%m-%d', time.gmtime())}/{self._name}", start)
+            except StoreError as exc:  # this host keeps it
+                log.debug("a start record was not written: %s", exc)
+
+    def starts(self, *, most: int) -> Iterator[bytes]:
+        """The start records of the last processes; raises StoreError if the storage fails."""
+        names = sorted((info.name for info in self._bucket.walk(STARTS)), reverse=True)[:most]
+        for blob in in_parallel(self._bucket.read, names, threads=_THREADS):
+            if blob is not None:
+                yield blob.data
 
     def is_left_due(self) -> bool:
         """Whether this process should make requests only to send what earlier ones have left."""

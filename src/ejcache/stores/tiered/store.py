@@ -381,6 +381,12 @@ class TieredStore(Store):
             # Asks nobody: they are written later, by this process or another one.
             self.shared.add_counters(amounts)
 
+    def leave_start(self, data: bytes) -> None:
+        """As the shared tier does."""
+        leave = getattr(self.shared, "leave_start", None)
+        if leave is not None and not self.read_only:
+            leave(data)
+
     def counters(self) -> dict[str, float]:
         """The counters kept with the shared tier; with the local one while the shared one cannot be asked."""
         try:

@@ -1,0 +1,56 @@
+"""A warm start of many programs, and the CPU seconds of its main thread that went into recording them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+import ejcache
+from ejcache.cache.recorder import Recorder, recorder
+from ejcache.jax_integration.compilation import Compilation
+from ejcache.jax_integration.compiling import Compiler
+from ejcache.jax_integration.seam import durations
+
+spent = {"seconds": 0.0, "calls": 0}
+
+
+def timed(owner: Any, name: str) -> None:
+    """Add what a function takes, in CPU time of its thread, to `spent`."""
+    function = getattr(owner, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return function(*arguments, **named)
+        finally:
+            spent["seconds"] += time.thread_time() - began
+            spent["calls"] += 1
+
+    setattr(owner, name, call)
+
+
+def main() -> None:
+    """`recording DIRECTORY PROGRAMS WATCH`: print a JSON object; with WATCH 1, what recording took is in it."""
+    directory, programs, watch = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1"
+    if watch:
+        timed(Compiler, "_record_hit")
+        timed(Recorder, "write")
+        timed(Compilation, "spent")
+        timed(durations, "take_durations")
+        timed(durations, "_note")
+    cache = ejcache.enable(directory, min_compile_seconds=0)
+    x = np.ones((16, 16), np.float32)
+    for number in range(programs):
+        jax.jit(lambda x, number=number: (x * number + 1) @ x)(x)
+    recorder.write()
+    found = {"cpu": time.process_time(), "hits": cache.stats().hits, **spent}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""What this process compiles and loads: kept for the start record (`starts`), and told to listeners (`on_event`).
+
+The path of a hit only appends to a queue. Lines are made and written in the background, and when the process ends.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import socket
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ejcache._version import __version__
+from ejcache.cache.run_counts import AppendedLog, run_later
+from ejcache.cache.starts import HIT, Process, StartRecord, decode_lines, decode_object, encode_line, encode_object
+from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.log import warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ejcache.cache.starts import ProgramRecord
+
+T = TypeVar("T")
+
+STARTS: Final = AppendedLog("starts", limit=8_000_000)
+_SECONDS: Final = 60.0
+_PARENT: Final = os.getpid()
+_MOST: Final = 10_000
+"""Programs of one process that are recorded."""
+_SHARED_BYTES: Final = 1 << 20
+"""Bytes of lines that one process brings to shared storage."""
+
+
+class Recorder:
+    """Safe for threads and forks; a forked child has a record of its own.
+
+    Attributes:
+        describe: returns what this process is, as far as JAX knows: fields of `Process`.
+        is_on: whether records are written; the setting `record`.
+        share: take the lines of this process to shared storage when it ends, while the store exists; by its URL.
+    """
+
+    def __init__(self) -> None:
+        self.describe: Callable[[], Process] = Process
+        self.is_on = True
+        self.share: dict[str, Callable[[], Callable[[bytes], None] | None]] = {}
+        self.listeners: tuple[Callable[[Event], object], ...] = ()
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Begin another record: the parent's is the parent's."""
+        # Only single operations on these, which the interpreter makes atomic.
+        self._programs: collections.deque[ProgramRecord] = collections.deque()
+        self._trouble: collections.deque[str] = collections.deque()
+        self._lines: list[bytes] = []
+        self._began = time.time()
+        self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
+        self._count = 0
+        self._planned = False
+        self._at_once = os.getpid() != _PARENT
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything is done with a program that is added."""
+        return self.is_on or bool(self.listeners)
+
+    def add(self, program: ProgramRecord) -> None:
+        """Record a program that is ready, and tell the listeners."""
+        self._count += 1
+        if self.is_on and self._count <= _MOST:
+            self._programs.append(program)
+            if self._at_once:
+                self.write()  # a forked child often ends by `os._exit`, which runs no exit handlers
+            elif not self._planned:
+                self._planned = True
+                run_later(_SECONDS, self._write_each_minute)
+        if self.listeners:
+            for event in _events(program):
+                self.tell(event)
+
+    def add_trouble(self, kind: str, message: str) -> None:
+        """Record a warning."""
+        self._trouble.append(kind)
+        if self.listeners:
+            self.tell(CacheTrouble(kind, message))
+
+    def tell(self, event: Event) -> None:
+        """Call the listeners; what they raise is logged once for each of them."""
+        for listener in self.listeners:
+            try:
+                listener(event)
+            except Exception as exc:
+                name = getattr(listener, "__qualname__", repr(listener))
+                warn_once(
+                    ("listener", id(listener)),
+                    "ejcache: %s, which on_event was given, raises %s: %s",
+                    name,
+                    type(exc).__name__,
+                    exc,
+                )
+
+    def write(self) -> None:
+        """Append what was recorded since the last line to the log of this host."""
+        programs, trouble = list(_taken(self._programs)), Counter(_taken(self._trouble))
+        if self.is_on and (programs or (trouble and self._count)):
+            dropped, self._count = max(0, self._count - _MOST), min(self._count, _MOST)
+            line = encode_line(StartRecord(self._process(), programs, trouble, dropped))
+            STARTS.append(line)
+            if self.share and sum(map(len, self._lines)) + len(line) <= _SHARED_BYTES:
+                self._lines.append(line)
+
+    def end(self) -> None:
+        """Write the last line, and take the record to shared storage with the uses."""
+        self.write()
+        for store in self.share.values() if self._lines else ():
+            leave = store()
+            if leave is not None:
+                leave(encode_object(self._lines))
+
+    def _write_each_minute(self) -> None:
+        self.write()
+        self._planned = run_later(_SECONDS, self._write_each_minute)
+
+    def _process(self) -> Process:
+        process = self.describe()
+        versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}
+        return process._replace(
+            id=self._id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            program=Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python",
+            began=self._began,
+            versions=versions,
+        )
+
+
+recorder: Final = Recorder()
+"""The record of this process."""
+
+
+def on_event(callback: Callable[[Event], object]) -> Callable[[], None]:
+    """Call `callback` with each event from now on: programs that this process loads, compiles or stores, and trouble.
+
+    The events are those of `ejcache.events`. The callback runs in the thread that loads a program, or in one of
+    ejcache's own; what it raises is logged once, and never reaches the program. It should return at once.
+
+    Returns:
+        A function that ends this; to call it again does nothing.
+    """
+
+    def heard(event: Event) -> None:
+        callback(event)
+
+    heard.__qualname__ = getattr(callback, "__qualname__", repr(callback))
+    recorder.listeners = (*recorder.listeners, heard)
+
+    def end() -> None:
+        recorder.listeners = tuple(each for each in recorder.listeners if each is not heard)
+
+    return end
+
+
+def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:
+    """The records of this host, and those in objects that other hosts have left; the earliest process first."""
+    recorder.write()
+    here = decode_lines(reversed(list(STARTS.lines())))
+    known = {record.process.id for record in here}
+    there = decode_lines(line for data in others for line in decode_object(data))
+    return [*here, *(record for record in there if record.process.id not in known)]
+
+
+def _taken(queue: collections.deque[T]) -> Iterator[T]:
+    while queue:
+        try:
+            yield queue.popleft()
+        except IndexError:  # another thread took it
+            return
+
+
+def _events(program: ProgramRecord) -> Iterator[Event]:
+    seconds = dict(program.seconds)
+    if program.outcome == HIT:
+        yield ProgramLoaded(program.name, program.key, seconds, program.saved, program.preloaded)
+        return
+    yield ProgramCompiled(program.name, program.key, seconds, program.compile_seconds, program.reason, program.outcome)
+    if program.outcome == "stored":
+        yield ProgramStored(program.name, program.key)
+
+
+# Before the uses are written, which the record goes with.
+at_exit(ExitPhase.LEASES, recorder.end)

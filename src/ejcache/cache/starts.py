@@ -1,0 +1,205 @@
+"""Start records: what each process of this user compiled and loaded on this host, how long that took, and why.
+
+    log      := lines in `starts.jsonl` of the user's directory (`run_counts.AppendedLog`); one process writes each
+    line     := JSON object (version 1) of:
+      v        1
+      process  an object: id, host, pid, rank, ranks, program, began (seconds since the epoch), versions, settings
+      programs a list of the programs since the last line of this process; what is empty or 0 is left out:
+        name, key, url, caller, thread, time, compile_seconds, reason, outcome, preloaded (see `ProgramRecord`)
+        seconds    an object: phase → seconds
+        components, details, signature, module: of a miss, what `ejcache why` compares
+      trouble  an object: kind of warning → how often
+      dropped  how many programs are in no line, because the process had too many
+
+A process appends a line at its first miss, each minute, and when it ends; a killed one loses what came after the last.
+On shared storage there is one object for each process, `v1/starts/<day>/<process>`: its lines, compressed by zlib. A
+line that is damaged, or of another version, is skipped. Nothing but reports and explanations reads any of this.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.errors import MALFORMED
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+HIT: Final = "hit"
+"""The outcome of a program that was loaded."""
+PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "waited", "compiled", "stored", "lost")
+"""What the time of a program went into, in this order. `waited` is for other processes and ranks, `lost` for storage
+that failed."""
+_VERSION: Final = 1
+_LARGEST: Final = 8 << 20
+_LARGEST_NUMBER: Final = 1e15
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class ProgramRecord(NamedTuple):
+    """One program that a process compiled or loaded.
+
+    Attributes:
+        name: of its module, such as `jit_train_step`.
+        time: when it was ready, in seconds since the epoch.
+        url: the cache; empty for none.
+        key: the text of its key; empty if none could be made.
+        reason: why the lookup failed, a `Miss`; empty for a hit, and if there was no lookup.
+        outcome: `HIT`, "stored", or the `Skip` that says why it was not stored.
+        compile_seconds: what compiling took, in this process, or for a hit in the one that stored the entry.
+        caller: the line of the user's program that called it, `/home/me/train.py:31 in main`.
+        thread: the name of the thread that wanted it.
+        seconds: what each of `PHASES` took in this process.
+        preloaded: whether it was loaded before the program asked for it.
+        components: of its key, by name: a digest; only of a miss, like the rest.
+        details: as in `keys.difference.Identity`.
+        signature: as there.
+        module: as there.
+    """
+
+    name: str = ""
+    time: float = 0.0
+    url: str = ""
+    key: str = ""
+    reason: str = ""
+    outcome: str = ""
+    compile_seconds: float = 0.0
+    caller: str = ""
+    thread: str = ""
+    seconds: Mapping[str, float] = _NOTHING
+    preloaded: bool = False
+    components: Mapping[str, str] = _NOTHING
+    details: Mapping[str, str] = _NOTHING
+    signature: str = ""
+    module: str = ""
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether it was loaded."""
+        return self.outcome == HIT
+
+    @property
+    def saved(self) -> float:
+        """Seconds of compiling that a hit saved, less those of getting it; 0.0 for a miss."""
+        got = self.seconds.get("fetched", 0.0) + self.seconds.get("loaded", 0.0)
+        return max(0.0, self.compile_seconds - got) if self.is_hit else 0.0
+
+    @property
+    def began(self) -> float:
+        """When its tracing began, in seconds since the epoch."""
+        return self.time - sum(self.seconds.values())
+
+
+class Process(NamedTuple):
+    """The process of a start record.
+
+    Attributes:
+        id: names it among all processes of all hosts.
+        host: its name.
+        pid: its number there.
+        rank: its index in its job.
+        ranks: how many processes the job has.
+        program: the name of what was started.
+        began: when ejcache began to record, in seconds since the epoch.
+        versions: of python, ejcache, jax and jaxlib, and the platform.
+        settings: the settings that are not at their default, as texts.
+    """
+
+    id: str = ""
+    host: str = ""
+    pid: int = 0
+    rank: int = 0
+    ranks: int = 1
+    program: str = ""
+    began: float = 0.0
+    versions: Mapping[str, str] = _NOTHING
+    settings: Mapping[str, str] = _NOTHING
+
+
+class StartRecord(NamedTuple):
+    """What one process has recorded."""
+
+    process: Process
+    programs: Sequence[ProgramRecord] = ()
+    trouble: Mapping[str, int] = _NOTHING
+    dropped: int = 0
+
+
+def encode_line(record: StartRecord) -> bytes:
+    """The line of a part of a process's record, without a line break."""
+    programs = [_filled(program) for program in record.programs]
+    body = {"v": _VERSION, "process": record.process._asdict(), "programs": programs, "trouble": dict(record.trouble)}
+    return json.dumps(body | {"dropped": record.dropped}, separators=(",", ":")).encode()
+
+
+def decode_lines(lines: Iterable[bytes]) -> list[StartRecord]:
+    """One record for each process that these lines name, the earliest process first; its programs by time."""
+    found: dict[str, StartRecord] = {}
+    for line in lines:
+        part = decode_line(line)
+        if part is not None:
+            before = found.get(part.process.id, StartRecord(part.process))
+            found[part.process.id] = StartRecord(
+                max(before.process, part.process, key=lambda process: len(process.versions)),
+                (*before.programs, *part.programs),
+                dict(Counter(before.trouble) + Counter(part.trouble)),
+                before.dropped + part.dropped,
+            )
+    ordered = sorted(found.values(), key=lambda record: record.process.began)
+    return [each._replace(programs=tuple(sorted(each.programs, key=lambda program: program.time))) for each in ordered]
+
+
+def decode_line(line: bytes) -> StartRecord | None:
+    """What one line says; None if it is not one of this version."""
+    with suppress(*MALFORMED):
+        body = json.loads(line)
+        if body["v"] == _VERSION:
+            programs = tuple(map(decode_program, body["programs"]))
+            trouble = {str(kind): int(number) for kind, number in body.get("trouble", {}).items()}
+            return StartRecord(_checked(Process, body["process"]), programs, trouble, int(body.get("dropped", 0)))
+    return None
+
+
+def decode_program(fields: Mapping[str, Any]) -> ProgramRecord:
+    """A program of a line; raises one of `MALFORMED` if it is none."""
+    program: ProgramRecord = _checked(ProgramRecord, fields)
+    return program
+
+
+def encode_object(lines: Iterable[bytes]) -> bytes:
+    """The object of one process on shared storage."""
+    return zlib.compress(b"\n".join(lines))
+
+
+def decode_object(data: bytes) -> Iterator[bytes]:
+    """The lines of such an object; none if it is damaged, or very large."""
+    with suppress(zlib.error):
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(data, _LARGEST)
+        if unpacking.eof:
+            yield from text.splitlines()
+
+
+def _filled(program: ProgramRecord) -> dict[str, Any]:
+    filled = {name: value for name, value in program._asdict().items() if value}
+    if program.seconds:
+        filled["seconds"] = {phase: round(seconds, 6) for phase, seconds in program.seconds.items()}
+    return filled
+
+
+def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """A tuple of this kind; raises one of `MALFORMED` if a field has another type, which a log on disk may have."""
+    made = kind(**{name: fields[name] for name in fields.keys() & set(kind._fields)})
+    for value, default in zip(made, kind(), strict=True):
+        wanted = int | float if isinstance(default, float) else dict if default is _NOTHING else type(default)
+        if not isinstance(value, wanted) and value is not default:
+            raise TypeError(f"{value!r} is not {wanted}")
+        inner = list(value.values()) if isinstance(value, dict) else [value]
+        if not all(isinstance(each, str) or -_LARGEST_NUMBER < each < _LARGEST_NUMBER for each in inner):
+            raise ValueError("a number is too large")
+    return made

@@ -1,0 +1,1 @@
+"""Reports: start records of many processes, made into one page."""

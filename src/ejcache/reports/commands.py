@@ -1,0 +1,157 @@
+"""`ejcache report`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from ejcache.cache.recorder import read_starts
+from ejcache.cli import output
+from ejcache.cli.explain import location_of
+from ejcache.cli.listing import NotFoundError, list_entries, open_target
+from ejcache.cli.options import Dir, Json, age, flag, option
+from ejcache.errors import StoreError, UsageError
+from ejcache.maintenance.eviction import ScannedStore
+from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
+from ejcache.reports.html import html_page
+from ejcache.reports.model import DiskUse, build
+from ejcache.reports.sections import print_report
+from ejcache.reports.trace import trace
+from ejcache.util.files import write_atomically
+from ejcache.wings import hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ejcache.cache.starts import ProgramRecord, StartRecord
+    from ejcache.cli.listing import ListedEntry
+
+_DAY: Final = 86_400.0
+_MOST_STARTS: Final = 500
+"""Records of other processes that are read from shared storage."""
+
+
+def report(
+    directory: Dir = None,
+    since: Annotated[str | None, option("--since", "AGE", "Only starts of this long ago or less, such as 7d.")] = None,
+    html: Annotated[str | None, option("--html", "FILE", "Write the page as one HTML file.")] = None,
+    show: Annotated[bool, flag("--open", "Open the HTML file in a browser.")] = False,
+    trace_file: Annotated[
+        str | None, option("--trace", "FILE", "Write a trace for https://ui.perfetto.dev: all starts, as time lines.")
+    ] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        option("--compare", "A B", "Compare two sets of starts: record files, jax=0.12, program=train.py, or 2d..1d."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Show where the time of the starts went, what still compiles and why, and what to do about it.
+
+    The page is made of the records that each process leaves on its host, and of those that other hosts have left with
+    a shared cache. With --dir, only programs of that cache count.
+
+    --compare exits with 1 if a start of B compiles more than one of A: a tenth longer, or a tenth more programs.
+    """
+    rows, others = _cache(directory)
+    records = _records(directory, since, others)
+    if compare is not None:
+        return _compare(compare, records, as_json=as_json)
+    if not records:
+        raise NotFoundError("no start was recorded on this host, or none in that time or cache (setting: record)")
+    tuned = [row for hook in hooks("report").values() for row in hook(directory)]
+    found = build(records, disk=_disk(rows), tuned=tuned)
+    if trace_file is not None:
+        _write(trace_file, json.dumps(trace(records)))
+    if html is not None or show:
+        page = html or "ejcache-report.html"
+        _write(page, html_page(found))
+        if show:
+            webbrowser.open(Path(page).absolute().as_uri())
+    if as_json:
+        output.print_json(asdict(found))
+    elif trace_file is None and html is None and not show:
+        print_report(found)
+    return 0
+
+
+def _compare(names: tuple[str, str], records: Sequence[StartRecord], *, as_json: bool) -> int:
+    before, after = (summed(side, chosen(side, records, now=time.time())) for side in names)
+    slower = is_slower(before, after)
+    if as_json:
+        output.print_json({"slower": slower, "before": asdict(before), "after": asdict(after)})
+    else:
+        print_comparison(before, after)
+    return int(slower)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        write_atomically(path, text.encode(), mode=0o644)
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
+    output.warn(f"{path} is written")
+
+
+def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes]]:
+    """The entries of the cache, and the start records that hosts have left with it; none if it cannot be read."""
+    rows: list[ListedEntry] = []
+    others: list[bytes] = []
+    try:
+        with open_target(directory, may_be_empty=True) as target:
+            rows += list_entries(target)
+            if isinstance(target.store, ScannedStore):
+                others += target.store.shared.usage.starts(most=_MOST_STARTS)
+    except (StoreError, UsageError) as exc:
+        output.warn(f"the cache cannot be read, so this host's records are shown: {exc}")
+    return rows, others
+
+
+def _records(directory: str | None, since: str | None, others: Iterable[bytes]) -> list[StartRecord]:
+    """The records of one cache and from some time on, if that is asked for."""
+    after = None if since is None else time.time() - (age(since, option="--since") or 0.0)
+    wanted = None if directory is None else location_of(directory)
+    places: dict[str, bool] = {}
+
+    def is_wanted(program: ProgramRecord) -> bool:
+        if program.url not in places:
+            places[program.url] = wanted is None or location_of(program.url) == wanted
+        return places[program.url] and (after is None or program.time >= after)
+
+    found = (each._replace(programs=tuple(filter(is_wanted, each.programs))) for each in read_starts(others))
+    return [record for record in found if record.programs]
+
+
+def _disk(rows: Sequence[ListedEntry]) -> list[DiskUse]:
+    """What fills the cache, and the commands that free it."""
+    ours = [row for row in rows if not row.is_jax]
+    newest = max(ours, key=lambda row: row.info.created, default=None)
+    unused = time.time() - 30 * _DAY
+    by_name: dict[str, list[ListedEntry]] = {}
+    for row in ours:
+        by_name.setdefault(row.parts.name, []).append(row)
+    uses = [
+        _use("all entries", "", ours),
+        _use("of plain JAX", "", [row for row in rows if row.is_jax]),
+        _use(
+            "compiled by another JAX, jaxlib or host than the newest",
+            "ejcache prune --old-versions",
+            [row for row in ours if newest is not None and row.parts.environment != newest.parts.environment],
+        ),
+        _use(
+            "not used for 30 days",
+            "ejcache prune --unused-for 30d",
+            [row for row in ours if max(row.info.created, row.info.last_used) < unused],
+        ),
+    ]
+    named = [_use(f"of {name}", f"ejcache prune --name {shlex.quote(name)}", those) for name, those in by_name.items()]
+    uses += sorted(named, key=lambda use: -use.size)[:5]
+    return [use for use in uses if use.entries]
+
+
+def _use(what: str, command: str, rows: Sequence[ListedEntry]) -> DiskUse:
+    return DiskUse(what, len(rows), sum(row.info.size for row in rows), command)

@@ -1,0 +1,293 @@
+"""A report: start records, and what is on disk, made into what the pages show. Pure functions; the pages only draw it.
+
+A start is what one command started: the ranks of one program that began within a minute, or its processes of which each
+began while another one still compiled or loaded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.reports.causes import Cause, Causes, changed_components, grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ejcache.cache.starts import Process, ProgramRecord, StartRecord
+
+_TOGETHER: Final = 60.0
+"""Seconds within which the ranks of one start begin."""
+_BARS: Final = 1500
+"""Programs that a timeline shows; the shorter ones are left out."""
+
+
+@dataclass(slots=True)
+class Sums:
+    """What some programs came to, in seconds; `hits`, `misses` and `preloaded` are numbers of programs.
+
+    Attributes:
+        hits: were loaded.
+        misses: were compiled.
+        preloaded: were loaded before the program asked.
+        compiled: compiling of the misses.
+        saved: compiling that hits saved, less getting them.
+        waited: for other processes and ranks.
+        lost: to storage that failed.
+        net: saved, less waited and lost.
+        cost: all phases.
+        phases: each phase.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    preloaded: int = 0
+    compiled: float = 0.0
+    saved: float = 0.0
+    waited: float = 0.0
+    lost: float = 0.0
+    net: float = 0.0
+    cost: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def add(self, program: ProgramRecord) -> None:
+        """Count one more program."""
+        waited, lost = program.seconds.get("waited", 0.0), program.seconds.get("lost", 0.0)
+        self.hits += program.is_hit
+        self.misses += not program.is_hit
+        self.preloaded += program.preloaded
+        self.compiled += 0.0 if program.is_hit else program.compile_seconds
+        self.saved += program.saved
+        self.waited += waited
+        self.lost += lost
+        self.net += program.saved - waited - lost
+        self.cost += sum(program.seconds.values())
+        for phase, seconds in program.seconds.items():
+            self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+
+
+@dataclass(slots=True)
+class Function:
+    """All programs of one name: `source` is the line that called it most, `cause` why it was compiled last."""
+
+    name: str
+    source: str = ""
+    cause: str = ""
+    sums: Sums = field(default_factory=Sums)
+
+
+@dataclass(slots=True)
+class ProcessRow:
+    """One process of a start: `name` is `rank 2 on host b`, or `pid 71 on host b` of a program without ranks."""
+
+    name: str
+    process: Mapping[str, Any]
+    sums: Sums
+    trouble: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Start:
+    """The processes of one start, and how they differ, in sentences."""
+
+    program: str
+    began: float
+    processes: list[ProcessRow] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Bar:
+    """A program in a lane of a timeline; `at` is in seconds from the beginning of the start."""
+
+    at: float
+    name: str
+    outcome: str
+    preloaded: bool
+    seconds: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The last start: its lanes by process and thread, and how many shorter programs they leave out."""
+
+    lanes: dict[str, list[Bar]]
+    left_out: int
+
+    @property
+    def length(self) -> float:
+        """Seconds until the last program was ready."""
+        return max((bar.at + sum(bar.seconds.values()) for bars in self.lanes.values() for bar in bars), default=0.0)
+
+
+@dataclass(slots=True)
+class DiskUse:
+    """Some entries of a cache, their bytes, and the command that removes them; empty for none."""
+
+    what: str
+    entries: int
+    size: int
+    command: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a page shows. Every list has the costliest first, but for starts and days, which have the latest first.
+
+    Attributes:
+        sums: of all programs.
+        causes: why programs were compiled.
+        functions: by their cost.
+        starts: each with its processes.
+        days: the sums of each day.
+        timeline: of the last start.
+        trouble: how often what failed.
+        dropped: how many programs are in no record.
+        disk: what fills the cache.
+        tuned: rows about tuned operations, the heading first.
+    """
+
+    sums: Sums
+    causes: list[Cause]
+    functions: list[Function]
+    starts: list[Start]
+    days: dict[str, Sums]
+    timeline: Timeline
+    trouble: dict[str, int]
+    dropped: int
+    disk: Sequence[DiskUse] = ()
+    tuned: Sequence[Sequence[str]] = ()
+
+    @property
+    def processes(self) -> list[ProcessRow]:
+        """Those of all starts."""
+        return [row for start in self.starts for row in start.processes]
+
+
+def build(
+    records: Iterable[StartRecord], *, disk: Sequence[DiskUse] = (), tuned: Sequence[Sequence[str]] = ()
+) -> Report:
+    """The report of these records, of any processes of any hosts; `disk` and `tuned` are as in `Report`."""
+    found = [record for record in records if record.programs]
+    causes = Causes()
+    explained = [
+        (program, causes.of(program))
+        for program in sorted((each for record in found for each in record.programs), key=lambda each: each.time)
+    ]
+    functions: dict[str, Function] = {}
+    days: dict[str, Sums] = {}
+    callers: dict[str, Counter[str]] = {}
+    for program, cause in explained:
+        function = functions.setdefault(program.name, Function(program.name))
+        function.sums.add(program)
+        function.cause = cause.label or function.cause
+        callers.setdefault(program.name, Counter())[program.caller] += 1
+        days.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), Sums()).add(program)
+    for name, counted in callers.items():
+        functions[name].source = counted.most_common(1)[0][0]
+    labels = {id(program): cause.label for program, cause in explained}
+    starts = sorted(_together(found), key=lambda members: -members[0].process.began)
+    return Report(
+        sums=_sums(program for program, _ in explained),
+        causes=grouped(each for each in explained if not each[0].is_hit),
+        functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
+        starts=[_start(members, labels) for members in starts],
+        days=dict(sorted(days.items(), reverse=True)),
+        timeline=_timeline(starts[0]) if starts else Timeline({}, 0),
+        trouble=dict(sum((Counter(record.trouble) for record in found), Counter[str]()).most_common()),
+        dropped=sum(record.dropped for record in found),
+        disk=disk,
+        tuned=tuned,
+    )
+
+
+def _sums(programs: Iterable[ProgramRecord]) -> Sums:
+    sums = Sums()
+    for program in programs:
+        sums.add(program)
+    return sums
+
+
+def _together(records: Sequence[StartRecord]) -> list[list[StartRecord]]:
+    """The records of each start, by rank and host."""
+    found: list[list[StartRecord]] = []
+    latest: dict[tuple[str, int], list[StartRecord]] = {}
+    for record in sorted(records, key=lambda record: record.process.began):
+        process = record.process
+        members = latest.get((process.program, process.ranks))
+        if members is None or not _belongs(record, members):
+            members = latest[process.program, process.ranks] = []
+            found.append(members)
+        members.append(record)
+    return [sorted(each, key=lambda record: (record.process.rank, record.process.began)) for each in found]
+
+
+def _belongs(record: StartRecord, members: Sequence[StartRecord]) -> bool:
+    process = record.process
+    if process.ranks > 1:
+        ranks = {each.process.rank for each in members}
+        return process.began - members[0].process.began <= _TOGETHER and process.rank not in ranks
+    return process.began <= max(each.programs[-1].time for each in members)
+
+
+def _name(process: Process) -> str:
+    return f"{f'rank {process.rank}' if process.ranks > 1 else f'pid {process.pid}'} on {process.host}"
+
+
+def _start(members: Sequence[StartRecord], labels: Mapping[int, str]) -> Start:
+    began = min(record.process.began for record in members)
+    rows = [
+        ProcessRow(_name(each.process), each.process._asdict(), _sums(each.programs), each.trouble) for each in members
+    ]
+    warnings = [*_other_surroundings(rows), *_other_programs(members, labels)]
+    return Start(members[0].process.program, began, rows, list(dict.fromkeys(warnings)))
+
+
+def _other_surroundings(rows: Sequence[ProcessRow]) -> Iterable[str]:
+    first = rows[0]
+    for row in rows[1:]:
+        for what in ("versions", "settings"):
+            mine, its = first.process[what], row.process[what]
+            names = sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
+            if names:
+                shown = ", ".join(f"{name} {its.get(name, 'unset')} (not {mine.get(name, 'unset')})" for name in names)
+                yield f"{row.name} has other {what} than {first.name}: {shown}"
+
+
+def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -> Iterable[str]:
+    """What one process compiled and another one loaded, or compiled differently."""
+    loaded: dict[str, str] = {}
+    compiled: dict[str, list[tuple[str, ProgramRecord]]] = {}
+    for record in members:
+        for program in record.programs:
+            if program.is_hit:
+                loaded.setdefault(program.name, _name(record.process))
+            else:
+                compiled.setdefault(program.name, []).append((_name(record.process), program))
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, those in compiled.items():
+        leader, its = those[0]
+        for who, program in those:
+            differ = changed_components(its, program) if program.key and who != leader else []
+            if name in loaded and loaded[name] != who:
+                groups.setdefault((f"{who} compiled", f"others loaded: {labels[id(program)]}"), []).append(name)
+            elif differ:
+                words = f"{leader} has otherwise: the keys differ in {', '.join(differ)}"
+                groups.setdefault((f"{who} compiled", words), []).append(name)
+    for (does, why), repeated in groups.items():
+        names = list(dict.fromkeys(repeated))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"{does} {', '.join(names[:3])}{more}, which {why}"
+
+
+def _timeline(members: Sequence[StartRecord]) -> Timeline:
+    began = min(record.process.began for record in members)
+    bars = [(_name(record.process), program) for record in members for program in record.programs]
+    kept = sorted(bars, key=lambda bar: -sum(bar[1].seconds.values()))[:_BARS]
+    lanes: dict[str, list[Bar]] = {}
+    for who, each in sorted(kept, key=lambda bar: (bar[0], bar[1].began)):
+        lane = lanes.setdefault(f"{who}, {each.thread or 'thread'}", [])
+        lane.append(Bar(max(0.0, each.began - began), each.name, each.outcome, each.preloaded, each.seconds))
+    return Timeline(lanes, len(bars) - len(kept))

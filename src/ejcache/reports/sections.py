@@ -1,0 +1,147 @@
+"""The sections of a report as texts, which the terminal and the HTML page draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ejcache.cache.starts import PHASES
+from ejcache.cli import output
+from ejcache.util.text import format_size, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ejcache.reports.model import Report, Sums
+
+NUMBERS: Final = frozenset(
+    "seconds compiled saved waited lost net hits misses size entries".split()  # noqa: SIM905
+)
+"""Columns that are aligned to the right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, the question that it answers, a table, and sentences below it.
+
+    Attributes:
+        anchor: its name in links.
+        title: its heading.
+        question: what a reader asks; empty for none.
+        columns: of the table.
+        rows: of the table.
+        notes: sentences; one that begins with "!" is a warning.
+    """
+
+    anchor: str
+    title: str
+    question: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def duration(seconds: float) -> str:
+    """A time for people: `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`."""
+    if abs(seconds) < 1:
+        return f"{seconds:.3f} s"
+    if abs(seconds) < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def headline(report: Report) -> list[str]:
+    """What the cache was worth, what was recorded, and where the time went."""
+    sums, starts = report.sums, report.starts
+    hosts = {row.process["host"] for row in report.processes}
+    worth = f"{duration(sums.net)} saved net: {duration(sums.saved)} of compiling saved, {duration(sums.waited)} waited"
+    counts = f"{plural(sums.hits, 'hit')} ({sums.preloaded:,} preloaded), {plural(sums.misses, 'miss', 'misses')}"
+    where = f"{plural(len(report.processes), 'process', 'processes')} in {plural(len(starts), 'start')}"
+    return [
+        f"{worth} for others, {duration(sums.lost)} lost to failing storage",
+        f"{where} on {plural(len(hosts), 'host')}: {counts}, {duration(sums.compiled)} of compiling",
+        "spent: " + ", ".join(f"{duration(sums.phases[each])} {each}" for each in PHASES if each in sums.phases),
+    ]
+
+
+def sections(report: Report, *, rows: int) -> list[Section]:
+    """The sections, with at most so many rows each."""
+    found = [_causes(report, rows), _functions(report, rows), _ranks(report, rows), _days(report, rows), _disk(report)]
+    if report.tuned:
+        found.append(Section("tuned", "Tuned operations", "", report.tuned[0], report.tuned[1 : rows + 1]))
+    return found
+
+
+def _causes(report: Report, most: int) -> Section:
+    rows = [
+        [each.label, f"{each.seconds:.3f}", f"{each.misses:,}", each.advice, each.costliest]
+        for each in report.causes[:most]
+    ]
+    columns = ("why", "seconds", "misses", "what to do", "most of it")
+    notes = () if rows else ("every program was loaded",)
+    return Section("first", "What still compiles, and why", "What should I change first?", columns, rows, notes)
+
+
+def _functions(report: Report, most: int) -> Section:
+    rows = []
+    for each in report.functions[:most]:
+        seconds = (f"{number:.3f}" for number in (each.sums.cost, each.sums.compiled, each.sums.saved))
+        rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", each.source, each.cause])
+    columns = ("function", "seconds", "compiled", "saved", "hits", "misses", "called from", "compiled because")
+    notes = _hidden(len(report.functions) - most, "function")
+    return Section("cost", "Functions by cost", "What cost most?", columns, rows, notes)
+
+
+def _ranks(report: Report, most: int) -> Section:
+    warnings = [f"! {text}" for start in report.starts for text in start.warnings]
+    warnings += [f"! could not {kind}: {plural(number, 'time')}" for kind, number in report.trouble.items()]
+    if report.dropped:
+        warnings.append(f"{plural(report.dropped, 'program')} more are in no record: their processes had too many")
+    found = [(start.program, row) for start in report.starts for row in start.processes]
+    rows = [[output.moment(row.process["began"]), name, row.name, *_cells(row.sums)] for name, row in found[:most]]
+    notes = [*warnings[:most], *_hidden(len(warnings) - most, "warning"), *_hidden(len(found) - most, "process", "es")]
+    columns = ("began", "program", "process", *_COLUMNS)
+    return Section("ranks", "Starts, hosts and ranks", "Why did rank 2 compile?", columns, rows, notes)
+
+
+def _days(report: Report, most: int) -> Section:
+    rows = [[day, *_cells(sums)] for day, sums in list(report.days.items())[:most]]
+    note = "`ejcache report --compare 2d..1d 1d..0s` compares the functions of two days, or of two versions"
+    return Section("days", "Day by day", "Did yesterday's commit make it slower?", ("day", *_COLUMNS), rows, (note,))
+
+
+def _disk(report: Report) -> Section:
+    rows = [[format_size(use.size), f"{use.entries:,}", use.what, use.command] for use in report.disk]
+    columns = ("size", "entries", "what", "command that frees it")
+    return Section("disk", "What fills the disk", "What fills the disk?", columns, rows)
+
+
+def print_report(report: Report) -> None:
+    """Print the page in the terminal."""
+    first, *others = headline(report)
+    output.say(output.styled(first, "bold"))
+    for line in others:
+        output.say(line)
+    for section in sections(report, rows=10):
+        output.say()
+        output.say(output.styled(section.title, "bold"))
+        if section.rows:
+            right = [name for name in section.columns if name in NUMBERS]
+            texts = [name for name in section.columns if name not in NUMBERS]
+            drop = [*texts[:0:-1], *(name for name in ("saved", "hits", "lost", "waited") if name in right)]
+            output.print_table(section.columns, section.rows, right=right, shrink=texts[::-1], drop=drop)
+        for note in section.notes:
+            output.say(output.styled(note, "red" if note.startswith("!") else ""))
+
+
+_COLUMNS: Final = ("hits", "misses", "compiled", "waited", "lost", "net")
+
+
+def _cells(sums: Sums) -> list[str]:
+    seconds = (sums.compiled, sums.waited, sums.lost, sums.net)
+    return [f"{sums.hits:,}", f"{sums.misses:,}", *(f"{each:.3f}" for each in seconds)]
+
+
+def _hidden(number: int, what: str, end: str = "s") -> list[str]:
+    return [f"{plural(number, f'more {what}', f'more {what}{end}')}: --json has them all"] if number > 0 else []

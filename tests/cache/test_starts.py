@@ -1,0 +1,145 @@
+"""Start records: their format, which a golden file fixes, and what one process writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import ejcache
+from ejcache.cache import recorder as recording
+from ejcache.cache.recorder import Recorder, read_starts, recorder
+from ejcache.cache.starts import (
+    HIT,
+    Process,
+    ProgramRecord,
+    StartRecord,
+    decode_line,
+    decode_lines,
+    decode_object,
+    encode_line,
+    encode_object,
+)
+
+GOLDEN = Path(__file__).parent.parent / "data" / "start-record-1.jsonl"
+
+RECORD = StartRecord(
+    Process(
+        id="19a-00ff",
+        host="node-3",
+        pid=71,
+        rank=2,
+        ranks=4,
+        program="train.py",
+        began=1_700_000_000.0,
+        versions={"python": "3.12.1", "ejcache": "0.1.0", "jax": "0.12.0", "jaxlib": "0.12.0", "platform": "cpu"},
+        settings={"cache_dir": "gs://bucket/prefix"},
+    ),
+    [
+        ProgramRecord(
+            name="jit_step",
+            time=1_700_000_003.5,
+            url="gs://bucket/prefix",
+            key="jit_step-cpu-plain-1-2",
+            reason="absent",
+            outcome="stored",
+            compile_seconds=2.0,
+            caller="/home/me/train.py:31 in main",
+            thread="MainThread",
+            seconds={"traced": 0.25, "keyed": 0.01, "compiled": 2.0},
+            components={"computation": "ab", "jaxlib": "cd"},
+            details={"jax": "0.12.0"},
+            signature="(f32[8]) -> f32[]",
+            module="ef",
+        ),
+        ProgramRecord(
+            name="jit_init", time=1_700_000_004.0, key="k", outcome=HIT, compile_seconds=1.5, preloaded=True,
+            seconds={"loaded": 0.5},
+        ),
+    ],
+    {"read an entry": 2},
+    3,
+)  # fmt: skip
+
+
+def test_the_format():
+    """A line is what the golden file has; lines of one process become one record, whatever else the log holds."""
+    line = encode_line(RECORD)
+    assert line + b"\n" == GOLDEN.read_bytes()
+    (again,) = decode_lines([b"not json", line, b'{"v": 2}', encode_line(RECORD._replace(dropped=0))])
+    assert [program.name for program in again.programs] == ["jit_step", "jit_step", "jit_init", "jit_init"]
+    assert again.process == RECORD.process
+    assert (dict(again.trouble), again.dropped) == ({"read an entry": 4}, 3)
+    assert (again.programs[-1].saved, again.programs[0].saved, again.programs[-1].began) == (1.0, 0.0, 1_700_000_003.5)
+    assert list(decode_object(encode_object([line, line]))) == [line, line]
+    assert list(decode_object(b"junk")) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"time": "x"}, {"time": 1e300}, {"seconds": []}, {"seconds": {"traced": None}}, {"name": 1}, {"components": None}],
+)
+def test_a_damaged_line_is_none(change):
+    """A field of another type, or an absurd number, spoils its line only."""
+    body = json.loads(encode_line(RECORD))
+    body["programs"][0] |= change
+    assert decode_line(json.dumps(body).encode()) is None
+
+
+def test_what_a_process_writes(monkeypatch):
+    """A line holds what came since the last; too many programs are counted only; a fork begins another record."""
+    monkeypatch.setattr(recording, "_MOST", 2)
+    mine = Recorder()
+    shared = []
+    mine.share["gs://b"] = lambda: shared.append
+    for number in range(5):
+        mine.add(ProgramRecord(name=f"jit_{number}", time=1.0 + number, outcome=HIT))
+    mine.add_trouble("read an entry", "it failed")
+    mine.write()
+    mine.write()
+    first = read_starts()[-1]
+    assert [program.name for program in first.programs] == ["jit_0", "jit_1"]
+    assert (first.dropped, dict(first.trouble), first.process.pid) == (3, {"read an entry": 1}, os.getpid())
+    mine.end()
+    assert decode_lines(decode_object(shared[0])) == [first]
+
+    mine.after_fork_in_child()
+    mine.add(ProgramRecord(name="jit_child", time=9.0, outcome=HIT))
+    mine.end()
+    assert [each.programs[-1].name for each in read_starts()[-2:]] == ["jit_1", "jit_child"]
+
+
+def test_events(caplog):
+    """Listeners get what is recorded; one that raises is named once, and the other one still hears."""
+    heard = []
+
+    def broken(event):
+        raise ValueError("no")
+
+    off_broken, off = ejcache.on_event(broken), ejcache.on_event(heard.append)
+    try:
+        recorder.add(RECORD.programs[0])
+        recorder.add(RECORD.programs[1])
+        recorder.add_trouble("write an entry", "the disk is full")
+    finally:
+        off()
+        off_broken()
+        off()
+    recorder.add(RECORD.programs[1])
+    assert [type(event).__name__ for event in heard] == [
+        "ProgramCompiled",
+        "ProgramStored",
+        "ProgramLoaded",
+        "CacheTrouble",
+    ]
+    assert (heard[0].compile_seconds, heard[0].reason, heard[2].saved, heard[3].kind) == (
+        2.0,
+        "absent",
+        1.0,
+        "write an entry",
+    )
+    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+        "ejcache: test_events.<locals>.broken, which on_event was given, raises ValueError: no"
+    ]

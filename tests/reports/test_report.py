@@ -1,0 +1,246 @@
+"""`ejcache report`: each number of its pages is that of the records; of a real job, and of made-up records."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import runpy
+import time
+from collections import Counter
+
+import pytest
+from cli_helpers import ejcache
+from helpers import ROOT
+
+from ejcache.cache.recorder import STARTS, read_starts, recorder
+from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.reports.compare import changes, chosen, summed
+from ejcache.reports.html import html_page
+from ejcache.reports.model import DiskUse, build
+from ejcache.reports.sections import duration
+from ejcache.reports.trace import trace
+
+PROGRAM = """
+import sys, jax, jax.numpy as jnp, numpy as np, ejcache
+ejcache.enable("gs://bucket/p", min_compile_seconds=0)
+kind = sys.argv[1]
+def step(x):
+    return jnp.tanh(x @ x) * (2 if kind == "code" else 1)
+x = np.ones((3, 3) if kind == "shape" else (4, 4), np.float32)
+jax.jit(step)(x)
+if kind == "cold":
+    jax.jit(lambda x: x - 1)(x)
+"""
+
+
+def test_a_job_of_several_processes(run_forked, bucket, monkeypatch, tmp_path):
+    """Misses of six kinds, a slow bucket and a failing one: the page has the numbers of the records."""
+    bucket.add_fault("latency", seconds=0.05)
+    for kind in ("cold", "shape", "code", "warm"):
+        run_forked(PROGRAM, kind)
+    run_forked(PROGRAM, "namespace", env={"EJCACHE_NAMESPACE": "other"})
+    run_forked(PROGRAM, "forced", env={"EASYDEL_RECOMPILE_FORCE": "1"})
+    log = STARTS.path.read_bytes()
+    STARTS.path.unlink()  # another host has the records that processes have left in the bucket
+    there = ejcache("report", "--dir", "gs://bucket/p", "--json").json
+    assert (there["sums"]["misses"], there["disk"][0]["entries"] > 0) == (6, True)
+    STARTS.path.write_bytes(log)
+    bucket.add_fault("status", status=503)
+    run_forked(PROGRAM, "failing", env={"EJCACHE_LOCAL_DIR": str(tmp_path / "other-host")})
+
+    records = read_starts()
+    programs = [program for record in records for program in record.programs]
+    assert len(records) == 7
+    report = build(records, disk=[DiskUse("all entries", 3, 4096)])
+    assert {cause.kind: cause.misses for cause in report.causes} == {
+        "new": 2, "signature": 1, "computation": 1, "namespace": 1, "forced": 1, "error": 1,
+    }  # fmt: skip
+    assert [program.outcome for program in programs].count(HIT) == 1
+    failing = next(program for program in programs if program.reason == "error")
+    assert failing.seconds["lost"] > 0
+    assert all(program.caller.endswith("in <module>") for program in programs)
+    assert all({"traced", "lowered", "keyed"} <= program.seconds.keys() for program in programs)
+    check_numbers(report, programs)
+
+    bucket.reset()
+    said = ejcache("report", "--json")
+    assert (said.status, said.json["sums"]["misses"], said.json["sums"]["hits"]) == (0, 7, 1)
+    page = tmp_path / "page.html"
+    assert ejcache("report", "--html", page, "--trace", tmp_path / "trace.json").status == 0
+    assert len(rows_of(page.read_text(), "ranks")) == 7
+    slices = [each for each in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if each["ph"] == "X"]
+    assert sum(each["cat"] == "program" for each in slices) == 8
+
+
+def check_numbers(report, programs):
+    """Each number of the page, beside a sum of the records that is made here."""
+    saved = sum(
+        max(0, p.compile_seconds - p.seconds.get("fetched", 0) - p.seconds.get("loaded", 0))
+        for p in programs if p.outcome == HIT
+    )  # fmt: skip
+    waited, lost = (sum(p.seconds.get(phase, 0) for p in programs) for phase in ("waited", "lost"))
+    misses = [p for p in programs if p.outcome != HIT]
+    page = html_page(report)
+    title = re.search("<h1>(.*?)</h1><p>(.*?)</p>", page)
+    assert title[1] == (
+        f"{duration(saved - waited - lost)} saved net: {duration(saved)} of compiling saved, "
+        f"{duration(waited)} waited for others, {duration(lost)} lost to failing storage"
+    )
+    assert f"{len(misses)} misses, {duration(sum(p.compile_seconds for p in misses))} of compiling" in title[2]
+    for phase in {phase for p in programs for phase in p.seconds}:
+        assert f"{phase} {duration(sum(p.seconds.get(phase, 0) for p in programs))}</span>" in page
+
+    functions = {row["function"]: row for row in rows_of(page, "cost")}
+    assert functions.keys() == {p.name for p in programs}
+    for name, row in functions.items():
+        mine = [p for p in programs if p.name == name]
+        assert row["seconds"] == f"{sum(sum(p.seconds.values()) for p in mine):.3f}"
+        assert row["compiled"] == f"{sum(p.compile_seconds for p in mine if p in misses):.3f}"
+        assert (int(row["hits"]), int(row["misses"])) == (
+            sum(p.outcome == HIT for p in mine), sum(p.outcome != HIT for p in mine),
+        )  # fmt: skip
+        assert row["called from"] in {p.caller for p in mine}
+    causes = rows_of(page, "first")
+    assert sum(int(row["misses"]) for row in causes) == len(misses)
+    assert sum(float(row["seconds"]) for row in causes) == pytest.approx(
+        sum(p.compile_seconds for p in misses), abs=0.01
+    )
+    for what in ("ranks", "days"):
+        rows = rows_of(page, what)
+        assert sum(int(row["hits"]) for row in rows) == len(programs) - len(misses)
+        assert sum(int(row["misses"]) for row in rows) == len(misses)
+        for column, total in (("waited", waited), ("lost", lost), ("net", saved - waited - lost)):
+            assert sum(float(row[column]) for row in rows) == pytest.approx(total, abs=0.01)
+    assert [row["size"] for row in rows_of(page, "disk")] == ["4.1 kB"]
+
+
+def rows_of(page, anchor):
+    """The rows of a section's table, as a browser shows them."""
+    section = page.partition(f'<h2 id="{anchor}">')[2].partition("<h2")[0]
+    rows = [re.findall(r'<td[^>]* data-name="(.*?)">(.*?)</td>', row) for row in section.split("<tr>")]
+    return [{name: html.unescape(cell) for name, cell in row} for row in rows if row]
+
+
+def start(rank=0, *, began=1_000.0, program="train.py", jax="0.12.0", settings=None, programs=(), trouble=None):
+    process = Process(
+        f"{program}{began}{rank}", f"host{rank}", 7, rank, 4, program, began, {"jax": jax}, settings or {}
+    )  # fmt: skip
+    return StartRecord(process, programs, trouble or {})
+
+
+def compiled(name, seconds=1.0, time=1_002.0, **fields):
+    fields = {"reason": "absent", "outcome": "stored", "key": f"{name}-1", **fields}
+    return ProgramRecord(name=name, time=time, compile_seconds=seconds, seconds={"compiled": seconds}, **fields)
+
+
+def loaded(name, seconds=1.0, time=1_002.0, **fields):
+    return ProgramRecord(name=name, time=time, compile_seconds=seconds, outcome=HIT, seconds={"loaded": 0.1}, **fields)
+
+
+def test_ranks_that_differ():
+    """A start has a warning for each way in which its processes differ; ranks that begin again are another start."""
+    records = [
+        start(0, programs=[loaded("jit_step"), compiled("jit_eval", components={"a": "1"})]),
+        start(1, began=1_010.0, jax="0.11.0", programs=[loaded("jit_step")]),
+        start(2, began=1_020.0, settings={"x": "1"}, programs=[compiled("jit_step", reason="checked")]),
+        start(3, programs=[compiled("jit_eval", key="jit_eval-2", components={"a": "2"})]),
+        start(0, began=5_000.0, programs=[loaded("jit_step", time=5_001.0)], trouble={"read an entry": 2}),
+    ]
+    report = build(records)
+    assert [len(each.processes) for each in report.starts] == [1, 4]
+    assert sorted(report.starts[1].warnings) == [
+        "rank 1 on host1 has other versions than rank 0 on host0: jax 0.11.0 (not 0.12.0)",
+        "rank 2 on host2 compiled jit_step, which others loaded: the hit was recompiled to check it",
+        "rank 2 on host2 has other settings than rank 0 on host0: x 1 (not unset)",
+        "rank 3 on host3 compiled jit_eval, which rank 0 on host0 has otherwise: the keys differ in a",
+    ]
+    assert report.trouble == {"read an entry": 2}
+    assert list(report.timeline.lanes) == ["rank 0 on host0, thread"]
+
+
+def test_texts_of_programs_are_escaped(capsys):
+    """Names and paths of programs are data: neither HTML nor control sequences."""
+    evil = "<script>alert(1)</script>\x1b[31m"
+    records = [
+        start(program=evil, settings={evil: evil}, programs=[compiled(evil, caller=evil, key=evil, thread=evil)])
+    ]
+    page = html_page(build(records, tuned=[(evil,), (evil,)], disk=[DiskUse(evil, 1, 1, evil)]))
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
+    assert Counter(re.findall("<script|<img|https?:", page)) == {"<script": 1}
+    STARTS.append(encode_line(records[0]))
+    assert "\x1b" not in ejcache("report").out
+
+
+def test_ten_thousand_programs_are_one_megabyte_at_most():
+    """Functions beyond those that cost most, and bars that nobody would see, are left out and counted."""
+    names = [f"jit_step_{number}_{'x' * 60}" for number in range(5_000)]
+    programs = [
+        make(name, time=1_000.0 + at, caller="/home/me/" * 20)
+        for at, name in enumerate(names)
+        for make in (compiled, loaded)
+    ]
+    report = build([start(programs=programs)])
+    page = html_page(report)
+    assert len(page) < 1_000_000
+    assert report.sums.misses == 5_000
+    assert "4,800 more functions" in page
+    assert "8,500 shorter programs left out" in page
+    assert len(trace([start(programs=programs)])["traceEvents"]) == 20_002
+
+
+def test_comparing(tmp_path):
+    """Files, versions and times are compared by what one start compiles; more than before is exit status 1."""
+    now = time.time()
+    old = [start(began=now - 90_000, jax="0.10.2", programs=[compiled("jit_step", 1.0, time=now - 90_000)])]
+    new = [
+        start(began=now - 60, programs=[compiled("jit_step", 1.3, time=now - 60), compiled("jit_more", 0.1, time=now)])
+    ]
+    for records in (old, new):
+        STARTS.append(encode_line(records[0]))
+    file = tmp_path / "before.jsonl"
+    file.write_bytes(encode_line(old[0]) + b"\n")
+    for before, after, status in (
+        ("jax=0.10", "jax=0.12", 1), (str(file), "program=train", 1), ("2d..1d", "1d..0s", 1),
+        ("jax=0.12", "jax=0.10", 0), (str(file), "2d..1d", 0), ("jax=9", "jax=0.12", 2), ("nonsense", "jax=0.12", 2),
+    ):  # fmt: skip
+        assert ejcache("report", "--compare", before, after).status == status, (before, after)
+    found = changes(summed("a", old), summed("b", chosen("jax=0.12", [*old, *new], now=now)))
+    assert [(name, round(a, 3), round(b, 3), m, n) for name, a, b, m, n in found] == [
+        ("jit_step", 1.0, 1.3, 1.0, 1.0), ("jit_more", 0.0, 0.1, 0.0, 1.0),
+    ]  # fmt: skip
+
+
+def test_nothing_recorded():
+    """Without a record, the command says so and fails."""
+    said = ejcache("report")
+    assert said.status == 1
+    assert "no start was recorded" in said.err
+
+
+def test_the_examples_of_events():
+    """What they send to TensorBoard and Prometheus is what was recorded."""
+    boards, counts = (
+        runpy.run_path(str(ROOT / "examples" / f"{name}_events.py")) for name in ("tensorboard", "prometheus")
+    )
+    scalars, added = [], []
+
+    class Writer:
+        def add_scalar(self, *values):
+            scalars.append(values)
+
+    ends = [boards["log_to"](Writer()), counts["count_with"](lambda *values: added.append(values))]
+    recorder.add(compiled("jit_step"))
+    recorder.add(loaded("jit_step"))
+    recorder.add_trouble("read an entry", "no")
+    for end in ends:
+        end()
+    assert scalars == [
+        ("ejcache/compiled/jit_step", 1.0, 1), ("ejcache/saved", 0.0, 1),
+        ("ejcache/loaded/jit_step", 0.1, 2), ("ejcache/saved", 0.9, 2),
+    ]  # fmt: skip
+    assert added == [
+        ("programs", "absent", 1), ("seconds", "absent", 1.0), ("programs", "hit", 1), ("seconds", "hit", 0.1),
+        ("saved_seconds", "hit", 0.9), ("trouble", "read an entry", 1),
+    ]  # fmt: skip
