@@ -4,116 +4,121 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 from direct_scripts import run_scripts
 from helpers import run_program
 
+import ejcache
+from ejcache.settings.resolve import resolve
+
 pytest.importorskip("ejcache.direct")
+from ejcache.direct import recording
 
 TRAIN = """
-import os, sys
+import sys
 import jax, jax.numpy as jnp, numpy as np
 import ejcache
+
+if "wrong" in sys.argv:
+    import ejcache.direct.records as store
+    def decode(raw, original=store.decode_document):
+        document = original(raw)
+        others = [record._replace(entry=record.entry.replace("jit_step-", "jit_mine-")) for record in document.records]
+        return document._replace(records=tuple(others))
+    store.decode_document = decode
 
 RATE, calls = 0.1, []
 
 @ejcache.ejit(direct=True)
 def step(w, x):
-    if "fail" in sys.argv:
-        calls.append(1)
-        raise KeyError("mine")
     return w - RATE * jax.grad(lambda w: jnp.tanh(x @ w).sum() ** 2)(w)
 
 @ejcache.ejit
 def other(x):
     return x + 2
 
+@ejcache.ejit
+def broken(x):
+    calls.append(1)
+    raise KeyError("mine")
+
+w = step(jnp.ones((4, 4)), jnp.ones((8, 4)))
 try:
-    w = step(jnp.ones((4, 4)), jnp.ones((8, 4)))
-    print(float(w.sum()), float(other(1.0)), ejcache.stats().amounts.get("direct_hit", 0))
+    broken(other(1.0))
 except KeyError:
-    print(len(calls))
+    print(float(w.sum()), len(calls))
 """
-WRONG = """
-import ejcache.direct.records as store
-def decode(raw, original=store.decode_document):
-    document = original(raw)
-    others = [record._replace(entry=record.entry.replace("jit_step-", "jit_mine-")) for record in document.records]
-    return document._replace(records=tuple(others))
-store.decode_document = decode
-"""
-"""Each record leads to another program."""
+"""With the word `wrong` each record of `step` leads to another program."""
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Run the command line in a directory with a program, with every program stored and every function direct."""
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "wrong.py").write_text(WRONG + TRAIN)
+def test_the_starts_of_a_program(tmp_path):
+    """Recorded, proven and answered; checked, and switched off where a record was wrong; changed, and named by `why`.
 
-    def run(*arguments, check=True, **env):
+    What the function raises reaches the program, which has then run once; what it computes stays right.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    results = []
+
+    def run(*arguments, **env):
         env |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "EJCACHE": str(tmp_path / "cache")}
-        env = (
-            {"EJCACHE_DIRECT_FLOOR": "0"}
-            | ({} if "verify" in arguments else {"EJCACHE_DIRECT_CHECK_ONE_IN": "0"})
-            | env
-        )
-        return run_program([sys.executable, "-m", "ejcache", *arguments], cwd=tmp_path, env=env, check=check)
+        env = {"EJCACHE_DIRECT": "1", "EJCACHE_DIRECT_FLOOR": "0", **env}
+        if "verify" not in arguments:
+            env["EJCACHE_DIRECT_CHECK_ONE_IN"] = "0"
+        return run_program([sys.executable, "-m", "ejcache", *arguments], cwd=tmp_path, env=env, check=False)
 
-    return run
+    def start(**env):
+        report = run("run", "--json", "train.py", **env)
+        results.append(report.stdout.split())
+        counts = json.loads(report.stderr.splitlines()[-1])["direct"]
+        return {verdict: number for verdict, number in counts.items() if number}
 
+    def verify(*words):
+        verified = run("verify", "--direct", "--json", "train.py", *words)
+        return verified.returncode, json.loads(verified.stdout)["counts"]
 
-def counted(report):
-    """The verdicts that a report of `ejcache run --json` has counted."""
-    return {
-        verdict: number for verdict, number in json.loads(report.stderr.splitlines()[-1])["direct"].items() if number
-    }
-
-
-def test_from_the_first_start_to_a_change(run, tmp_path):
-    """Each start is counted, `why` names what changed, and what the program computes stays right."""
-    starts = [run("run", "--json", "train.py") for _ in range(3)]
-    assert [counted(each) for each in starts] == [{"missed": 1}, {"unproven": 1}, {"hit": 1}]
-    assert len({each.stdout.split()[0] for each in starts}) == 1
-    (tmp_path / "train.py").write_text(TRAIN.replace("0.1", "0.2"))
-    changed = run("run", "--json", "train.py")
-    assert (counted(changed), changed.stdout.split()[0] == starts[0].stdout.split()[0]) == ({"missed": 1}, False)
+    assert start() == {"missed": 2}
+    assert verify() == (0, {"unproven": 2})
+    assert start() == {"hit": 2}
+    assert verify() == (0, {"checked": 2})
+    assert verify("wrong") == (1, {"wrong": 1, "checked": 1})
+    assert start() == {"plain": 1, "hit": 1}
+    assert results == [[results[0][0], "1"]] * 3
+    script.write_text(TRAIN.replace("0.1", "0.2"))
+    assert start(EJCACHE_DIRECT_FLOOR="1000")["plain"] == 2
+    assert start(EJCACHE_DIRECT="0") == {"missed": 1}
+    assert results[-1] == results[-2] != results[0]
     (document,) = json.loads(run("why", "step", "--json").stdout)
-    (direct,) = document["direct"]
-    assert (direct["function"], direct["verdict"]) == ("__main__.step", "missed")
-    assert "RATE" in direct["sentence"]
+    assert [(each["function"], each["verdict"]) for each in document["direct"]] == [("__main__.step", "missed")]
+    assert "RATE" in document["direct"][0]["sentence"]
     assert run("verify").returncode == 0
 
 
-def test_variables_switch_it_on_and_off(run):
-    """`EJCACHE_DIRECT=1` is for each `@ejit`; a function that is traced quickly stays plain; one in one is checked."""
-    assert counted(run("run", "--json", "train.py", EJCACHE_DIRECT="1")) == {"missed": 2}
-    assert counted(run("run", "--json", "train.py", EJCACHE_DIRECT_FLOOR="1000")) == {"unproven": 1}
-    assert counted(run("run", "--json", "train.py", EJCACHE_DIRECT_CHECK_ONE_IN="1")) == {"checked": 1}
+@pytest.mark.parametrize("word", ["strict", "explain"])
+def test_words_of_the_last_version_count_as_true_and_warn(word, monkeypatch, caplog):
+    """They have no effect of their own any more."""
+    monkeypatch.setenv("EJCACHE_DIRECT", word)
+    assert resolve().settings.direct is True
+    assert f"direct={word} has no effect any more" in caplog.text
+    with pytest.warns(DeprecationWarning, match="nothing raises it any more"):
+        assert issubclass(ejcache.DirectModeError, ejcache.EjcacheError)
 
 
-def test_an_exception_of_the_function_is_the_programs(run):
-    """What the function raises while it is traced reaches the program, and the function ran once."""
-    assert run("run", "train.py", "fail").stdout.split() == ["1"]
-
-
-def test_a_wrong_record_is_deleted_and_switches_off(run):
-    """`verify --direct` traces and compares: a record that leads to another program fails and is deleted."""
-    assert run("verify", "--direct", "wrong.py").stdout.startswith("missed  __main__.step: ")
-    wrong = run("verify", "--direct", "wrong.py", check=False)
-    assert wrong.returncode == 1
-    assert wrong.stdout.split()[:5] == ["wrong", "__main__.step:", "tracing", "gave", wrong.stdout.split()[4]]
-    assert counted(run("run", "--json", "wrong.py")) == {"plain": 1}
-
-
-def test_verify_direct_compares_right_records(run):
-    """Right records are compared, each process of the program traces, and nothing is wrong."""
-    said = [run("verify", "--direct", "--json", "train.py") for _ in range(3)]
-    assert [json.loads(each.stdout)["counts"] for each in said] == [{"missed": 2}, {"unproven": 2}, {"checked": 2}]
+def test_what_changes_at_each_start_is_named_with_the_advice_that_helps():
+    """A value can be left out of the comparison, and a file cannot."""
+    record = SimpleNamespace(state="now")
+    for missed, records, advice in (
+        ("step → self.run changed", [], 'ignore=["step.self.run"]'),
+        ("the module train changed", [record], "keep what differs between starts out of the files of the program"),
+    ):
+        document, state = SimpleNamespace(records=records), SimpleNamespace(digest="now")
+        said = recording._advice(SimpleNamespace(missed=missed, document=document, state=state))
+        assert said.startswith(advice)
 
 
 def test_a_script_hits_wherever_it_is_installed(tmp_path):
-    """A script with a run id, a time stamp and new directories hits at its third start, by path and from a wheel."""
-    for each in run_scripts(tmp_path, scripts=["trainer_class", "rope_cache"], ways=["path", "wheel"]):
+    """A script with a run id, a time stamp and new directories hits at its third start, from a wheel."""
+    for each in run_scripts(tmp_path, scripts=["trainer_class", "rope_cache"], ways=["wheel"]):
         assert (each["verdicts"], each["right"]) == (["missed", "unproven", "hit"], True), each

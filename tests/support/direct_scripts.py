@@ -41,9 +41,9 @@ def run_scripts(
     `right` is whether each start had the first one's result. Scripts whose library is absent are left out.
     """
     here = [name for name in scripts if not SCRIPTS[name] or find_spec(SCRIPTS[name]) is not None]
-    libraries = [
-        name for name in ("flax.linen", "flax.nnx", "equinox", "pydantic", "attrs") if find_spec(name.split(".")[0])
-    ]
+    needed = {SCRIPTS[name] for name in here}
+    modules = ("flax.linen", "flax.nnx", "equinox", "pydantic", "attrs")
+    libraries = [name for name in modules if name.split(".")[0] in needed]
     servers = [Server(history, (), " ".join([*libraries, "optax"]), home) for history in ("plain", "other")]
     try:
         for way in ways:

@@ -173,7 +173,7 @@ class DirectCalls:
         question, loaded, missed = planned
         if loaded is not None:
             try:
-                return *seam.run_loaded(*loaded, question.call.leaves), False
+                return *seam.run_loaded(*loaded, question.call), False
             except Exception as exc:
                 if any(map(_is_deleted, question.call.leaves)):
                     raise  # the executable has taken its donated arguments, so nobody can run the call again

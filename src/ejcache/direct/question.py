@@ -14,6 +14,7 @@ Read for this: flax 0.12, haiku 0.0, keras 3, chex 0.1, numpyro 0.21, gin 0.5.
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import json
 import locale
@@ -208,17 +209,10 @@ def ask(call: ParsedCall, subject: Subject, policy: CachePolicy, settings: Setti
 
 
 def _number_context() -> str:
-    """How decimal numbers are computed and long numbers are shown now; empty if that is as Python begins."""
-    digits = sys.get_int_max_str_digits()
-    limit = "" if digits == sys.int_info.default_max_str_digits else str(digits)
-    decimal = sys.modules.get("decimal")
-    if decimal is None:
-        return limit
-    texts = [
-        repr((each.prec, each.rounding, each.Emin, each.Emax, each.clamp, sorted(map(str, each.traps.items()))))
-        for each in (decimal.getcontext(), decimal.DefaultContext)
-    ]
-    return limit if texts[0] == texts[1] else f"{limit} {texts[0]}"
+    """How decimal numbers are computed, and long numbers are shown, now."""
+    now = decimal.getcontext()
+    traps = sorted(map(str, now.traps.items()))
+    return repr((sys.get_int_max_str_digits(), now.prec, now.rounding, now.Emin, now.Emax, now.clamp, traps))
 
 
 # -- the state -----------------------------------------------------------------------------------------------------
@@ -319,35 +313,27 @@ def _fitting(
     return None, missed
 
 
-TABLE: Final = (
-    ("flax.configurations", "config", "the configuration of flax"),
-    ("flax.core.spmd", "_axis_rules", "the logical axis rules of flax"),
-    ("flax.linen.module", "_context", "the module context of linen"),
-    ("flax.linen.module", "_global_interceptor_stack", "the interceptors of linen"),
-    ("flax.nnx.graphlib", "GRAPH_CONTEXT", "the graph context of nnx"),
-    ("flax.nnx.variablelib", "VARIABLE_CONTEXT", "the variable context of nnx"),
-    ("haiku._src.config", "tls", "the configuration of haiku"),
-    ("haiku._src.base", "frame_stack", "the module context of haiku"),
-    ("haiku._src.base", "param_creator_stack", "the creators of parameters of haiku"),
-    ("haiku._src.base", "param_getter_stack", "the getters of parameters of haiku"),
-    ("haiku._src.base", "state_creator_stack", "the creators of state of haiku"),
-    ("haiku._src.base", "state_getter_stack", "the getters of state of haiku"),
-    ("haiku._src.base", "state_setter_stack", "the setters of state of haiku"),
-    ("haiku._src.mixed_precision", "_thread_local_state", "the policies of haiku"),
-    ("haiku._src.module", "interceptor_stack", "the interceptors of haiku"),
-    ("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", "the state of keras"),
-    ("keras.src.backend.config", "_FLOATX", "the floats of keras"),
-    ("keras.src.backend.config", "_EPSILON", "the epsilon of keras"),
-    ("keras.src.backend.config", "_IMAGE_DATA_FORMAT", "the image format of keras"),
-    ("chex._src.asserts_internal", "DISABLE_ASSERTIONS", "the assertions of chex"),
-    ("numpyro.primitives", "_PYRO_STACK", "the handlers of numpyro"),
-    ("numpyro.distributions.distribution", "_VALIDATION_ENABLED", "the validation of numpyro"),
-    ("gin.config", "_CONFIG", "the bindings of gin"),
-    ("gin.config", "_CONSTANTS", "the constants of gin"),
-    ("gin.config", "_SCOPE_MANAGER", "the scopes of gin"),
-)
+_OF_HAIKU: Final = ("param_creator", "param_getter", "state_creator", "state_getter", "state_setter")
+TABLE: Final = {
+    "flax.configurations": ("config",),
+    "flax.core.spmd": ("_axis_rules",),
+    "flax.linen.module": ("_context", "_global_interceptor_stack"),
+    "flax.nnx.graphlib": ("GRAPH_CONTEXT",),
+    "flax.nnx.variablelib": ("VARIABLE_CONTEXT",),
+    "haiku._src.config": ("tls",),
+    "haiku._src.base": ("frame_stack", *(f"{name}_stack" for name in _OF_HAIKU)),
+    "haiku._src.mixed_precision": ("_thread_local_state",),
+    "haiku._src.module": ("interceptor_stack",),
+    "keras.src.backend.common.global_state": ("GLOBAL_STATE_TRACKER",),
+    "keras.src.backend.config": ("_FLOATX", "_EPSILON", "_IMAGE_DATA_FORMAT"),
+    "chex._src.asserts_internal": ("DISABLE_ASSERTIONS",),
+    "numpyro.primitives": ("_PYRO_STACK",),
+    "numpyro.distributions.distribution": ("_VALIDATION_ENABLED",),
+    "gin.config": ("_CONFIG", "_CONSTANTS", "_SCOPE_MANAGER"),
+}
+"""The names of each module in which a library keeps what programs set and traces read."""
 LIBRARIES: Final = frozenset(
-    {module.partition(".")[0] for module, _, _ in TABLE}
+    {module.partition(".")[0] for module in TABLE}
     | {"blackjax", "brax", "diffrax", "equinox", "jax", "lineax", "numpy", "optax", "optimistix", "scipy"}
 )
 """Packages of which users jit functions as they are (`model.apply`, `SVI.update`): the project is elsewhere."""
@@ -359,9 +345,10 @@ def known_contexts(digest: Callable[[object], str]) -> dict[str, str]:
     Args:
         digest: of a value and everything that it leads to.
     """
-    found = {}
-    for module, name, label in TABLE:
-        names = getattr(sys.modules.get(module), "__dict__", {})
-        if name in names:
-            found[label] = digest(names[name])
-    return found
+    held = {module: getattr(sys.modules.get(module), "__dict__", {}) for module in TABLE}
+    return {
+        f"{module}.{name}": digest(held[module][name])
+        for module, names in TABLE.items()
+        for name in names
+        if name in held[module]
+    }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Verdict
 from ejcache.direct.call.fastpath_format import decode_fastpath, difference_to_record, encode_fastpath
+from ejcache.direct.describing.graph import ARROW
 from ejcache.direct.describing.walk import difference
 from ejcache.direct.files.manifest import make_manifest, manifest_difference
 from ejcache.direct.question import contexts_of
@@ -129,7 +130,7 @@ def _record(question: Question, opened: Opened, made: Made, fastpath: Any, *, mi
         document = document._replace(changing="")
     elif len(same) >= _MOST_STATES - 1 and not document.changing:
         leaf = question.missed
-        why = f"{leaf}, and so it did at each start, but the program stayed the same; {_advice(leaf)}"
+        why = f"{leaf}, and so it did at each start, but the program stayed the same; {_advice(question)}"
         document = document._replace(changing=why)
     if document.changing:
         return Learnt(Verdict.REFUSED, document.changing, document if document is not question.document else None)
@@ -152,8 +153,11 @@ def _is_edited(question: Question) -> bool:
     return not records or manifest_difference(manifest, question.subject.root) is not None
 
 
-def _advice(missed: str) -> str:
-    path = missed.rpartition(" ")[0].removesuffix(" is").replace(" → ", ".")
+def _advice(question: Question) -> str:
+    """What the user can do about what changes at each start."""
+    if any(record.state == question.state.digest for record in question.document.records):
+        return "keep what differs between starts out of the files of the program, and out of what it sets in libraries"
+    path = question.missed.rpartition(" ")[0].removesuffix(" is").replace(ARROW, ".")
     return f'ignore=["{path}"] leaves that out of the comparison'
 
 

@@ -37,7 +37,7 @@ from ejcache.direct.records import checked_list, checked_number, checked_text
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.backends import raw_options
 from ejcache.jax_integration.seam.direct.executables import program_text, unknown_kernel
-from ejcache.jax_integration.seam.direct.fastpath import FastpathParts, split_fastpath
+from ejcache.jax_integration.seam.direct.fastpath import FastpathParts
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.keys.options import without_cache_paths
 from ejcache.util.tuples import NamedTuple
@@ -52,6 +52,7 @@ __all__ = ["FastpathRecord", "decode_fastpath", "difference_to_record", "encode_
 _MAX_LEAVES: Final = 1_000_000
 _MAX_OPTIONS: Final = 64 << 10
 _NO_MESH: Final = AbstractMesh((), ())
+_PARTS: Final = set(FastpathParts._fields) - {"xla_executable", "const_args"}
 _FIELDS: Final = {"options", "devices", "tree", "outputs", "inputs", "kept", "shardings"}
 
 
@@ -64,7 +65,7 @@ class FastpathRecord(NamedTuple):
         devices: ids, in the order of its device assignment.
     """
 
-    parts: FastpathParts
+    parts: Any
     options: bytes
     devices: tuple[int, ...]
 
@@ -83,8 +84,8 @@ def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices:
     """
     if target.callbacks:
         raise RefusedError("it calls back into Python")
-    executable, parts, constants = split_fastpath(data, _name_of(call))
-    if constants:
+    executable = data.xla_executable
+    if data.const_args:
         raise RefusedError("constants are given to it as arguments")
     unknown = unknown_kernel(program_text(executable))
     if unknown is not None:
@@ -92,11 +93,11 @@ def encode_fastpath(data: Any, target: CompileTarget, call: ParsedCall, devices:
     if executable.client is not devices.backend:
         raise RefusedError("it runs on another backend than the default one")
     try:
-        record = _encode(parts, target, call, devices)
+        record = _encode(data, target, call, devices)
         again = decode_fastpath(record, call, devices).parts
     except (EntryCorruptError, ValueError, RecursionError) as exc:
         raise RefusedError(f"its record cannot be read again: {exc}") from exc
-    different = [name for name in parts._fields if not _is_equal(getattr(again, name), getattr(parts, name))]
+    different = [name for name in _PARTS if not _is_equal(getattr(again, name), getattr(data, name))]
     if different or _encode(again, target, call, devices) != record:
         raise RefusedError(f"its record gives another {', '.join(different) or 'record'}")
     return record
@@ -117,18 +118,14 @@ def difference_to_record(record: str, fresh: str) -> str | None:
     return f"its {', '.join(names)} is not what was recorded" if names else None
 
 
-def _name_of(call: ParsedCall) -> str:
-    return str(getattr(call.jitted, "__name__", ""))
-
-
 def _is_equal(one: Any, other: Any) -> bool:
     try:
-        return bool(one == other)
+        return bool(one == other or list(one) == list(other))
     except Exception:
         return False  # what a class of the user's holds may not be comparable
 
 
-def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devices: Devices) -> str:
+def _encode(parts: Any, target: CompileTarget, call: ParsedCall, devices: Devices) -> str:
     written: list[Any] = []
 
     def number(sharding: Any) -> int:
@@ -138,16 +135,16 @@ def _encode(parts: FastpathParts, target: CompileTarget, call: ParsedCall, devic
         return written.index(value)
 
     results = zip(parts.out_avals, parts.out_shardings, parts.out_committed, strict=True)
-    arguments = zip(parts.in_shardings, parts.in_layouts, strict=True)
+    arguments = zip(parts.in_shardings, parts.in_device_local_layouts, strict=True)
     record = {
         "options": base64.b64encode(without_cache_paths(raw_options(target.options))).decode(),
         "devices": devices.encode_devices(target.devices),
-        "tree": TreeCodec(call).encode_tree(parts.out_tree),
+        "tree": TreeCodec(call).encode_tree(parts.out_pytree_def),
         "outputs": [
             [*_encode_aval(aval), number(placed), int(bound), _spec_in_type(aval)] for aval, placed, bound in results
         ],
         "inputs": [[number(placed), encode_layout(layout)] for placed, layout in arguments],
-        "kept": "".join("1" if kept else "0" for kept in parts.kept),
+        "kept": "".join("1" if kept else "0" for kept in parts.kept_var_bitvec),
         "shardings": written,
     }
     return json.dumps(record, separators=(",", ":"))
@@ -193,7 +190,7 @@ def _decode(record: dict[str, Any], call: ParsedCall, devices: Devices) -> Fastp
         (shardings[checked_number(number, len(shardings))], decode_layout(layout))
         for number, layout in _list(record["inputs"])
     ]
-    kept = tuple(bit == "1" for bit in checked_text(record["kept"]))
+    kept = [bit == "1" for bit in checked_text(record["kept"])]
     tree = TreeCodec(call).decode_tree(record["tree"])
     if tree.num_leaves != len(outputs):
         raise EntryCorruptError(f"a tree of {tree.num_leaves} leaves for {len(outputs)} outputs")
@@ -206,14 +203,15 @@ def _decode(record: dict[str, Any], call: ParsedCall, devices: Devices) -> Fastp
     if any(not sharding.device_set <= set(assigned) for sharding in shardings):
         raise EntryCorruptError("shardings on devices that the executable does not have")
     parts = FastpathParts(
-        name=_name_of(call),
-        out_tree=tree,
-        in_shardings=tuple(sharding for sharding, _ in inputs),
-        in_layouts=tuple(layout for _, layout in inputs),
-        out_shardings=tuple(sharding for _, sharding, _ in outputs),
-        out_avals=tuple(aval for aval, _, _ in outputs),
-        out_committed=tuple(committed for _, _, committed in outputs),
-        kept=kept,
+        xla_executable=None,
+        out_pytree_def=tree,
+        in_shardings=[sharding for sharding, _ in inputs],
+        out_shardings=[sharding for _, sharding, _ in outputs],
+        out_avals=[aval for aval, _, _ in outputs],
+        out_committed=[committed for _, _, committed in outputs],
+        kept_var_bitvec=kept,
+        in_device_local_layouts=[layout for _, layout in inputs],
+        const_args=[],
     )
     return FastpathRecord(parts, options, tuple(int(device.id) for device in assigned))
 

@@ -207,7 +207,7 @@ def call_signature(call: ParsedCall, devices: Devices) -> str:
     """
     places = _Places(devices)
     document = {
-        "name": str(getattr(call.jitted, "__name__", "")),
+        "name": call.name,
         "leaves": [places.leaf_text(leaf) for leaf in call.leaves],
         "places": places.written,
         "names": list(call.names),

@@ -168,12 +168,10 @@ _NO_ATTRIBUTES: Final = frozenset({"__annotations__", "__type_params__", "__wrap
 _ADDRESSES: Final = {
     "absl.flags._flagvalues:FlagValues": frozenset({"__banned_flag_names", "__flags_by_module_id"}),
     "flax.ids:FlaxId": frozenset({"id"}),
+    "flax.linen.module:Module": frozenset({"_id"}),
     "flax.linen.module:_ModuleInternalState": frozenset({"autoname_cursor"}),
 }
 """Attributes of libraries' instances that differ between processes and mean nothing: addresses, serial numbers."""
-_LINEN: Final = "flax.linen.module:Module"
-_LINEN_SERIAL: Final = frozenset({"_id"})
-"""The serial number that linen gives each module."""
 _WORD: Final = tuple.__itemsize__
 _NEUTRAL: Final[tuple[object, ...]] = (object, abc.ABC, typing.Generic, typing.Protocol)
 """Bases that read no attributes."""
@@ -188,9 +186,9 @@ class _Layout(NamedTuple):
         kind: kept, so that no other class gets its identity.
         slots: names and descriptors, those of the bases last.
         attributes: the descriptor of `__dict__`, or None.
-        has_hidden_state: instances are larger than their header and slots: C code keeps something in them.
         is_namespace: only the attributes count that the code can name.
-        is_pickled: a library says how it is pickled.
+        is_pickled: a library says how it is pickled, or instances are larger than their header and slots, so that C
+            code keeps something in them.
         cached: the names of its cached properties.
         inner: attributes that have more attributes, of a class of `_HOLDERS`.
         opens: methods of such a class, with which code reaches all attributes.
@@ -200,7 +198,6 @@ class _Layout(NamedTuple):
     kind: type
     slots: tuple[tuple[str, Any], ...]
     attributes: Any
-    has_hidden_state: bool
     is_namespace: bool
     is_pickled: bool
     cached: frozenset[str]
@@ -228,7 +225,7 @@ def _layout_of(node: Node, kind: type) -> _Layout:
             attributes = found
         cached.update(str(name) for name, member in members.items() if type(member) is functools.cached_property)
         text = class_text(base)
-        unread |= _ADDRESSES.get(text, frozenset()) | (_LINEN_SERIAL if text == _LINEN else frozenset())
+        unread |= _ADDRESSES.get(text, frozenset())
         if any(base is each for each in _NEUTRAL):
             continue
         if text in _HOLDERS:
@@ -243,18 +240,8 @@ def _layout_of(node: Node, kind: type) -> _Layout:
     # The dictionary and the list of weak references are inside the instance if their offsets say so.
     pointers = len(slots) + (_dict_offset(kind) > 0) + (_weak_list_offset(kind) > 0)
     hidden = bool(_basic_size(kind) > object.__basicsize__ + _WORD * pointers)
-    return _Layout(
-        kind,
-        tuple(slots),
-        attributes,
-        hidden,
-        not foreign,
-        is_pickled,
-        frozenset(cached),
-        inner,
-        frozenset(opens),
-        unread,
-    )
+    named = frozenset(cached), inner, frozenset(opens)
+    return _Layout(kind, tuple(slots), attributes, not foreign, is_pickled or hidden, *named, unread)
 
 
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -267,7 +254,9 @@ _HOLDERS: Final = {
     "types:SimpleNamespace": (),
 }
 """Classes of libraries that only hold what the program reads by name, and the attributes that have more of it."""
-_KEPT_WHOLE: Final = frozenset({_LINEN, "enum:Enum", "keras.src.saving.keras_saveable:KerasSaveable"})
+_KEPT_WHOLE: Final = frozenset(
+    {"enum:Enum", "flax.linen.module:Module", "keras.src.saving.keras_saveable:KerasSaveable"}
+)
 """Classes whose attributes say all, although they say how they are pickled."""
 
 
@@ -295,7 +284,7 @@ def write_instance(node: Node, value: Any) -> None:
     write_content = next((write for base, write in CONTENT if is_subtype(kind, base)), None)
     if write_content is not None:
         write_content(node, value)
-    elif layout.is_pickled or layout.has_hidden_state:
+    elif layout.is_pickled:
         _write_pickled(node, value, kind)
         return
     held: dict[str, object] = {}

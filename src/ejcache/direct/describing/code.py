@@ -94,7 +94,6 @@ class Chain(NamedTuple):
         free: it is a variable of an enclosing function.
         line: where the code reads it.
         follows: the operation behind it.
-        constant: the constant that follows it, or None: `os.environ["HOME"]`.
     """
 
     name: str
@@ -102,7 +101,6 @@ class Chain(NamedTuple):
     free: bool
     line: int
     follows: str
-    constant: object
 
 
 class Reads(NamedTuple):
@@ -140,8 +138,6 @@ _WRITES: Final = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _FORMATS: Final = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"})
 _UNPACKS: Final = frozenset({"DICT_MERGE", "DICT_UPDATE"})
 _ITERATES: Final = frozenset({"dict", "enumerate", "iter", "list", "sorted", "tuple", "zip"})
-_SUBSCRIPT: Final = ("BINARY_OP", 26)
-"""`x[y]` in Python 3.14."""
 _MAKES_SET: Final = frozenset({"BUILD_SET", "SET_ADD", "SET_UPDATE"})
 _SKIPPED: Final = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME"})
 _COMPUTES: Final = frozenset(
@@ -277,12 +273,11 @@ class _Reader:
             attributes.append(following.argument)
             following = self._after(index + 1 + len(attributes))
         free = operation in _FREE
-        constant = self._constant_at(index + 1 + len(attributes))
-        chain = Chain(name, tuple(attributes), free, line, following.name, constant)
+        chain = Chain(name, tuple(attributes), free, line, following.name)
         key = (name, chain.attributes, free)
         known = self._chains.get(key)
         # What follows at one place must not hide what follows at another.
-        if known is None or known.follows == "CONTAINS_OP" or known.constant is not None:
+        if known is None or known.follows == "CONTAINS_OP":
             self._chains[key] = chain
         if free:
             return
@@ -292,18 +287,6 @@ class _Reader:
         self._hash_order |= name in _SETS and not self._is_harmless(index)
         if name in _ITERATES:
             self._names.setdefault(name, line)
-
-    def _constant_at(self, index: int) -> object:
-        """The constant that is loaded at `index`, if it is given to a call or an index as it is."""
-        if self._after(index).name != "LOAD_CONST":
-            return None
-        for at in range(index + 1, index + 4):
-            name, argument, _ = self._after(at)
-            if name.startswith(("CALL", "KW_NAMES", "BINARY_SUBSCR")) or (name, argument) == _SUBSCRIPT:
-                return self._after(index).argument
-            if not name.startswith(("LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_SMALL_INT")):
-                return None
-        return None
 
     def _is_constant(self, index: int, attributes: list[str]) -> bool:
         """Whether the attribute that `getattr` is asked for at `index` is a constant."""

@@ -149,17 +149,10 @@ def _forbidden_values() -> dict[int, tuple[str, object]]:
     return {id(value): (name, value) for name, value in found if value is not None}
 
 
-def forbidden_value(value: object, constant: object = None) -> str | None:
-    """What a value is called if the project's code must not use it: "globals()".
-
-    Args:
-        value: what a name stands for.
-        constant: what the code gives it. To import a module by a constant name is to import it.
-    """
+def forbidden_value(value: object) -> str | None:
+    """What a value is called if the project's code must not use it: "globals"."""
     found = _forbidden_values().get(id(value))
-    if found is None or (value is importlib.import_module and type(constant) is str):
-        return None
-    return found[0] if found[0] == "sys.modules" else f"{found[0]}()"
+    return None if found is None else found[0]
 
 
 FLAGS: Final = "absl.flags._flagvalues:FlagValues"
@@ -168,8 +161,7 @@ FLAGS: Final = "absl.flags._flagvalues:FlagValues"
 _MISSING: Final = object()
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 _BY_POSITION: Final = (types.MethodType, types.BuiltinFunctionType)
-_LOOKS: Final = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__"})
-"""Methods of the environment that take one name."""
+_ENVIRONMENT: Final = ("environ", "environb", "getenv", "getenvb")
 
 
 def is_module(value: object) -> bool:
@@ -266,8 +258,8 @@ def _write_chain(
     while attributes and value is not _MISSING and is_module(value):
         owner, attribute = value, attributes.pop(0)
         text = f"{text}.{attribute}"
-        if _is_computed(node, owner, attribute):
-            node.refuse(f"reads {text}, which the class of a module computes")
+        if is_project_class(node, type(owner)):
+            node.refuse(f"reads {text}, which the class of a module may compute")
         value = _module_attribute(owner, attribute)
         if value is _MISSING and attribute not in {"__dict__", "__class__"}:
             getter = module_dict(owner).get("__getattr__", _MISSING)
@@ -278,14 +270,12 @@ def _write_chain(
     if value is _MISSING:
         node.write(b"absent", text.encode())
         return
-    _note_environment(node, value, chain, attributes)
+    node.graph.reads_environment |= any(value is vars(os).get(name) for name in _ENVIRONMENT)
     if project:
         node.graph.note_scalar(value)
     if project and type(value) is str:
         node.graph.note_names(node, dict.fromkeys((value, *format_names(value)), node.place))
-    if value is importlib.import_module and type(chain.constant) is str:
-        _write_import(node, chain.constant, ())
-    name = forbidden_value(value, chain.constant)
+    name = forbidden_value(value)
     if name is not None and project:
         node.refuse(f"uses {name}")
     if not chain.free and owner is None and not project:
@@ -322,25 +312,6 @@ def _write_value(node: Node, label: str, owner: Any, attribute: str, value: obje
         return
     own = getattr(value, "__name__", None)
     node.write(b"of library", f"{module}.{attribute} {class_text(kind)} {own if type(own) is str else ''}".encode())
-
-
-def _note_environment(node: Node, value: object, chain: Chain, attributes: list[str]) -> None:
-    names = vars(os)
-    if not any(value is names.get(name) for name in ("environ", "environb", "getenv", "getenvb")):
-        return
-    looks = value is names.get("getenv") or not attributes or attributes[0] in _LOOKS
-    if not looks or type(chain.constant) is not str or value is names.get("environb"):
-        node.graph.reads_environment = True
-
-
-def _is_computed(node: Node, module: object, attribute: str) -> bool:
-    """Whether the class of a module, which the user has made, may decide what an attribute is."""
-    for kind in mro_of(type(module)):
-        if kind is types.ModuleType:
-            return False
-        if is_project_class(node, kind) and not {attribute, "__getattribute__"}.isdisjoint(type_dict(kind)):
-            return True
-    return False
 
 
 def _module_attribute(module: object, attribute: str) -> object:

@@ -22,7 +22,6 @@ from ejcache.jax_integration.seam.direct.fastpath import leaf_aval
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ejcache.jax_integration.seam.direct.fastpath import FastpathParts
 
 __all__ = ["difference_to_executable", "prepare_kernels", "program_text", "unknown_kernel"]
 
@@ -60,7 +59,7 @@ def prepare_kernels(text: str) -> None:
         lapack._lapack.initialize()
 
 
-def difference_to_executable(executable: Any, text: str, parts: FastpathParts, leaves: Iterable[Any]) -> str | None:
+def difference_to_executable(executable: Any, text: str, parts: Any, leaves: Iterable[Any]) -> str | None:
     """In words, how what a record says differs from the executable that it names; None if it does not.
 
     XLA believes what it is given: with other shapes it would read foreign memory, or take donated arguments in vain.
@@ -78,9 +77,9 @@ def difference_to_executable(executable: Any, text: str, parts: FastpathParts, l
     if not has_types or not has_results:
         return "no types that its text has"
     arrays = jax_trees.dispatch_registry.flatten(list(leaves))[0]
-    if len(arrays) != len(parts.kept):
-        return f"{len(parts.kept)} arguments, and the call has {len(arrays)}"
-    taken = [leaf_aval(array) for array, kept in zip(arrays, parts.kept, strict=True) if kept]
+    if len(arrays) != len(parts.kept_var_bitvec):
+        return f"{len(parts.kept_var_bitvec)} arguments, and the call has {len(arrays)}"
+    taken = [leaf_aval(array) for array, kept in zip(arrays, parts.kept_var_bitvec, strict=True) if kept]
     if _types_on_device(taken, parts.in_shardings) != _TYPE.findall(arguments):
         return "the types of its arguments"
     if _types_on_device(parts.out_avals, parts.out_shardings) != _TYPE.findall(_NEXT.split(results)[0]):

@@ -26,7 +26,7 @@ from ejcache.jax_integration.seam.direct.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "FastpathParts",
@@ -40,7 +40,6 @@ __all__ = [
     "parse_call",
     "plain_miss",
     "run_loaded",
-    "split_fastpath",
 ]
 
 _STATE: Final = (
@@ -151,6 +150,11 @@ class ParsedCall(NamedTuple):
     leaves: tuple[Any, ...]
 
     @property
+    def name(self) -> str:
+        """Of the function."""
+        return str(getattr(self.jitted, "__name__", ""))
+
+    @property
     def info(self) -> Any:
         """The arguments that were given to `jax.jit`, as JAX has them."""
         return self.jitted._jit_info
@@ -199,46 +203,11 @@ def leaf_aval(leaf: Any) -> Any:
 # -- running -------------------------------------------------------------------------------------------------------
 
 
-class FastpathParts(NamedTuple):
-    """All that C++ needs to run an executable for a call, except the executable.
-
-    Attributes:
-        name: of the function.
-        out_tree: of the outputs.
-        in_shardings: of the inputs that the executable takes.
-        in_layouts: of the same; None for the default one.
-        out_shardings: of the outputs.
-        out_avals: types of the outputs.
-        out_committed: which outputs are bound to their devices.
-        kept: which of the arguments' leaves the executable takes.
-    """
-
-    name: str
-    out_tree: Any
-    in_shardings: tuple[Any, ...]
-    in_layouts: tuple[Any, ...]
-    out_shardings: tuple[Any, ...]
-    out_avals: tuple[Any, ...]
-    out_committed: tuple[bool, ...]
-    kept: tuple[bool, ...]
+FastpathParts: Any = pxla.MeshExecutableFastpathData
+"""All that C++ needs to run an executable for a call; of a record without the executable."""
 
 
-def split_fastpath(data: Any, name: str) -> tuple[Any, FastpathParts, tuple[Any, ...]]:
-    """The executable of JAX's fast-path data, the rest, and the constants that are given to it as arguments."""
-    parts = FastpathParts(
-        name,
-        data.out_pytree_def,
-        tuple(data.in_shardings),
-        tuple(data.in_device_local_layouts),
-        tuple(data.out_shardings),
-        tuple(data.out_avals),
-        tuple(data.out_committed),
-        tuple(data.kept_var_bitvec),
-    )
-    return data.xla_executable, parts, tuple(data.const_args)
-
-
-def run_loaded(executable: Any, parts: FastpathParts, leaves: Iterable[Any]) -> tuple[Any, Any]:
+def run_loaded(executable: Any, parts: Any, call: ParsedCall) -> tuple[Any, Any]:
     """Run an executable once, and give C++ what it needs to run it again: the outputs and the fast-path data.
 
     Raises whatever JAX raises when it runs an executable.
@@ -246,39 +215,28 @@ def run_loaded(executable: Any, parts: FastpathParts, leaves: Iterable[Any]) -> 
     Args:
         executable: as XLA loaded it.
         parts: of the record that belongs to it.
-        leaves: of the call.
+        call: is answered.
     """
     # C++ takes keys apart into their arrays; the shardings and layouts are those of the arrays.
-    arrays = jax_trees.dispatch_registry.flatten(list(leaves))[0]
-    handlers = [
-        pxla.global_aval_to_result_handler(aval, sharding, committed)
-        for aval, sharding, committed in zip(parts.out_avals, parts.out_shardings, parts.out_committed, strict=True)
-    ]
+    arrays = jax_trees.dispatch_registry.flatten(list(call.leaves))[0]
+    results = zip(parts.out_avals, parts.out_shardings, parts.out_committed, strict=True)
     execute = pxla.ExecuteReplicated(
         executable,
-        parts.name,
+        call.name,
         executable.client,
-        pxla.InputsHandler(parts.in_shardings, parts.in_layouts),
-        pxla.ResultsHandler(handlers, parts.out_shardings, parts.out_avals),
+        pxla.InputsHandler(parts.in_shardings, parts.in_device_local_layouts),
+        pxla.ResultsHandler(
+            [pxla.global_aval_to_result_handler(*result) for result in results], parts.out_shardings, parts.out_avals
+        ),
         [],
         [],
         None,
         False,
-        {number for number, kept in enumerate(parts.kept) if kept},
+        {number for number, kept in enumerate(parts.kept_var_bitvec) if kept},
         None,
     )
-    outputs = parts.out_tree.unflatten(execute(*arrays))
-    return outputs, pxla.MeshExecutableFastpathData(
-        executable,
-        parts.out_tree,
-        list(parts.in_shardings),
-        list(parts.out_shardings),
-        list(parts.out_avals),
-        list(parts.out_committed),
-        list(parts.kept),
-        list(parts.in_layouts),
-        [],
-    )
+    outputs = parts.out_pytree_def.unflatten(execute(*arrays))
+    return outputs, parts._replace(xla_executable=executable)
 
 
 # -- what the parts are made of ------------------------------------------------------------------------------------

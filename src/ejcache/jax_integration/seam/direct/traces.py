@@ -42,16 +42,10 @@ _DEBUGGING: Final = (
 
 _WITHOUT_EFFECT: Final = (
     *("jax_compilation_cache_", "jax_persistent_cache_", "jax_enable_compilation_cache", "jax_raise_persistent_cache_"),
-    *(
-        "jax_log",
-        "jax_debug_log_",
-        "jax_traceback_filtering",
-        "jax_send_traceback_",
-        "jax_tracer_error_",
-        "jax_pprint_",
-    ),
+    *("jax_log", "jax_debug_log_", "jax_traceback_filtering", "jax_send_traceback_", "jax_tracer_error_"),
     *("jax_transfer_guard", "jax_thread_guard", "jax_array_garbage_", "jax_captured_constants_", "jax_platforms"),
     *("jax_cross_host_", "jax_mtls_", "jax_share_binary_", "jax_check_proxy_", "jax_cpu_get_", "jax_enable_recover"),
+    "jax_pprint_",
 )
 """How settings begin that change no program: logs, caches, errors, connections, guards that hold when one runs."""
 _OF_ONE_TRACE: Final = frozenset({"axis_env_state"})
