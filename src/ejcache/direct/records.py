@@ -30,8 +30,10 @@ One more document of the cache names the functions that are traced so quickly th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 import secrets
 import threading
 import time
@@ -43,7 +45,6 @@ from ejcache import entry
 from ejcache.errors import EntryCorruptError, InvalidKeyError
 from ejcache.keys.key import direct_record_key
 from ejcache.settings.resolve import fixed_hash_seed
-from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
 from ejcache.util.text import check_key
 from ejcache.util.tuples import NamedTuple
@@ -284,24 +285,17 @@ def write_document(key: str, document: DirectDocument, policy: CachePolicy, sett
     return policy.write_beside(header, payload, settings)
 
 
-class _Process:
-    """The random name of this process. A forked child has its own."""
-
-    def __init__(self) -> None:
-        self.name = secrets.token_hex(8)
-        track_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        self.name = secrets.token_hex(8)
-
-
-_process: Final = _Process()
+@functools.cache
+def _process_name(pid: int) -> str:
+    """The random name of this process. A forked child, which has another number, has its own."""
+    del pid
+    return secrets.token_hex(8)
 
 
 def witness() -> Witness:
     """This process, now."""
     # The hash of a fixed text differs wherever sets and dicts of texts may be in another order.
-    return Witness(_process.name, f"{hash('ejcache') & 0xFFFFFFFFFFFFFFFF:016x}", time.time())
+    return Witness(_process_name(os.getpid()), f"{hash('ejcache') & 0xFFFFFFFFFFFFFFFF:016x}", time.time())
 
 
 def is_independent(recorded: Witness) -> bool:

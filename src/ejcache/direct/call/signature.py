@@ -205,11 +205,32 @@ def call_signature(call: ParsedCall, devices: Devices) -> str:
     Raises:
         RefusedError: an argument has no description.
     """
-    places = _Places(devices)
+    places: dict[Any, Any] = {}
+    usual_memory = {None, devices.backend.local_devices()[0].default_memory().kind}
+    # Of most calls many arguments are alike.
+    alike = {(leaf.shape, leaf.dtype): leaf for leaf in call.leaves if type(leaf) is np.ndarray}
+    texts = {about: _type_text(leaf) for about, leaf in alike.items()}
+
+    def leaf_text(leaf: Any) -> str:
+        if type(leaf) is np.ndarray:
+            return texts[leaf.shape, leaf.dtype]
+        text = _type_text(leaf)
+        committed = getattr(leaf, "committed", None)
+        if committed is None:
+            return text
+        sharding = leaf.sharding
+        if committed:
+            place = sharding, getattr(leaf.format, "layout", None)
+            return f"{text} @{places.setdefault(place, len(places))}"
+        if sharding.num_devices != 1 or sharding.memory_kind not in usual_memory:
+            raise RefusedError("an argument is bound to no device, and yet on several or in another memory")
+        return text
+
+    leaves = list(map(leaf_text, call.leaves))
     document = {
         "name": call.name,
-        "leaves": [places.leaf_text(leaf) for leaf in call.leaves],
-        "places": places.written,
+        "leaves": leaves,
+        "places": [[devices.encode(sharding), encode_layout(layout)] for sharding, layout in places],
         "names": list(call.names),
         "statics": [*call.static_positions, *call.static_names],
         "devices": [f"{device.platform} {device.device_kind}" for device in devices.backend.devices()],
@@ -224,41 +245,11 @@ def argument_names(call: ParsedCall) -> list[str]:
     return [f"argument {name}" for name in (*dynamic, *call.names)]
 
 
-class _Places:
-    """The places that arguments are bound to, numbered in the order of the arguments."""
-
-    def __init__(self, devices: Devices) -> None:
-        self._devices = devices
-        self._usual_memory = {None, devices.backend.local_devices()[0].default_memory().kind}
-        self._numbers: dict[Any, int] = {}
-        self._texts: dict[Any, str] = {}
-        self.written: list[Any] = []
-
-    def leaf_text(self, leaf: Any) -> str:
-        # Of most calls many arguments are alike.
-        alike = (leaf.shape, leaf.dtype) if type(leaf) is np.ndarray else None
-        if alike in self._texts:
-            return self._texts[alike]
-        try:
-            text = _aval_text(leaf_aval(leaf))
-        except (TypeError, OverflowError) as exc:
-            raise RefusedError(f"an argument is {kind_name(leaf)}, which JAX takes for no array") from exc
-        if alike is not None:
-            self._texts[alike] = text
-            return text
-        committed = getattr(leaf, "committed", None)
-        if committed is None:
-            return text
-        sharding = leaf.sharding
-        if not committed:
-            if sharding.num_devices == 1 and sharding.memory_kind in self._usual_memory:
-                return text
-            raise RefusedError("an argument is bound to no device, and yet on several or in another memory")
-        layout = getattr(leaf.format, "layout", None)
-        number = self._numbers.setdefault((sharding, layout), len(self.written))
-        if number == len(self.written):
-            self.written.append([self._devices.encode(sharding), encode_layout(layout)])
-        return f"{text} @{number}"
+def _type_text(leaf: Any) -> str:
+    try:
+        return _aval_text(leaf_aval(leaf))
+    except (TypeError, OverflowError) as exc:
+        raise RefusedError(f"an argument is {kind_name(leaf)}, which JAX takes for no array") from exc
 
 
 @functools.lru_cache(maxsize=1024)

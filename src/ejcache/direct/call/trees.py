@@ -35,6 +35,7 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import PyTreeDef
 
 from ejcache.direct.call.signature import decode_spec, encode_spec
+from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.names import MISSING, kind_name, name_of, named
 from ejcache.direct.records import checked_list, checked_text
 from ejcache.errors import EntryCorruptError
@@ -181,9 +182,9 @@ class TreeCodec:
         """The number of this object among those of the arguments, or else of one that equals it; None without one."""
         if not self._numbers:
             for number, each in enumerate(self._objects):
-                if self._numbers.setdefault(id(each), number) == number:
+                if self._numbers.setdefault(identity(each), number) == number:
                     self._by_class.setdefault(type(each), []).append(number)
-        found = self._numbers.get(id(value))
+        found = self._numbers.get(identity(value))
         if found is None:
             candidates = self._by_class.get(type(value), ())
             found = next((number for number in candidates if _is_equal(self._objects[number], value)), None)

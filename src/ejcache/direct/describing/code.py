@@ -103,32 +103,6 @@ class Chain(NamedTuple):
     follows: str
 
 
-class Reads(NamedTuple):
-    """What a code object reads.
-
-    Attributes:
-        chains: its names with their attributes.
-        imports: modules that it imports, with the number of dots and the names that it takes from them.
-        writes: globals that it sets or deletes.
-        names: each attribute that it reads or a constant names, and the first line that does.
-        constants: its texts.
-        computed: it reads attributes whose names it computes.
-        formats: it makes texts of objects.
-        identity: it asks whether two values are the same object, and neither of them is a constant.
-        hash_order: its result may depend on the order of a set that it makes, and so on the hash seed.
-    """
-
-    chains: tuple[Chain, ...]
-    imports: tuple[tuple[str, int, tuple[str, ...]], ...]
-    writes: tuple[str, ...]
-    names: dict[str, int]
-    constants: frozenset[str]
-    computed: bool
-    formats: bool
-    identity: bool
-    hash_order: bool
-
-
 _OLD_METHODS: Final = sys.version_info < (3, 12)
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _SUPER: Final = frozenset({"LOAD_SUPER_ATTR"})
@@ -201,35 +175,38 @@ def reads_of(code: CodeType) -> Reads:
     """What `code` reads. The same code object is analysed once in a process."""
     found = _known.get(identity(code))
     if found is None:
-        found = _known[identity(code)] = (code, _Reader(code).reads)
+        found = _known[identity(code)] = (code, Reads(code))
     return found[1]
 
 
-class _Reader:
+class Reads:
+    """What a code object reads, with the code objects inside it.
+
+    Attributes:
+        chains: its names with their attributes, each once.
+        imports: modules that it imports, with the number of dots and the names that it takes from them.
+        writes: globals that it sets or deletes.
+        names: each attribute that it reads or a constant names, and the first line that does.
+        constants: its texts.
+        computed: it reads attributes whose names it computes.
+        formats: it makes texts of objects.
+        identity: it asks whether two values are the same object, and neither of them is a constant.
+        hash_order: its result may depend on the order of a set that it makes, and so on the hash seed.
+    """
+
     def __init__(self, code: CodeType) -> None:
         self._code = code
         self._steps = list(_steps(code))
-        self._chains: dict[tuple[str, tuple[str, ...], bool], Chain] = {}
-        self._imports: dict[tuple[str, int, tuple[str, ...]], None] = {}
-        self._writes: dict[str, None] = {}
-        self._names: dict[str, int] = {}
-        self._constants: set[str] = set()
-        self._computed = self._formats = self._identity = self._hash_order = False
+        self.chains: dict[tuple[str, tuple[str, ...], bool], Chain] = {}
+        self.imports: dict[tuple[str, int, tuple[str, ...]], None] = {}
+        self.writes: dict[str, None] = {}
+        self.names: dict[str, int] = {}
+        self.constants: set[str] = set()
+        self.computed = self.formats = self.identity = self.hash_order = False
         for index in range(len(self._steps)):
             self._read(index)
         for constant in code.co_consts:
             self._read_constant(constant, code)
-        self.reads = Reads(
-            tuple(self._chains.values()),
-            tuple(self._imports),
-            tuple(self._writes),
-            self._names,
-            frozenset(self._constants),
-            self._computed,
-            self._formats,
-            self._identity,
-            self._hash_order,
-        )
 
     def _read(self, index: int) -> None:
         name, argument, line = self._steps[index]
@@ -237,30 +214,30 @@ class _Reader:
             self._add_chain(index)
         elif name in _ATTRIBUTES or name in _SUPER:
             self._name(argument, line)
-            self._hash_order |= argument == "__hash__"
+            self.hash_order |= argument == "__hash__"
         elif name == "IMPORT_NAME":
             before = self._steps[max(index - 2, 0) : index]
             level = before[0].argument if len(before) == 2 and isinstance(before[0].argument, int) else 0
             taken = before[-1].argument if before and type(before[-1].argument) is tuple else ()
-            self._imports[argument, level, taken] = None
+            self.imports[argument, level, taken] = None
             for each in taken:
                 self._name(each, line)
         elif name in _WRITES:
-            self._writes[argument] = None
+            self.writes[argument] = None
         elif name in _UNPACKS:
-            self._names.setdefault("keys", line)
+            self.names.setdefault("keys", line)
         elif name in _FORMATS:
-            self._formats = True
+            self.formats = True
         elif name == "IS_OP":
-            self._identity |= self._steps[index - 1].name != "LOAD_CONST"
+            self.identity |= self._steps[index - 1].name != "LOAD_CONST"
         elif name in _MAKES_SET:
-            self._hash_order = True
+            self.hash_order = True
         elif name == "LOAD_CONST" and isinstance(argument, frozenset):
-            self._hash_order |= self._after(index + 1).name != "CONTAINS_OP"
+            self.hash_order |= self._after(index + 1).name != "CONTAINS_OP"
 
     def _name(self, name: str, line: int) -> None:
-        self._names.setdefault(name, line)
-        self._computed |= name in _COMPUTES
+        self.names.setdefault(name, line)
+        self.computed |= name in _COMPUTES
 
     def _after(self, index: int) -> _Step:
         return self._steps[index] if index < len(self._steps) else _Step("", None, 0)
@@ -275,18 +252,18 @@ class _Reader:
         free = operation in _FREE
         chain = Chain(name, tuple(attributes), free, line, following.name)
         key = (name, chain.attributes, free)
-        known = self._chains.get(key)
+        known = self.chains.get(key)
         # What follows at one place must not hide what follows at another.
         if known is None or known.follows == "CONTAINS_OP":
-            self._chains[key] = chain
+            self.chains[key] = chain
         if free:
             return
         last = attributes[-1] if attributes else name
-        self._computed |= last in _COMPUTES or (last in _NAMED_ATTRIBUTE and not self._is_constant(index, attributes))
-        self._formats |= name in _TEXTS
-        self._hash_order |= name in _SETS and not self._is_harmless(index)
+        self.computed |= last in _COMPUTES or (last in _NAMED_ATTRIBUTE and not self._is_constant(index, attributes))
+        self.formats |= name in _TEXTS
+        self.hash_order |= name in _SETS and not self._is_harmless(index)
         if name in _ITERATES:
-            self._names.setdefault(name, line)
+            self.names.setdefault(name, line)
 
     def _is_constant(self, index: int, attributes: list[str]) -> bool:
         """Whether the attribute that `getattr` is asked for at `index` is a constant."""
@@ -306,22 +283,22 @@ class _Reader:
 
     def _read_constant(self, constant: object, code: CodeType) -> None:
         if isinstance(constant, str):
-            self._constants.add(constant)
+            self.constants.add(constant)
             for name in [constant] if constant.isidentifier() else format_names(constant):
-                self._names.setdefault(name, code.co_firstlineno)
+                self.names.setdefault(name, code.co_firstlineno)
         elif isinstance(constant, tuple):
             for each in constant:
                 self._read_constant(each, code)
         elif isinstance(constant, CodeType):
             inside = reads_of(constant)
-            for chain in inside.chains:
+            for chain in inside.chains.values():
                 if not chain.free or chain.name in code.co_freevars:
-                    self._chains.setdefault((chain.name, chain.attributes, chain.free), chain)
-            self._imports.update(dict.fromkeys(inside.imports))
-            self._writes.update(dict.fromkeys(inside.writes))
-            self._names = inside.names | self._names
-            self._constants |= inside.constants
-            self._computed |= inside.computed
-            self._formats |= inside.formats
-            self._identity |= inside.identity
-            self._hash_order |= inside.hash_order
+                    self.chains.setdefault((chain.name, chain.attributes, chain.free), chain)
+            self.imports |= inside.imports
+            self.writes |= inside.writes
+            self.names = inside.names | self.names
+            self.constants |= inside.constants
+            self.computed |= inside.computed
+            self.formats |= inside.formats
+            self.identity |= inside.identity
+            self.hash_order |= inside.hash_order

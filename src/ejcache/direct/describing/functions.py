@@ -41,7 +41,8 @@ def _function(node: Node, value: Any) -> None:
     _write_cells(node, cells)
     write_names(node, function, reads, cells, project=project)
     write_annotations(node, function.__annotations__, function.__globals__)
-    _write_defaults(node, function)
+    node.child(".__defaults__", function.__defaults__)
+    node.child(".__kwdefaults__", function.__kwdefaults__)
     write_attributes(node, function.__dict__)
 
 
@@ -65,19 +66,6 @@ def _write_cells(node: Node, cells: dict[str, object]) -> None:
     for name, value in cells.items():
         # The class that a method belongs to is in each method that says `super()`.
         node.child(ARROW + name, value, as_type=name == "__class__")
-
-
-def _write_defaults(node: Node, function: FunctionType) -> None:
-    code = function.__code__
-    defaults = function.__defaults__ or ()
-    positional = code.co_varnames[: code.co_argcount]
-    if len(defaults) > len(positional):
-        positional = ("",) * (len(defaults) - len(positional)) + positional
-    node.write(b"%d" % len(defaults))
-    for name, value in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
-        node.child(f"{ARROW}the default of {name}", value)
-    for name, value in (function.__kwdefaults__ or {}).items():
-        node.child(f"{ARROW}the default of {name}", value)
 
 
 def _method(node: Node, value: Any) -> None:

@@ -237,15 +237,19 @@ class Graph:
         return len(self._nodes) > before
 
     def _write_patches(self, root: Node) -> bool:
-        """Write the project's functions that stand in modules of the libraries that were reached. False: no more."""
+        """Write the project's functions in modules of the libraries that were reached, and in their dictionaries.
+
+        False: there are no more.
+        """
         before, new = len(self._nodes), self._libraries - self._scanned - _NOT_SCANNED
         self._scanned |= new
         late = Node(self, root, None, "", 0)
         for name, module in tuple(sys.modules.items()) if new else ():
             if name.partition(".")[0] in new:
                 for member, value in tuple(getattr(module, "__dict__", {}).items()):
-                    if type(value) is types.FunctionType and self.owners.is_project_function(value, unknown=False):
-                        late.child(f"{name}.{member}", value)
+                    for each in tuple(value.values()) if type(value) is dict else (value,):
+                        if type(each) is types.FunctionType and self.owners.is_project_function(each, unknown=False):
+                            late.child(f"{name}.{member}", each)
         late.finish()
         return len(self._nodes) > before
 

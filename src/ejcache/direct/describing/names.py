@@ -18,7 +18,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.direct.describing.code import format_names
+from ejcache.direct.describing.code import format_names, identity
 from ejcache.direct.describing.graph import ARROW, is_scalar
 
 if TYPE_CHECKING:
@@ -146,12 +146,12 @@ _LEADING_EVERYWHERE: Final = (
 @functools.cache
 def _forbidden_values() -> dict[int, tuple[str, object]]:
     found = [(prefix + name, vars(module).get(name)) for module, prefix, names in _LEADING_EVERYWHERE for name in names]
-    return {id(value): (name, value) for name, value in found if value is not None}
+    return {identity(value): (name, value) for name, value in found if value is not None}
 
 
 def forbidden_value(value: object) -> str | None:
     """What a value is called if the project's code must not use it: "globals"."""
-    found = _forbidden_values().get(id(value))
+    found = _forbidden_values().get(identity(value))
     return None if found is None else found[0]
 
 
@@ -213,7 +213,7 @@ def write_names(
             node.refuse(f"writes the global {name}")
     for module, level, taken in reads.imports:
         _write_import(node, _absolute(module, level, scope), taken)
-    for chain in reads.chains:
+    for chain in reads.chains.values():
         node.place = f"{place}:{chain.line}"
         _write_chain(node, chain, function, cells, project=project)
 

@@ -26,6 +26,8 @@ _TABLES: Final = (
     (partial_eval, ("const_fold_rules", "partial_eval_jaxpr_custom_rules")),
 )
 _JAX: Final = f"{Path(ad.__file__).parents[2]}{os.sep}"
+_identity: Final = object.__hash__
+"""`id` and `__code__` tell Python's audit hooks of every call, and take ten times as long as what is used here."""
 _known: Final[dict[int, object]] = {}
 """The rules that were looked at, by identity; held, so that the identity lasts."""
 _from: Final[dict[tuple[str, str], types.FunctionType]] = {}
@@ -49,10 +51,10 @@ def rules_that(are_meant: Callable[[types.FunctionType], bool]) -> dict[str, obj
     """The rules that are such functions, or lead to one directly, by table and primitive."""
     for _, table in _tables():
         for entry in tuple(table.values()):
-            if id(entry) not in _known:
-                _known[id(entry)] = entry
+            if _identity(entry) not in _known:
+                _known[_identity(entry)] = entry
                 for each in _functions_in(_rule(entry)):
-                    if not each.__code__.co_filename.startswith(_JAX):
+                    if not str(each.__globals__.get("__file__")).startswith(_JAX):
                         _from[_place(each)] = each
     places = {place for place, function in tuple(_from.items()) if are_meant(function)}
     if not places:
