@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
+import sys
 import threading
 import time
 from types import CodeType
@@ -52,6 +53,9 @@ _CHECK_ONE_IN: Final = 20
 """One start in so many traces although a record would answer, and compares."""
 _QUICK_SECONDS: Final = 0.05
 """A function that is traced and lowered in less stays plain: to ask about it takes about as long."""
+
+_UNKNOWN_PYTHON: Final = (3, 14)
+"""From this version on, code objects are others than those that the describer reads."""
 
 
 def _number(variable: str, default: float) -> float:
@@ -334,7 +338,8 @@ def _is_deleted(leaf: Any) -> bool:
 @functools.cache
 def _problems() -> tuple[str, ...]:
     """Why there is no direct mode in this process; empty if there is."""
-    return (*seam.fastpath_mismatches(), *later_traces_mismatches())
+    unknown = [] if sys.version_info < _UNKNOWN_PYTHON else ["it does not know the bytecode of this Python"]
+    return (*unknown, *seam.fastpath_mismatches(), *later_traces_mismatches())
 
 
 def direct_jit(

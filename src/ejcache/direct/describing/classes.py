@@ -50,10 +50,10 @@ _IMMUTABLE_TYPE: Final = 1 << 8
 
 _NO_MEMBERS: Final = frozenset(
     {
-        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__"),
-        *("__conditional_annotations__", "__dict__", "__firstlineno__", "__module__", "__non_callable_proto_members__"),
-        *("__orig_bases__", "__parameters__", "__protocol_attrs__", "__qualname__", "__signature__", "__slotnames__"),
-        *("__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_api_export_symbol_id"),
+        *("__abstractmethods__", "__annotations__", "__dict__", "__firstlineno__", "__module__", "__orig_bases__"),
+        *("__non_callable_proto_members__", "__parameters__", "__protocol_attrs__", "__qualname__", "__signature__"),
+        *("__slotnames__", "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl"),
+        "_api_export_symbol_id",
     }
 )
 """Members that say nothing that a trace reads, or are written in another way; an address that Keras notes."""
@@ -108,9 +108,7 @@ def write_class(node: Node, value: Any) -> None:
         node.child(".__orig_bases__", type_dict(kind).get("__orig_bases__"))
     scope = getattr(sys.modules.get(type_dict(kind).get("__module__")), "__dict__", {})
     write_annotations(node, type_dict(kind).get("__annotations__", {}), scope)
-    abstract = type_dict(kind).get("__abstractmethods__")
-    if type(abstract) is frozenset:
-        node.write(",".join(sorted(map(str, abstract))).encode())
+    node.child(".__abstractmethods__", type_dict(kind).get("__abstractmethods__"))
     _write_registrations(node, kind)
 
 
