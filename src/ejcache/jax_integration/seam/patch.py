@@ -34,7 +34,7 @@ import pathlib
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import jaxlib.version
@@ -110,18 +110,27 @@ def caller() -> str:
 
     A library through which the program calls JAX is not the user's program; it is named if nothing else runs.
     """
-    is_user_filename = getattr(jax_source_info, "is_user_filename", None)
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     library = ""
-    while is_user_filename is not None and frame is not None:
+    while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith((_PACKAGE, "<frozen")) and is_user_filename(code.co_filename):
+        whose = _whose(code.co_filename)
+        if whose:
             line = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-            if _LIBRARIES.isdisjoint(Path(code.co_filename).parts) and not code.co_filename.startswith(_STANDARD):
+            if whose == "user":
                 return line
             library = library or line
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return library
+
+
+@functools.cache
+def _whose(filename: str) -> str:
+    """Whether a file is of the "user", of a "library", or of neither (JAX and ours). Each hit asks about a stack."""
+    is_user_filename = getattr(jax_source_info, "is_user_filename", None)
+    if is_user_filename is None or filename.startswith((_PACKAGE, "<frozen")) or not is_user_filename(filename):
+        return ""
+    return "user" if _LIBRARIES.isdisjoint(Path(filename).parts) and not filename.startswith(_STANDARD) else "library"
 
 
 def _is_off() -> bool:
