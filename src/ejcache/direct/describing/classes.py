@@ -329,8 +329,8 @@ def _write_pickled(node: Node, value: Any, kind: type) -> None:
         texts = [each for each in (*reduced[1], *getattr(reduced[0], "args", ())) if type(each) is str]
         node.graph.note_names(node, {name: node.place for text in texts for name in text.split(".")})
     made, *parts = reduced
-    if is_subtype(type(made), functools.partial):
-        node.child("", made)
+    if type(made) in {types.FunctionType, functools.partial}:
+        node.child("", made)  # others are classes, and functions written in C
     for index, part in enumerate(parts):
         # Items that are appended or set are given by iterators.
         node.child("", part if index < 2 or part is None else list(part))

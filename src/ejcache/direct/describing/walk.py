@@ -4,7 +4,8 @@ It is what a serialiser by value would send to a worker that has the same packag
 follows its closure, its defaults, and the value that each name in its code has now. The project's functions and
 classes, and every function that cannot be imported by its name, are read whole; others by their names.
 
-It runs none of the project's code, and what it cannot describe by content it refuses, with the path that leads there.
+It runs none of the project's code, but for how that pickles objects of classes of libraries. What it cannot describe by
+content it refuses, with the path that leads there.
 """
 
 from __future__ import annotations
