@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from forking import Forked
+from forking import Forked, ForkedWithClients
 from helpers import ROOT, python_command, run_program, variables_to_clear
 from steps import Clock
 
@@ -120,6 +120,7 @@ _ONE_PYTHON = (
     "stores/test_tiered_processes.py",
     "test_architecture.py",
     "test_bench.py",
+    "test_examples.py",
     "test_one_of_each.py",
     "test_wings.py",
     "typing",
@@ -161,6 +162,7 @@ _ONE_JAX = (
     "util",
     "test_architecture.py",
     "test_bench.py",
+    "test_examples.py",
     "test_entry.py",
     "test_fuzz_formats.py",
     "test_import_cost.py",
@@ -193,14 +195,15 @@ _LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
 
-    def place(item: pytest.Item) -> int:
-        return next((n for n, name in enumerate(_LONGEST) if item.path.is_relative_to(tests / name)), len(_LONGEST))
+    @functools.cache
+    def below(path: Path, names: tuple[str, ...]) -> int:
+        """The place of the name that is `path` or a directory of it; the number of names if none is."""
+        return next((n for n, name in enumerate(names) if path.is_relative_to(tests / name)), len(names))
 
-    items.sort(key=place)
+    items.sort(key=lambda item: below(item.path, _LONGEST))
     for mark, names in (("one_python", _ONE_PYTHON), ("one_jax", _ONE_JAX)):
-        marked = {path for path in {item.path for item in items} if any(path.is_relative_to(tests / n) for n in names)}
         for item in items:
-            if item.path in marked:
+            if below(item.path, names) < len(names):
                 item.add_marker(mark)
 
 
@@ -331,6 +334,12 @@ def run_python(tmp_path: Path) -> Callable[..., Finished]:
 def run_forked(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
     """`run_python` in a process that has imported JAX already: see `forking.Forked`."""
     return functools.partial(run_python, start=Forked)
+
+
+@pytest.fixture
+def run_client(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
+    """`run_forked` in a process that has imported the libraries of remote storage, too."""
+    return functools.partial(run_python, start=ForkedWithClients)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import sys
 import pytest
 import typer
 import yaml
+from forking import Forked
 from helpers import ROOT, run_program
 
 from ejcache.cli.main import build
@@ -26,14 +27,14 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
     programs = "import flax_train, equinox_train, runpy; flax_train.main(); equinox_train.main()"
     tune = "runpy.run_module('tuned_kernel.tune', run_name='__main__')"
     path = {"PYTHONPATH": f"{EXAMPLES}:{package.parent}"}
-    done = run_program([sys.executable, "-c", f"{programs}; {tune}"], cwd=tmp_path, env=path)
+    done = run_program([sys.executable, "-c", f"{programs}; {tune}"], cwd=tmp_path, env=path, start=Forked)
     *losses, configuration = done.stdout.splitlines()
     assert [float(re.match(r"loss ([\d.]+); saved", line)[1]) < 20 for line in losses] == [True, True]
     assert "'block'" in configuration
 
     text = (EXAMPLES / "tuned_kernel" / "pyproject.toml").read_text()
     (push,) = [line.removeprefix("#").split("#")[0] for line in text.splitlines() if "autotune push" in line]
-    run_program([sys.executable, "-m", *shlex.split(push)], cwd=package.parent, env=path)
+    run_program([sys.executable, "-m", *shlex.split(push)], cwd=package.parent, env=path, start=Forked)
     about = package.parent / "tuned_kernel-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tuned-kernel\nVersion: 1.0\n")
@@ -42,7 +43,7 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
     (about / "entry_points.txt").write_text(f"[ejcache.seeds]\n{points}\n")
     chosen = "from tuned_kernel import *; print(scaled_add.choose(*example()).source)"
     elsewhere = {**path, "EJCACHE_AUTOTUNE_DIR": str(tmp_path / "empty"), "EJCACHE_AUTOTUNE_POLICY": "error"}
-    assert run_program([sys.executable, "-c", chosen], cwd=tmp_path, env=elsewhere).stdout == "seed\n"
+    assert run_program([sys.executable, "-c", chosen], cwd=tmp_path, env=elsewhere, start=Forked).stdout == "seed\n"
 
 
 def test_image_that_starts_warm(tmp_path):
@@ -55,11 +56,11 @@ def test_image_that_starts_warm(tmp_path):
         if instruction == "ENV":
             environment |= dict([rest.split("=", 1)])
         elif instruction == "RUN" and rest.startswith("ejcache"):
-            run_program([sys.executable, "-m", *shlex.split(rest)], cwd=tmp_path, env=environment)
+            run_program([sys.executable, "-m", *shlex.split(rest)], cwd=tmp_path, env=environment, start=Forked)
     (command,) = [line.partition(" ")[2] for line in lines if line.startswith("CMD")]
     assert yaml.safe_load(command) == ["python", "serving.py"]
     # Programs of one operation, around those that were prepared, are below the floor or the only misses.
-    done = run_program([sys.executable, "serving.py"], cwd=tmp_path, env=environment)
+    done = run_program([sys.executable, "serving.py"], cwd=tmp_path, env=environment, start=Forked)
     assert len(re.findall(r"^\d+ \[", done.stdout, re.MULTILINE)) == 6
     assert int(re.search(r"(\d+) hits?", done.stdout)[1]) >= 3, done
 

@@ -13,6 +13,7 @@ import textwrap
 from contextlib import contextmanager
 
 import pytest
+from forking import Forked
 
 COMPILER = textwrap.dedent("""
     import sys
@@ -71,7 +72,7 @@ class Compiler:
     """One process that wants the program."""
 
     def __init__(self, kind, place, keeps, interval):
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [sys.executable, "-c", COMPILER, kind, str(place), keeps, str(interval)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

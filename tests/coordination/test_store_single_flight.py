@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from buckets import GcsServerProcess, gcs_bucket
+from forking import ForkedWithClients
 
 from ejcache.bucket.files import FileBucket
 from ejcache.coordination.single_flight import SingleFlight
@@ -61,7 +62,7 @@ class Process:
     """One process of one host."""
 
     def __init__(self, server, place, count, heartbeat):
-        self.process = subprocess.Popen(
+        self.process = ForkedWithClients(
             [sys.executable, "-c", HOST, server.url, str(place), str(count), str(heartbeat)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

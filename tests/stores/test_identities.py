@@ -151,13 +151,17 @@ def exchange():
 
 
 @pytest.mark.parametrize(("kind", "identities"), [("gs", google), ("s3", amazon), ("az", microsoft)])
-def test_one_writes_and_the_others_read(kind, identities, run_forked, tmp_path):
+def test_one_writes_and_the_others_read(kind, identities, run_client, tmp_path):
     """A reader finds what CI stored, notices by itself that it may not write, and says so in one line."""
     with identities(tmp_path) as (ci, reader, close):
 
         def run(host, count, env):
-            finished = run_forked(
-                PROGRAM, URLS[kind], str(count), env={"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}, timeout=200
+            finished = run_client(
+                PROGRAM,
+                URLS[kind],
+                str(count),
+                env={"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env},
+                timeout=200,
             )
             return json.loads(finished.stdout), finished.stderr
 
@@ -169,5 +173,5 @@ def test_one_writes_and_the_others_read(kind, identities, run_forked, tmp_path):
         assert len(said.splitlines()) == 1
         assert "is only read by this process" in said
         code = "from ejcache.cli.main import main; main(['doctor', *__import__('sys').argv[1:]])"
-        doctor = run_forked(code, URLS[kind], env=reader, timeout=200, check=False).stdout
+        doctor = run_client(code, URLS[kind], env=reader, timeout=200, check=False).stdout
         assert "only reading works" in " ".join(doctor.split())

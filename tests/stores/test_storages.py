@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from dead_ends import Silent, leads_to
-from forking import Forked
+from forking import ForkedWithClients
 from storages import STORAGES, running, why_not
 
 from ejcache.stores.opening import open_store
@@ -67,13 +67,12 @@ def storage(server, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(run_forked, tmp_path, storage):
+def run(run_client, tmp_path, storage):
     """One run on the host of this name; what it printed. It must not say a word, unless `said` is None."""
 
     def run(host, count, *rest, said="", **env):
-        finished = run_forked(
-            PROGRAM, storage.url, str(count), *rest, env={"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}, timeout=100
-        )
+        variables = {"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}
+        finished = run_client(PROGRAM, storage.url, str(count), *rest, env=variables, timeout=100)
         assert said is None or finished.stderr == said
         assert "Traceback" not in finished.stderr
         return json.loads(finished.stdout)
@@ -124,14 +123,16 @@ def test_full(run, storage):
     assert len(entries(storage)) == 7
 
 
-def test_dead_in_the_middle(kind, run_forked, tmp_path, monkeypatch):
+def test_dead_in_the_middle(kind, run_client, tmp_path, monkeypatch):
     """A program whose storage dies ends as it should, and all that it has compiled is on its host."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
     with running(kind) as storage:
         for name, value in storage.variables.items():
             monkeypatch.setenv(name, value)
         command = [sys.executable, "-c", PROGRAM, storage.url, "6", "meet"]
-        with Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with ForkedWithClients(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             assert process.stdout.readline() == b"half\n"
             storage.die()
             printed, said = process.communicate(b"\n", timeout=100)
@@ -139,11 +140,11 @@ def test_dead_in_the_middle(kind, run_forked, tmp_path, monkeypatch):
         assert b"Traceback" not in said
         assert json.loads(printed)["found"] == 0
         if kind != "sshfs":  # Its mount ends with its server, and leaves an empty directory of this host.
-            again = run_forked(PROGRAM, storage.url, "6", timeout=100)
+            again = run_client(PROGRAM, storage.url, "6", timeout=100)
             assert json.loads(again.stdout)["found"] == 6
 
 
-def test_unreachable_then_there(kind, run_forked, tmp_path, monkeypatch):
+def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
     """What a host kept while its storage gave no answer, and what it counted, arrives when there is an answer again."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
     if kind == "sshfs":
@@ -151,7 +152,7 @@ def test_unreachable_then_there(kind, run_forked, tmp_path, monkeypatch):
     with running(kind) as storage, Silent() as silent:
         away = leads_to(kind, silent.url)
         for number, found in enumerate((0, 6, 6)):
-            finished = run_forked(PROGRAM, storage.url, "6", env=away, timeout=100)
+            finished = run_client(PROGRAM, storage.url, "6", env=away, timeout=100)
             assert json.loads(finished.stdout)["found"] == found
             # Later runs may end before they have asked for anything.
             assert finished.stderr.count("cannot be reached") == len(finished.stderr.splitlines()) <= 1
@@ -159,8 +160,8 @@ def test_unreachable_then_there(kind, run_forked, tmp_path, monkeypatch):
             assert list(tmp_path.rglob("unreachable"))
         for name, value in storage.variables.items():
             monkeypatch.setenv(name, value)
-        assert run_forked(PROGRAM, storage.url, "7", "flush", timeout=100).stderr == ""
+        assert run_client(PROGRAM, storage.url, "7", "flush", timeout=100).stderr == ""
         assert len(entries(storage)) == 7
         assert not list(tmp_path.rglob("unreachable"))
-        run_forked(PROGRAM, storage.url, "8", "flush", timeout=100)
+        run_client(PROGRAM, storage.url, "8", "flush", timeout=100)
         assert counted(storage)["runs"] == 5

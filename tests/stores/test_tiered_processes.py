@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 from buckets import GcsServerProcess, gcs_bucket
+from forking import ForkedWithClients
 from store_faults import FaultStore
 from store_processes import in_fork
 
@@ -46,7 +47,7 @@ class Peer:
     """A process that runs a program, and goes on when it is told."""
 
     def __init__(self, program, *arguments):
-        self.process = subprocess.Popen(
+        self.process = ForkedWithClients(
             [sys.executable, "-c", PEER + textwrap.dedent(program), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -37,26 +38,27 @@ IMPORTED = (
 LARGEST = 1 << 17
 """Bytes of a request: its program and its environment."""
 
-_requests: list[socket.socket] = []
 
+@functools.cache
+def connected(*imported: str) -> socket.socket:
+    """The socket to a process that has imported these modules, too.
 
-def connected() -> socket.socket:
-    """The socket to that process, which starts with the first program of this one and ends with it."""
-    if not _requests:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        to_clear = variables_to_clear(os.environ)
-        with theirs:
-            number = theirs.fileno()
-            plain = {name: value for name, value in os.environ.items() if name not in to_clear}
-            process = subprocess.Popen([sys.executable, __file__, str(number)], pass_fds=[number], env=plain, cwd="/")
-        _requests.append(ours)
+    It starts with the first program that wants them, and ends with this process.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    to_clear = variables_to_clear(os.environ)
+    with theirs:
+        number = theirs.fileno()
+        plain = {name: value for name, value in os.environ.items() if name not in to_clear}
+        command = [sys.executable, __file__, str(number), *imported]
+        process = subprocess.Popen(command, pass_fds=[number], env=plain, cwd="/")
 
-        @atexit.register
-        def end():
-            ours.close()
-            process.wait()
+    @atexit.register
+    def end():
+        ours.close()
+        process.wait()
 
-    return _requests[0]
+    return ours
 
 
 class Forked(subprocess.Popen):
@@ -68,6 +70,8 @@ class Forked(subprocess.Popen):
 
     The three methods are those which start and await a child, in Python 3.11 to 3.13.
     """
+
+    imported: tuple[str, ...] = ()
 
     def _execute_child(self, args, *options):
         cwd, env, *streams = options[4], options[5], *options[9:15]
@@ -84,7 +88,8 @@ class Forked(subprocess.Popen):
         with theirs:
             # The child's ends of the pipes; where there is none, it has the stream of this process.
             own = [number if end == -1 else end for number, end in enumerate((streams[0], streams[3], streams[5]))]
-            socket.send_fds(connected(), [json.dumps(request, default=os.fspath).encode()], [*own, theirs.fileno()])
+            requests = connected(*self.imported)
+            socket.send_fds(requests, [json.dumps(request, default=os.fspath).encode()], [*own, theirs.fileno()])
         self._close_pipe_fds(*streams)
         self.pid = int(self._answers.recv(100))
         self._child_created = True
@@ -103,6 +108,12 @@ class Forked(subprocess.Popen):
             if pid:
                 self._handle_exitstatus(status)
         return self.returncode
+
+
+class ForkedWithClients(Forked):
+    """The same with the libraries of remote storage, for tests to which it does not matter when they are imported."""
+
+    imported = ("adlfs", "aiobotocore.session", "asyncssh", "gcsfs.core", "s3fs")
 
 
 def _serve(requests: socket.socket) -> dict[str, Any] | None:
@@ -159,8 +170,9 @@ def _have(environment: dict[str, str]) -> None:
 
 def main() -> None:
     """Serve, or in a forked process run the program that was requested as `__main__`."""
-    for name in IMPORTED:
-        importlib.import_module(name)
+    for name in (*IMPORTED, *sys.argv[2:]):
+        with contextlib.suppress(ImportError):  # a library that is not installed
+            importlib.import_module(name)
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         request = _serve(requests)

@@ -250,16 +250,13 @@ class RetryPolicy:
                 continue
             if failure.unreachable and tries >= _UNREACHABLE_TRIES:
                 break
-            pause = _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))
-            if time.monotonic() + pause >= end:
+            if time.monotonic() + (pause := _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))) >= end:
                 break
             time.sleep(pause)
-        kind = StoreBusyError if failure.busy else StoreUnavailableError
         # A 503 alone, while nothing is done for any thread of this process, is broken storage: the breaker opens.
-        works = pace.is_moving if only_slow else pace.has_moved_since(started)
-        kind = ThrottledError if failure.throttled and works else kind
-        said = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {end - started:.3g} s)"
-        raise kind(said) from failure
+        works = failure.throttled and (pace.is_moving if only_slow else pace.has_moved_since(started))
+        kind = ThrottledError if works else StoreBusyError if failure.busy else StoreUnavailableError
+        raise kind(f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {end - started:.3g} s)") from failure
 
 
 _LONGEST: Final = 8.0
