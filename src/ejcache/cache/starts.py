@@ -194,12 +194,15 @@ def _filled(program: ProgramRecord) -> dict[str, Any]:
 
 def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:
     """A tuple of this kind; raises one of `MALFORMED` if a field has another type, which a log on disk may have."""
-    made = kind(**{name: fields[name] for name in fields.keys() & set(kind._fields)})
-    for value, default in zip(made, kind(), strict=True):
-        wanted = int | float if isinstance(default, float) else dict if default is _NOTHING else type(default)
-        if not isinstance(value, wanted) and value is not default:
-            raise TypeError(f"{value!r} is not {wanted}")
-        inner = list(value.values()) if isinstance(value, dict) else [value]
-        if not all(isinstance(each, str) or -_LARGEST_NUMBER < each < _LARGEST_NUMBER for each in inner):
-            raise ValueError("a number is too large")
-    return made
+    known = _DEFAULTS[kind]
+    given = {name: value for name, value in fields.items() if name in known}
+    for name, value in given.items():
+        is_mapping = known[name] is _NOTHING
+        is_text = name != "seconds" if is_mapping else isinstance(known[name], str)
+        for each in value.values() if is_mapping else (value,):
+            if not (isinstance(each, str) if is_text else abs(each) < _LARGEST_NUMBER):
+                raise ValueError(f"{name} cannot be {each!r}")
+    return kind(**given)
+
+
+_DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord)}

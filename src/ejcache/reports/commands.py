@@ -15,7 +15,7 @@ from ejcache.cli import output
 from ejcache.cli.explain import location_of
 from ejcache.cli.listing import NotFoundError, list_entries, open_target
 from ejcache.cli.options import Dir, Json, age, flag, option
-from ejcache.errors import StoreError, UsageError
+from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.maintenance.eviction import ScannedStore
 from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
 from ejcache.reports.html import html_page
@@ -23,6 +23,7 @@ from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.util.files import write_atomically
+from ejcache.util.log import log
 from ejcache.wings import hooks
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def report(
     if compare is not None:
         return _compare(compare, records, as_json=as_json)
     if not records:
-        raise NotFoundError("no start was recorded on this host, or none in that time or cache (setting: record)")
+        raise NotFoundError("no start was recorded, or none of that time and cache (setting `record`)")
     tuned = [row for hook in hooks("report").values() for row in hook(directory)]
     found = build(records, disk=_disk(rows), tuned=tuned)
     if trace_file is not None:
@@ -106,6 +107,8 @@ def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes]]:
             rows += list_entries(target)
             if isinstance(target.store, ScannedStore):
                 others += target.store.shared.usage.starts(most=_MOST_STARTS)
+    except NotAStoreError as exc:
+        log.debug("ejcache: %s", exc)  # nothing is stored, or not any more
     except (StoreError, UsageError) as exc:
         output.warn(f"the cache cannot be read, so this host's records are shown: {exc}")
     return rows, others

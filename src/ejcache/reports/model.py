@@ -55,14 +55,15 @@ class Sums:
     def add(self, program: ProgramRecord) -> None:
         """Count one more program."""
         waited, lost = program.seconds.get("waited", 0.0), program.seconds.get("lost", 0.0)
-        self.hits += program.is_hit
-        self.misses += not program.is_hit
+        saved, is_hit = program.saved, program.is_hit
+        self.hits += is_hit
+        self.misses += not is_hit
         self.preloaded += program.preloaded
-        self.compiled += 0.0 if program.is_hit else program.compile_seconds
-        self.saved += program.saved
+        self.compiled += 0.0 if is_hit else program.compile_seconds
+        self.saved += saved
         self.waited += waited
         self.lost += lost
-        self.net += program.saved - waited - lost
+        self.net += saved - waited - lost
         self.cost += sum(program.seconds.values())
         for phase, seconds in program.seconds.items():
             self.phases[phase] = self.phases.get(phase, 0.0) + seconds
