@@ -4,7 +4,8 @@ pytest imports this module in each run, through the entry point `pytest11`. It i
 the standard library and pytest; without `--ejcache`, `--ejcache-dir` or the ini line it does nothing else.
 
 With one of them, this process has `EJCACHE` in its environment while pytest runs, as with `ejcache run`. So the workers
-of pytest-xdist and the programs that tests start use the same cache, and a suite without JAX never imports it.
+of pytest-xdist and the programs that tests start use the same cache, and a suite without JAX never imports it. Unless a
+floor is set, there is none.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ejcache.cache.opening import CompilationCache
 
 _VARIABLE: Final = "EJCACHE"
+_FLOOR: Final = "EJCACHE_MIN_COMPILE_SECONDS"
+_FLOOR_OF_JAX: Final = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 _ON: Final = frozenset({"1", "true", "yes", "on"})
 _SHOWN: Final = 3
@@ -67,15 +70,19 @@ class _CachedRun:
         if wanted.lower() not in _ON and "://" not in wanted:
             # `EJCACHE=name` would be a typing error of a boolean; tests may change the working directory.
             wanted = f"{(config.rootpath / Path(wanted).expanduser()).resolve()}/"
-        self._before = os.environ.get(_VARIABLE)
+        self._before = {name: os.environ.get(name) for name in (_VARIABLE, _FLOOR)}
         os.environ[_VARIABLE] = wanted
+        if _FLOOR_OF_JAX not in os.environ:
+            # A suite runs the same quick programs again and again.
+            os.environ.setdefault(_FLOOR, "0")
 
     def pytest_unconfigure(self) -> None:
         """Leave the environment as it was."""
-        if self._before is None:
-            os.environ.pop(_VARIABLE, None)
-        else:
-            os.environ[_VARIABLE] = self._before
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:

@@ -38,7 +38,7 @@ SHOWN = (
     "jit_train_step was compiled",
     "[project.entry-points",
     "- uses: ",
-    *("pip install ejcache", "ejcache: saved 4.1", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
+    *("pip install ejcache", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
     *("pytest -n auto", "EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
     "ejcache autotune push my_kernels",
 )

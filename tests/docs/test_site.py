@@ -113,7 +113,7 @@ def test_contrast():
         colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", scheme))
         for ground in ("page", "plain", "good", "bad", "store"):
             assert contrast(colours["text"], colours[ground]) >= 4.5, (ground, colours)
-        for ink in ("quiet", "link"):
+        for ink in ("quiet", "link", "keyword", "literal", "string"):
             assert min(contrast(colours[ink], colours[ground]) for ground in ("page", "plain")) >= 4.5, ink
         for bar in ("ours", "theirs", "none", "line"):
             assert contrast(colours[bar], colours["page"]) >= 3, bar
