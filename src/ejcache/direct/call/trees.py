@@ -6,11 +6,9 @@
     value := null | true | false | number below 2**53 | text
            | ["literal", text]                      what Python writes so: 0.5, 1j, b"x", a large number
            | ["tuple", value, …] | ["list", value, …] | ["set", value, …] | ["frozenset", value, …]
-           | ["dict", [value, value], …] | ["spec", spec] | ["dtype", name]
+           | ["dict", [value, value], …]
            | ["name", "module:qualified.name"]      a class, a function or another object of an imported module
            | ["ref", number]                        an object that the arguments of the call hold, see `objects_of`
-           | ["tree", tree]                         a treedef
-           | ["fields", class, [name, value], …]    an object that consists of these attributes
            | ["tuple of", class, value, …]          a named tuple
 
 Outputs often have parts of the inputs in their structure, such as the optimiser in a training state. A record says
@@ -20,7 +18,6 @@ any class.
 
 from __future__ import annotations
 
-import abc
 import ast
 import dataclasses
 import functools
@@ -30,14 +27,9 @@ from collections import OrderedDict, defaultdict
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-from jax.sharding import PartitionSpec
-from jax.tree_util import PyTreeDef
-
-from ejcache.direct.call.signature import decode_spec, encode_spec
 from ejcache.direct.describing.code import identity
 from ejcache.direct.describing.names import MISSING, kind_name, name_of, named
-from ejcache.direct.records import checked_list, checked_text
+from ejcache.direct.records import checked_list
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.seam.direct.fastpath import make_tree
 from ejcache.jax_integration.seam.direct.refusal import RefusedError
@@ -58,7 +50,6 @@ _PLAIN: Final = frozenset({NoneType, bool, int, float, complex, str, bytes})
 _LITERALS: Final = frozenset({int, float, complex, bytes})
 _CONTAINERS: Final[dict[type, str]] = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset"}
 _BY_TAG: Final = {tag: kind for kind, tag in _CONTAINERS.items()}
-_METACLASSES: Final = frozenset({type, abc.ABCMeta})
 
 
 def _objects_of(call: ParsedCall) -> Iterator[object]:
@@ -156,27 +147,15 @@ class TreeCodec:
             return [_CONTAINERS[kind], *(sorted(parts, key=json.dumps) if kind in {set, frozenset} else parts)]
         if kind is dict:
             return ["dict", *([self._encode(key, where), self._encode(each, where)] for key, each in value.items())]
-        if isinstance(value, PartitionSpec):
-            return ["spec", encode_spec(value)]
-        if isinstance(value, np.dtype) and _dtype(value.name) == value:
-            return ["dtype", value.name]
         name = name_of(value)
         if name is not None:
             return ["name", name]
         number = self._number_of(value)
         if number is not None:
             return ["ref", number]
-        return ["tree", self.encode_tree(value, where)] if kind is PyTreeDef else self._encode_fields(value, where)
-
-    def _encode_fields(self, value: Any, where: str) -> list[Any]:
-        kind = type(value)
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return ["tuple of", self._encode(kind, where), *(self._encode(each, where) for each in value)]
-        if name_of(kind) is None or not _consists_of_attributes(kind):
-            raise RefusedError(f"{where} holds {kind_name(value)}, which is in no argument")
-        names = {str(name) for base in kind.__mro__ for name in _slots(base)} | set(getattr(value, "__dict__", {}))
-        fields = [[name, self._encode(getattr(value, name), where)] for name in sorted(names) if hasattr(value, name)]
-        return ["fields", self._encode(kind, where), *fields]
+        raise RefusedError(f"{where} holds {kind_name(value)}, which is in no argument")
 
     def _number_of(self, value: Any) -> int | None:
         """The number of this object among those of the arguments, or else of one that equals it; None without one."""
@@ -192,12 +171,8 @@ class TreeCodec:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def decode_tree(self, value: Any, *, of_outputs: bool = True) -> Any:
+    def decode_tree(self, value: Any) -> Any:
         """The treedef that `encode_tree` wrote, for a call with the same structure.
-
-        Args:
-            value: what was written.
-            of_outputs: as C++ needs it for outputs.
 
         Raises:
             EntryCorruptError: the value does not describe a tree. Other errors of Python say the same.
@@ -206,7 +181,7 @@ class TreeCodec:
         done: list[tuple[Any, int]] = []
         for node in checked_list(value, most=_MOST):
             if type(node) is int and node == 0:
-                done.append((make_tree(None, [], of_outputs=of_outputs), 0))
+                done.append((make_tree(None, []), 0))
                 continue
             count, kind, data = checked_list(node, most=3)
             if type(count) is not int or not 0 <= count <= len(done):
@@ -218,7 +193,7 @@ class TreeCodec:
             if depth > _DEEPEST_TREE or not isinstance(cls, type) or not _fits(cls, held, count):
                 raise EntryCorruptError("a node with another number of children than its class has")
             try:
-                tree = make_tree((cls, held), [child for child, _ in children], of_outputs=of_outputs)
+                tree = make_tree((cls, held), [child for child, _ in children])
             except (ValueError, TypeError, RuntimeError) as exc:
                 # The class is not registered in this process, or registered otherwise.
                 raise RefusedError(f"no tree can be made of a {cls.__qualname__}") from exc
@@ -237,10 +212,6 @@ class TreeCodec:
                 return _literal(text)
             case "dict", _:
                 return {self._decode(key): self._decode(each) for key, each in rest}
-            case "spec", [spec]:
-                return decode_spec(spec)
-            case "dtype", [str(name)]:
-                return np.dtype(name)
             case "name", [str(name)]:
                 found = named(name)
                 if found is MISSING:
@@ -248,19 +219,10 @@ class TreeCodec:
                 return found
             case "ref", [int(number)] if number >= 0:
                 return self._objects[number]
-            case "tree", [tree]:
-                return self.decode_tree(tree, of_outputs=False)
             case "tuple of", [kind, *values]:
                 cls = self._decode(kind)
                 if isinstance(cls, type) and issubclass(cls, tuple) and _fits(cls, None, len(values)):
                     return tuple.__new__(cls, map(self._decode, values))
-            case "fields", [kind, *fields]:
-                cls = self._decode(kind)
-                if isinstance(cls, type) and _consists_of_attributes(cls):
-                    made: Any = object.__new__(cls)
-                    for name, each in fields:
-                        object.__setattr__(made, checked_text(name), self._decode(each))
-                    return made
         raise EntryCorruptError(f"the data of a node is no {tag!r:.20}")
 
 
@@ -279,27 +241,3 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return MISSING  # infinity, and what is no number
-
-
-def _consists_of_attributes(kind: type) -> bool:
-    """Whether Python's attributes are all that an object of this class has, and two with the same ones can be equal."""
-    if getattr(kind, "__eq__", None) is object.__eq__:
-        return False
-    try:
-        object.__new__(kind)
-    except TypeError:
-        return False  # it extends a class of C, or is abstract
-    return type(kind) in _METACLASSES
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    every = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in every if name not in {"__dict__", "__weakref__"})
-
-
-def _dtype(name: str) -> np.dtype[Any] | None:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        return None

@@ -242,17 +242,16 @@ def run_loaded(executable: Any, parts: Any, call: ParsedCall) -> tuple[Any, Any]
 # -- what the parts are made of ------------------------------------------------------------------------------------
 
 
-def make_tree(node: tuple[type, Any] | None, children: Sequence[Any], *, of_outputs: bool = True) -> Any:
-    """A tree from its uppermost node, None for a leaf, and its children.
+def make_tree(node: tuple[type, Any] | None, children: Sequence[Any]) -> Any:
+    """A tree of outputs, as C++ needs it, from its uppermost node, None for a leaf, and its children.
 
     Raises a `ValueError` for a class that is not registered, and others for data that does not fit.
 
     Args:
         node: class and data.
         children: trees.
-        of_outputs: as C++ needs it for outputs; otherwise as `jax.tree.structure` gives it.
     """
-    registry = jax_trees.dispatch_registry if of_outputs else jax_trees.default_registry
+    registry = jax_trees.dispatch_registry
     if node is not None and node[1] is not None and issubclass(node[0], tuple) and node[0] is not tuple:
         # A named tuple that is registered as a node of its own: JAX would make a mere named tuple of it.
         below = [each for child in children for each in child.__getstate__()[1]]
