@@ -559,7 +559,7 @@ class Compiler:
                 executable = compile_for_others(compilation, program)
             else:
                 executable = seam.compile_executable(program)
-        seconds = compilation.spent("compiled", started) - started
+        seconds = compilation.seconds["compiled"] = time.monotonic() - started
         if compilation.for_others:
             check_memory(executable)
         self._tiny.note(compilation.key, seconds)
