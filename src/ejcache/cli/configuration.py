@@ -16,7 +16,7 @@ from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.directories import HOST_FILE, change_file, user_file
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.settings.table import Floors
-from ejcache.stores.location import display_url
+from ejcache.stores.location import display_value
 from ejcache.util.text import format_age, format_size
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
                 "settings": [
                     output.fields_of(setting, "name", "default", "accepted", "flag")
                     | {"variables": list(setting.variables), "help": setting.doc}
-                    | {"value": _without_credentials(value.value)}
+                    | {"value": display_value(value.value)}
                     | output.fields_of(value, "origin", "source")
                     for setting, value in settings.items()
                 ],
@@ -183,7 +183,7 @@ def get_value(
     setting = setting_named(name)
     value = command_settings(directory if directory is not None else before.directory)[setting.name]
     if as_json or before.as_json:
-        fields = {"name": setting.name, "value": _without_credentials(value.value)}
+        fields = {"name": setting.name, "value": display_value(value.value)}
         output.print_json(fields | output.fields_of(value, "origin", "source"))
     else:
         output.say(_plain(value.value), wrap=False)
@@ -267,7 +267,7 @@ def _location(settings: Settings) -> tuple[Location, bool]:
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    shown = _without_credentials(value)
+    shown = display_value(value)
     return ",".join(map(str, shown)) if isinstance(shown, list) else "" if shown is None else str(shown)
 
 
@@ -332,12 +332,5 @@ def _worded(name: str, value: Any) -> str:
         return str(value).lower()
     if name in ("max_size", "local_max_size") and isinstance(value, int):
         return format_size(value) if value else "0 (no caching)" if name == "max_size" else "0 (none)"
-    shown = _without_credentials(value)
+    shown = display_value(value)
     return ", ".join(map(str, shown)) if isinstance(shown, list) else str(shown)
-
-
-def _without_credentials(value: Any) -> Any:
-    """A value of a setting without the passwords and tokens of its URLs."""
-    if isinstance(value, tuple | list):
-        return [_without_credentials(each) for each in value]
-    return display_url(value) if isinstance(value, str) else value

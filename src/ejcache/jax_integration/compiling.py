@@ -52,7 +52,7 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import coordination_client, process_index
 from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.settings.values import Origin
-from ejcache.stores.location import display_url
+from ejcache.stores.location import display_value
 from ejcache.util.log import log
 from ejcache.util.threads import submit
 
@@ -316,13 +316,17 @@ class Compiler:
         """What JAX and the settings say of this process, for its start record."""
         client = coordination_client()
         settings, platform = self._last or (self.settings(), "")
-        chosen = {each.name: str(value.value) for each, value in settings.items() if value.origin is not Origin.DEFAULT}
+        chosen = {
+            each.name: str(display_value(value.value))
+            for each, value in settings.items()
+            if value.origin is not Origin.DEFAULT
+        }
         versions = {"jax": jax.__version__, "jaxlib": seam.jaxlib_version(), "platform": platform}
         return Process(
             rank=process_index(),
             ranks=client.processes if client is not None else 1,
             versions=versions,
-            settings={name: display_url(text) if name == "cache_dir" else text for name, text in chosen.items()},
+            settings=chosen,
         )
 
     def load(self, key: str, target: CompileTarget, cache: CachePolicy, settings: Settings) -> Loaded | None:

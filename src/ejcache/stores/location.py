@@ -18,7 +18,7 @@ import os
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from ejcache.errors import UsageError
@@ -145,6 +145,13 @@ def display_url(text: str | os.PathLike[str]) -> str:
     elif "@" in rest.partition("/")[0] and name not in _NAMES_ACCOUNT:
         rest = "***@" + rest.partition("@")[2]
     return f"{shown[: scheme.end()]}{rest}{'?***' if query else ''}"
+
+
+def display_value(value: Any) -> Any:
+    """A value of a setting without the passwords and tokens of its URLs; a tuple as a list."""
+    if isinstance(value, tuple | list):
+        return [display_value(each) for each in value]
+    return display_url(value) if isinstance(value, str) else value
 
 
 def _remote(scheme: str, rest: str, text: str) -> Location:
