@@ -41,6 +41,7 @@ LINES = {
     "show": ["show", "jit_none", "--dir", "."],
     "why": ["why", "--dir", "."],
     "prune": ["prune", "--max-size", "1GB", "--dir", "."],
+    "report": ["report"],
     "verify": ["verify", "--dir", "."],
     "clear": ["clear", "--yes", "--dir", "."],
     "pin": ["pin", "jit_none", "--dir", "."],
