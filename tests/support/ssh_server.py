@@ -104,7 +104,8 @@ class MountedServer(SshServer):
         config = ssh_home(self.url) / ".ssh" / "config"
         try:
             # Without them, Linux waits for a silent server for ever when a program that was writing ends.
-            alive = "ServerAliveInterval=1,ServerAliveCountMax=2"
+            # sshfs may connect once more, to a server that accepts and says nothing.
+            alive = "ServerAliveInterval=1,ServerAliveCountMax=2,ConnectTimeout=3"
             command = ["sshfs", "-F", config, "-o", alive, "bucket:/", self.path]
             subprocess.run(command, check=True, capture_output=True, timeout=60)
         except BaseException:
