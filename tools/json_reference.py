@@ -15,7 +15,7 @@ from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.counters import Verdict
-from ejcache.cache.recorder import STARTS
+from ejcache.cache.recorder import START_LOG
 from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli.main import main as ejcache
 from ejcache.direct.verdicts import record_verdict
@@ -131,7 +131,7 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
             created=time.time(),
         )
     )
-    STARTS.append(encode_line(_start(str(home / "cache"))))
+    START_LOG.append(encode_line(_start(str(home / "cache"))))
     answers = {}
     for command in COMMANDS:
         out = io.StringIO()

@@ -13,10 +13,11 @@ from helpers import run_program
 import ejcache as package
 from ejcache import entry
 from ejcache.cache.counters import Verdict
+from ejcache.cache.starts import STORED
 from ejcache.direct.records import DIRECT_RECORD_KIND, DirectDocument, encode_document
 from ejcache.direct.verdicts import record_verdict
 from ejcache.keys.key import direct_record_key
-from ejcache.misses.log import STORED, MissRecord, record_miss
+from ejcache.misses.log import MissRecord, record_miss
 from ejcache.stores.local.store import LocalStore
 
 RECORD = direct_record_key("train.step", "signature", "environment")

@@ -13,7 +13,8 @@ from cli_helpers import ejcache, fill, key_text, plain_jax, put
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.base import entry_name
-from ejcache.misses.log import STORED, MissRecord, record_miss
+from ejcache.cache.starts import STORED
+from ejcache.misses.log import MissRecord, record_miss
 from ejcache.stores.opening import open_store
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J\x7f\r\u202e"

@@ -11,7 +11,7 @@ from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.counters import Verdict
-from ejcache.cache.recorder import STARTS
+from ejcache.cache.recorder import START_LOG
 from ejcache.cache.starts import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli import output
 from ejcache.cli.main import build
@@ -90,7 +90,7 @@ def places(tmp_path):
         "jit_" + "x" * 60, 1e9, str(cache), "k", "absent", "stored", 2.0, "/home/" * 20 + "train.py:3"
     )
     process = Process("i", "host", 1, program="train.py")
-    STARTS.append(encode_line(StartRecord(process, [program._replace(seconds={"compiled": 2.0})], {"read": 1})))
+    START_LOG.append(encode_line(StartRecord(process, [program._replace(seconds={"compiled": 2.0})], {"read": 1})))
     records = AutotuneStore(str(tuned))
     tried = (candidate(16, 0.001), candidate(8, 0.004), candidate(64, error="RuntimeError: out of memory " * 5))
     records.publish(record(candidates=tried))

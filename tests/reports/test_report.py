@@ -13,7 +13,7 @@ import pytest
 from cli_helpers import ejcache
 from helpers import ROOT
 
-from ejcache.cache.recorder import STARTS, read_starts, recorder
+from ejcache.cache.recorder import START_LOG, read_starts, recorder
 from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.reports.compare import changes, chosen, summed
 from ejcache.reports.html import html_page
@@ -41,11 +41,11 @@ def test_a_job_of_several_processes(run_forked, bucket, monkeypatch, tmp_path):
         run_forked(PROGRAM, kind)
     run_forked(PROGRAM, "namespace", env={"EJCACHE_NAMESPACE": "other"})
     run_forked(PROGRAM, "forced", env={"EASYDEL_RECOMPILE_FORCE": "1"})
-    log = STARTS.path.read_bytes()
-    STARTS.path.unlink()  # another host has the records that processes have left in the bucket
+    log = START_LOG.path.read_bytes()
+    START_LOG.path.unlink()  # another host has the records that processes have left in the bucket
     there = ejcache("report", "--dir", "gs://bucket/p", "--json").json
     assert (there["sums"]["misses"], there["disk"][0]["entries"] > 0) == (6, True)
-    STARTS.path.write_bytes(log)
+    START_LOG.path.write_bytes(log)
     bucket.add_fault("status", status=503)
     run_forked(PROGRAM, "failing", env={"EJCACHE_LOCAL_DIR": str(tmp_path / "other-host")})
 
@@ -169,7 +169,7 @@ def test_texts_of_programs_are_escaped(capsys):
     assert "<script>alert" not in page
     assert "\x1b" not in page
     assert Counter(re.findall("<script|<img|https?:", page)) == {"<script": 1}
-    STARTS.append(encode_line(records[0]))
+    START_LOG.append(encode_line(records[0]))
     assert "\x1b" not in ejcache("report").out
 
 
@@ -198,7 +198,7 @@ def test_comparing(tmp_path):
         start(began=now - 60, programs=[compiled("jit_step", 1.3, time=now - 60), compiled("jit_more", 0.1, time=now)])
     ]
     for records in (old, new):
-        STARTS.append(encode_line(records[0]))
+        START_LOG.append(encode_line(records[0]))
     file = tmp_path / "before.jsonl"
     file.write_bytes(encode_line(old[0]) + b"\n")
     for before, after, status in (

@@ -13,7 +13,7 @@ from ssh_server import ssh_home
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["TROUBLES", "URLS", "AnyRequest", "Full", "Silent", "Trouble", "leads_to", "no_names"]
+__all__ = ["TROUBLES", "URLS", "AnyRequest", "Full", "Silent", "Trouble", "leads_to", "no_names", "troubles_of"]
 
 URLS = {"gs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache", "sftp": "sftp://bucket/cache"}
 

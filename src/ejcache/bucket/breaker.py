@@ -103,6 +103,11 @@ class TransientError(Exception):
         self.busy = busy
         self.unreachable = unreachable
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether storage that asked to slow down works for certain: a 503 alone may be of storage that is broken."""
+        return not self.ambiguous or self.retry_after > 0
+
 
 def try_within(what: str, function: Callable[[], T], seconds: float) -> T:
     """Make one try in another thread, which is left behind after `seconds`.
@@ -228,7 +233,7 @@ class RetryPolicy:
         # A first answer that is due in 5 s may come later if it is to a large upload, which is no sign of dead storage.
         end = started + min(self.deadline, most) + (extra if most > 0 else 0)
         failure = TransientError("no time was given", busy=True)
-        tries, only_slow = 0, False
+        tries, is_alive = 0, False
         while (left := end - time.monotonic()) > 0:
             tries += 1
             began = pace.wait(left)
@@ -242,19 +247,19 @@ class RetryPolicy:
                 pace.succeed()
                 return result
             if failure.throttled:
-                is_alive = not failure.ambiguous or failure.retry_after > 0
-                patient = pace.slow_down(began, after=failure.retry_after, is_alive=is_alive)
-                if is_alive:
-                    only_slow = True
+                patient = pace.slow_down(began, after=failure.retry_after, is_alive=failure.is_alive)
+                if failure.is_alive:
+                    is_alive = True
                     end = max(end, min(patient, started + _MOST_PATIENCE))
                 continue
             if failure.unreachable and tries >= _UNREACHABLE_TRIES:
                 break
-            if time.monotonic() + (pause := _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))) >= end:
+            pause = _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))
+            if time.monotonic() + pause >= end:
                 break
             time.sleep(pause)
         # A 503 alone, while nothing is done for any thread of this process, is broken storage: the breaker opens.
-        works = failure.throttled and (pace.is_moving if only_slow else pace.has_moved_since(started))
+        works = failure.throttled and (pace.is_moving if is_alive else pace.has_moved_since(started))
         kind = ThrottledError if works else StoreBusyError if failure.busy else StoreUnavailableError
         raise kind(f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {end - started:.3g} s)") from failure
 

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache._version import __version__
 from ejcache.cache.run_counts import AppendedLog, run_later
-from ejcache.cache.starts import HIT, Process, StartRecord, decode_lines, decode_object, encode_line, encode_object
+from ejcache.cache.starts import (
+    HIT,
+    STORED,
+    Process,
+    StartRecord,
+    decode_lines,
+    decode_object,
+    encode_line,
+    encode_object,
+)
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STARTS: Final = AppendedLog("starts", limit=8_000_000)
+START_LOG: Final = AppendedLog("starts", limit=8_000_000)
 _SECONDS: Final = 60.0
 _PARENT: Final = os.getpid()
 _MOST: Final = 10_000
@@ -112,7 +121,7 @@ class Recorder:
         if self.is_on and (programs or (trouble and self._count)):
             dropped, self._count = max(0, self._count - _MOST), min(self._count, _MOST)
             line = encode_line(StartRecord(self._process(), programs, trouble, dropped))
-            STARTS.append(line)
+            START_LOG.append(line)
             if self.share and sum(map(len, self._lines)) + len(line) <= _SHARED_BYTES:
                 self._lines.append(line)
 
@@ -170,7 +179,7 @@ def on_event(callback: Callable[[Event], object]) -> Callable[[], None]:
 def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:
     """The records of this host, and those in objects that other hosts have left; the earliest process first."""
     recorder.write()
-    here = decode_lines(reversed(list(STARTS.lines())))
+    here = decode_lines(reversed(list(START_LOG.lines())))
     known = {record.process.id for record in here}
     there = decode_lines(line for data in others for line in decode_object(data))
     return [*here, *(record for record in there if record.process.id not in known)]
@@ -190,7 +199,7 @@ def _events(program: ProgramRecord) -> Iterator[Event]:
         yield ProgramLoaded(program.name, program.key, seconds, program.saved, program.preloaded)
         return
     yield ProgramCompiled(program.name, program.key, seconds, program.compile_seconds, program.reason, program.outcome)
-    if program.outcome == "stored":
+    if program.outcome == STORED:
         yield ProgramStored(program.name, program.key)
 
 

@@ -11,7 +11,7 @@
       trouble  an object: kind of warning → how often
       dropped  how many programs are in no line, because the process had too many
 
-A process appends a line at its first miss, each minute, and when it ends; a killed one loses what came after the last.
+A process appends a line after each miss, each minute, and when it ends; a killed one loses the hits after the last.
 On shared storage there is one object for each process, `v1/starts/<day>/<process>`: its lines, compressed by zlib. A
 line that is damaged, or of another version, is skipped. Nothing but reports and explanations reads any of this.
 """
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 HIT: Final = "hit"
 """The outcome of a program that was loaded."""
+STORED: Final = "stored"
+"""The outcome of a compilation whose executable was stored."""
 PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "waited", "compiled", "stored", "lost")
 """What the time of a program went into, in this order. `waited` is for other processes and ranks, `lost` for storage
 that failed."""
@@ -50,7 +52,7 @@ class ProgramRecord(NamedTuple):
         url: the cache; empty for none.
         key: the text of its key; empty if none could be made.
         reason: why the lookup failed, a `Miss`; empty for a hit, and if there was no lookup.
-        outcome: `HIT`, "stored", or the `Skip` that says why it was not stored.
+        outcome: `HIT`, `STORED`, or the `Skip` that says why it was not stored.
         compile_seconds: what compiling took, in this process, or for a hit in the one that stored the entry.
         caller: the line of the user's program that called it, `/home/me/train.py:31 in main`.
         thread: the name of the thread that wanted it.

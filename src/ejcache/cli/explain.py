@@ -168,8 +168,9 @@ def _identify_miss(record: MissRecord) -> Identifiers:
 
 def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
+    from ejcache.cache.starts import STORED
     from ejcache.keys.key import listed_name
-    from ejcache.misses.log import STORED, MissRecord
+    from ejcache.misses.log import MissRecord
 
     known = None
     with contextlib.suppress(NotAStoreError):
@@ -237,8 +238,8 @@ def _rows(record: MissRecord | WingNote, explanation: Explanation, *, full: bool
 
 def _miss_rows(record: MissRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
+    from ejcache.cache.starts import STORED
     from ejcache.misses.explanation import why_not_stored
-    from ejcache.misses.log import STORED
 
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""

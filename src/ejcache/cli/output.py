@@ -118,7 +118,7 @@ def print_table(
         if name and _total(needed, kept) > _columns():
             kept.remove(columns.index(name))
     excess = _total(widths, kept) - _columns()
-    for index in [columns.index(name) for name in shrink if columns.index(name) in kept]:
+    for index in [each for each in map(columns.index, shrink) if each in kept]:
         cut = max(0, min(excess, widths[index] - _NARROWEST))
         widths[index] -= cut
         excess -= cut

@@ -44,8 +44,9 @@ MISSED_BEATS: Final = 3
 _EXIT_SECONDS: Final = 2.0
 """How long the release of leases may take at exit. Others take over a lease that is not released by then."""
 
-_QUIET_SECONDS: Final = 1.0
-"""A new lease is not written again for so long: buckets refuse more than one write a second to an object."""
+QUIET_SECONDS: Final = 1.0
+"""A new lease is not written again for so long: buckets refuse more than one write a second to an object.
+A host that waits looks for the entry itself meanwhile (`single_flight`)."""
 
 lease_scheduler: Final = Scheduler(name="ejcache-leases")
 """Renews and releases the leases of this process. Not for anything else: heartbeats must not wait behind uploads."""
@@ -88,7 +89,7 @@ class HeldLease(ABC):
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_released = self._ended = False
-        self._may_show_at = scheduler.clock() + _QUIET_SECONDS
+        self._may_show_at = scheduler.clock() + QUIET_SECONDS
         _held.add(self)
         scheduler.later(interval, self._renew_and_repeat)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.coordination.leases import LivenessDetector, LocalLeases
+from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector, LocalLeases
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
@@ -38,8 +38,6 @@ _FIRST_PAUSE: Final = 0.05
 _PAUSE_GROWTH: Final = 1.5
 _EAGER_SECONDS: Final = 5.0
 """What takes longer than this to compile may be seen two seconds late: a thousand hosts may be waiting for it."""
-_YOUNG_SECONDS: Final = 1.0
-"""A lease says nothing of its work in its first second (`leases`), so a waiting host looks for the entry itself."""
 _FAILED_LOOKS: Final = 3
 """After so many failures in a row to look at a lease, a waiting process does the work itself."""
 
@@ -255,7 +253,7 @@ class SingleFlight:
             eager = self._clock() - started < _EAGER_SECONDS
             self._sleep(min(left, pause * self._jitter(0.5, 1.0) if eager else self._jitter(*level.patient_pauses)))
             pause = min(pause * _PAUSE_GROWTH, level.longest_pause)
-            if level.between_hosts and self._clock() - started < _YOUNG_SECONDS:
+            if level.between_hosts and self._clock() - started < QUIET_SECONDS:
                 found = call.lookup()
                 if found is not None:
                     return found, None

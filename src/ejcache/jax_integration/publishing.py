@@ -26,6 +26,7 @@ from jaxlib.mlir import ir
 from ejcache import entry
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.run_counts import write_later
+from ejcache.cache.starts import STORED
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.compile_modes import is_forbidden
 from ejcache.jax_integration.lowering.key import alternative_key
@@ -37,7 +38,7 @@ from ejcache.jax_integration.seam.backends import process_index
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.misses.explanation import why_not_found, why_not_stored
-from ejcache.misses.log import LARGE_CONSTANT, STORED, MissRecord, record_miss, remember_program
+from ejcache.misses.log import LARGE_CONSTANT, MissRecord, record_miss, remember_program
 from ejcache.settings.table import Floors
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log

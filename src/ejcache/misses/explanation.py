@@ -21,10 +21,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.starts import STORED
 from ejcache.errors import StoreError
 from ejcache.keys.difference import Difference, Identity, environment_differences
 from ejcache.misses.difference import SourceFiles, program_differences, read_text, reordered, spelled
-from ejcache.misses.log import STORED, read_misses
+from ejcache.misses.log import read_misses
 from ejcache.misses.nearest import Known, nearest
 from ejcache.util.text import format_age
 from ejcache.wings import hooks

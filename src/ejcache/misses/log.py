@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.recorder import STARTS, recorder
+from ejcache.cache.recorder import START_LOG, recorder
 from ejcache.cache.run_counts import AppendedLog
 from ejcache.cache.starts import ProgramRecord, decode_line, decode_program
 from ejcache.errors import MALFORMED
@@ -30,8 +30,6 @@ from ejcache.util.locks import ForkLock
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-STORED: Final = "stored"
-"""The outcome of a compilation whose executable was stored."""
 _OLD_MISSES: Final = AppendedLog("misses", limit=2_000_000)
 
 LARGE_CONSTANT: Final = "// large constant "
@@ -113,7 +111,7 @@ def misses_of(programs: Iterable[ProgramRecord]) -> Iterator[MissRecord]:
 
 def read_misses() -> Iterator[MissRecord]:
     """The misses, the latest first; lines that are damaged or of another version are skipped."""
-    for line in STARTS.lines():
+    for line in START_LOG.lines():
         part = decode_line(line)
         yield from misses_of(reversed(part.programs)) if part is not None else ()
     for line in _OLD_MISSES.lines():

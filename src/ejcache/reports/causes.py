@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.starts import STORED
 from ejcache.keys.difference import environment_differences
 from ejcache.misses.explanation import why_not_found, why_not_stored
-from ejcache.misses.log import STORED, misses_of
+from ejcache.misses.log import misses_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

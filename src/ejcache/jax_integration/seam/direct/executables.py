@@ -22,7 +22,6 @@ from ejcache.jax_integration.seam.direct.fastpath import leaf_aval
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
 __all__ = ["difference_to_executable", "prepare_kernels", "program_text", "unknown_kernel"]
 
 _CALL: Final = re.compile(r'custom_call_target="([^"]*)"')
