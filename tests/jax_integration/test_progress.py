@@ -8,8 +8,9 @@ import re
 import pytest
 from steps import Steps
 
+from ejcache.cache.starts import STORED
 from ejcache.jax_integration.progress import CompileProgress
-from ejcache.misses.log import STORED, MissRecord, record_miss
+from ejcache.misses.log import MissRecord, record_miss
 
 COMPILING = """
 import threading, time
