@@ -223,7 +223,7 @@ def start_once(context: Context, program: str, size: int, one: Contestant, home:
     command = ("-m", "bench.programs.start_up", program, size, one.who, directory / "cache", units)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
-    _, printed = context.start(*command, home=directory, env=one.env)
+    _, printed = context.start(*command, home=directory, env=one.env, timeout=1200)
     ended = time.monotonic()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:

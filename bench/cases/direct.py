@@ -91,21 +91,24 @@ def direct_cost(context: Context, outcome: Outcome) -> None:
 
 @case("direct-deep", title="a step that traces for ten seconds, third start", order=305, when_named=True)
 def direct_deep(context: Context, outcome: Outcome) -> None:
-    """From `enable()` to the return of the first call, beyond what the load of its executable takes."""
+    """From `enable()` to the return of the first call, beyond what the load of its executable takes.
+
+    XLA loads a program of 400 blocks for minutes on a CPU, so one start is measured.
+    """
     require_direct()
-    deep = _third(context, "deep", context.pick(400, 4), DIRECT)
+    deep = _third(context, "blocks", context.pick(400, 2), DIRECT if not context.quick else ALL, starts=3)
     beyond = statistics.median(each.called - each.phases.get("load", 0.0) for each in deep)
     outcome.ratio("a long trace: enable() to the first call's return, beyond the load", beyond, at_most(0.5), unit="s")
 
 
-def _third(context: Context, program: str, size: int, one: Contestant) -> list[Start]:
+def _third(context: Context, program: str, size: int, one: Contestant, *, starts: int = 5) -> list[Start]:
     """The third start and some more, each answered without a trace where the contestant is direct."""
     with context.directory() as home:
-        starts = [start_once(context, program, size, one, home) for _ in range(context.pick(5, 3))][2:]
-    for each in starts:
+        found = [start_once(context, program, size, one, home) for _ in range(context.pick(starts, 3))][2:]
+    for each in found:
         if one is not PLAIN and not each.direct.hit:
             raise NotAHitError(each.direct.verdicts)
-    return starts
+    return found
 
 
 @case("direct-steady", title="a call of a function that direct mode has answered, beside jax.jit", order=304)
