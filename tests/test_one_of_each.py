@@ -29,7 +29,6 @@ THE_PROGRAMS = [
 USED_BY: dict[str, set[str]] = {
     "fcntl.flock": {
         "util/locks.py",
-        "maintenance/doctor.py",  # tries whether the directory's file system locks at all
         "coordination/leases.py",  # reads whether a lock is held, without taking it
     },
     "filelock.FileLock": {

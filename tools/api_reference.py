@@ -42,7 +42,9 @@ _GROUPS: Final = {
     "Stores": ("open_store", "Store", "EntryInfo"),
     "Classes": ("CompilationCache", "Stats", "Settings", "AutotuneStore"),
 }
-_PROTOCOLS: Final = [name for name in base.__all__ if getattr(getattr(base, name), "_is_protocol", False)]
+_PROTOCOLS: Final = [
+    name for name, kind in vars(base).items() if getattr(kind, "_is_protocol", False) and name != "Protocol"
+]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
 _RESULTS: Final = (EvictionReport, Audit, Explanation, WingNote, Warmed, *get_args(Event))

@@ -6,7 +6,6 @@ import sqlite3
 
 import pytest
 
-from ejcache.stores.base import BatchReadable
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
 
 LARGE = bytes(100_000)
@@ -24,7 +23,6 @@ def test_small_entries_at_once(store):
     for key, data in small.items():
         store.put(key, data)
     store.put("large", LARGE)
-    assert isinstance(store, BatchReadable)
     assert store.get_small([*small, "large", "absent"]) == small
     assert store.get_small([]) == {}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hypothesis
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
+from store_faults import WrapperStore
 from store_machine import store_machine
 
-from ejcache.stores.base import WrapperStore
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 

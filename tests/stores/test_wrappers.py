@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from store_faults import FaultStore
+from store_faults import FaultStore, WrapperStore
 from store_sharing import ProcessTests
 
-from ejcache.stores.base import EntryInfo, WrapperStore
+from ejcache.stores.base import EntryInfo
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore, forget_memory
 from ejcache.testing import invariants

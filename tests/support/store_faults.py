@@ -7,15 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.stores.base import WrapperStore
+from ejcache.stores.base import Store
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.stores.base import Store
-
-__all__ = ["FaultStore", "Gate"]
+__all__ = ["FaultStore", "Gate", "WrapperStore"]
 
 _METHODS: Final = frozenset(
     {
@@ -31,7 +29,7 @@ _lock: Final = ForkLock()
 def _sent(method: str) -> Any:
     """A method that sends its call through `_around`."""
 
-    def send(self: FaultStore, *arguments: Any, **named: Any) -> Any:
+    def send(self: WrapperStore, *arguments: Any, **named: Any) -> Any:
         return self._around(method, lambda: getattr(self.inner, method)(*arguments, **named))
 
     return send
@@ -62,6 +60,21 @@ class _Fault:
     after: Callable[[Any], Any] | None = None
 
 
+class WrapperStore(Store):
+    """Hands every call to `inner`; a subclass overrides the calls that it changes. Closing it closes `inner`."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.url, self.max_size, self.read_only = inner.url, inner.max_size, inner.read_only
+
+    def _around(self, _method: str, call: Callable[[], Any]) -> Any:
+        return call()
+
+    get, peek, put, replace, contains = map(_sent, ("get", "peek", "put", "replace", "contains"))
+    delete, entries, size, quarantine = map(_sent, ("delete", "entries", "size", "quarantine"))
+    add_counters, counters, reset_counters, close = map(_sent, ("add_counters", "counters", "reset_counters", "close"))
+
+
 class FaultStore(WrapperStore):
     """`inner`, with faults that are armed by method and number of call; without any it is `inner`.
 
@@ -71,10 +84,6 @@ class FaultStore(WrapperStore):
     Attributes:
         calls: how often each method was called.
     """
-
-    get, peek, put, replace, contains = map(_sent, ("get", "peek", "put", "replace", "contains"))
-    delete, entries, size, quarantine = map(_sent, ("delete", "entries", "size", "quarantine"))
-    add_counters, counters, reset_counters, close = map(_sent, ("add_counters", "counters", "reset_counters", "close"))
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)

@@ -32,7 +32,7 @@ from ejcache.errors import (
 )
 from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.settings.table import Floors
-from ejcache.stores.base import UploadingStore, two_tiers
+from ejcache.stores.base import two_tiers
 from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log, warn_once
@@ -443,8 +443,8 @@ class CachePolicy:
         if store is None or store.read_only:
             return True
         uploaded = True
-        if timeout is not None and isinstance(store, UploadingStore):
-            uploaded = store.flush(timeout)
+        if timeout is not None and (tiers := two_tiers(store)) is not None:
+            uploaded = tiers.flush(timeout)
         self._count_tiers()
         amounts = self.tally.take_pending()
         if amounts:
@@ -469,9 +469,9 @@ class CachePolicy:
                 self._store = None
 
     def _count_tiers(self) -> None:
-        store: object = self._store
-        if isinstance(store, UploadingStore):
-            self.tally.add(**store.take_tier_counters())
+        tiers = two_tiers(self._store) if self._store is not None else None
+        if tiers is not None:
+            self.tally.add(**tiers.take_tier_counters())
 
     def _flush_if_due(self) -> None:
         """Write the counters now, or in the background as soon as they are due."""
@@ -507,10 +507,10 @@ class CachePolicy:
                 store = self._open_store()
                 self._store = store
                 self._opening = None
-                if isinstance(store, UploadingStore):
+                if (tiers := two_tiers(store)) is not None:
                     recorder.share[self.url] = weakref.WeakMethod(store.leave_start)
                     # Uploads that are made while it closes count, too.
-                    store.when_closing(self.flush)
+                    tiers.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
                 self._note_failed_opening()
                 self.report_failure("open the cache", exc, settings)

@@ -20,7 +20,6 @@ from ejcache.cli import output
 from ejcache.cli.output import warn
 from ejcache.errors import EjcacheError, EntryError, JaxImportError, SettingError, StoreError, UsageError
 from ejcache.keys.key import PGLE, is_side_key, parse_any_key
-from ejcache.stores.base import BatchReadable
 from ejcache.util.text import format_size, plural
 from ejcache.util.threads import THREADS, in_parallel
 
@@ -450,10 +449,9 @@ def _facts(row: ListedEntry, *, target: Target, small: Mapping[str, bytes]) -> d
 
 def _read_small(store: Store | None, keys: Sequence[str]) -> Mapping[str, bytes]:
     """Those of these entries that a local store has in its index: one look is much faster than one for each."""
-    reader: object = store
     # A store that can be written to would note that they were used.
-    if store is None or not store.read_only or not isinstance(reader, BatchReadable):
+    if store is None or not store.read_only:
         return {}
     with contextlib.suppress(StoreError):
-        return reader.get_small(keys)
+        return store.get_small(keys)
     return {}

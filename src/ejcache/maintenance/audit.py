@@ -10,7 +10,6 @@ from ejcache import entry
 from ejcache.bucket.base import ENTRIES, key_of_name
 from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.maintenance.eviction import ScannedStore
 from ejcache.stores.base import Checkable
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.threads import in_parallel
@@ -183,9 +182,8 @@ def audit_structure(store: Store, *, fix: bool = False) -> Audit:
         StoreReadOnlyError: `fix`, and the store is read-only.
         StoreError: the storage failed.
     """
-    shared = store.shared if isinstance(store, ScannedStore) else store
-    if isinstance(shared, SharedStore):
-        foreign = (info for info in shared.bucket.walk(ENTRIES) if key_of_name(info.name) is None)
+    if isinstance(store, SharedStore):
+        foreign = (info for info in store.bucket.walk(ENTRIES) if key_of_name(info.name) is None)
         return Audit(
             findings=[
                 Finding(

@@ -14,7 +14,6 @@ is deleted at the end.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import importlib.metadata
 import importlib.util
@@ -35,18 +34,19 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import process_name
 from ejcache.bucket.breaker import RetryPolicy
-from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import environment_variable
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import detect_filesystem, detect_network_filesystem
 from ejcache.util.files import read_regular
+from ejcache.util.locks import exclusive
 from ejcache.util.text import format_age, format_size
 from ejcache.util.worker_processes import python_of_ours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ejcache.bucket.base import Bucket
     from ejcache.settings.table import Settings
@@ -99,6 +99,10 @@ def failed(name: str, detail: object, advice: str) -> Check:
 def skipped(name: str, why: str) -> Check:
     """A check that was not made."""
     return Check(name, CheckVerdict.SKIPPED, why)
+
+
+def _all_skipped(names: Iterable[str], why: str) -> Iterator[Check]:
+    return (skipped(name, why) for name in names)
 
 
 _FEWEST_FILES: Final = 512
@@ -166,27 +170,26 @@ def _plug_in() -> Check:
             "JAX does not find ejcache among its plug-ins, so EJCACHE=1 enables nothing",
             "install ejcache again",
         )
-    value = environment_variable("EJCACHE")
-    if value:
-        return fine("plug-in", f"JAX finds it, and EJCACHE is {value}")
-    return fine("plug-in", "JAX finds it; EJCACHE is not set, so programs enable the cache themselves")
+    value = environment_variable("EJCACHE") or "not set, so programs enable the cache themselves"
+    return fine("plug-in", f"JAX finds it, and EJCACHE is {value}")
 
 
 def _open_files(limit: int) -> Check:
-    if limit == resource.RLIM_INFINITY or limit >= _FEWEST_FILES:
-        return fine("open files", "no limit" if limit == resource.RLIM_INFINITY else f"a process may open {limit:,}")
-    return warning(
-        "open files",
-        f"a process may open {limit:,} files; a program with a cache in a bucket can need more",
-        f"ulimit -n {_FEWEST_FILES}, or more, before the program starts",
-    )
+    if limit == resource.RLIM_INFINITY:
+        return fine("open files", "no limit")
+    detail = f"a process may open {limit:,} files"
+    if limit >= _FEWEST_FILES:
+        return fine("open files", detail)
+    advice = f"ulimit -n {_FEWEST_FILES}, or more, before the program starts"
+    return warning("open files", f"{detail}; a program with a cache in a bucket can need more", advice)
 
 
 _LITTLE: Final = 1 << 30
 _ENTRY: Final = b"ejcache doctor" * 4096
-_SLOW_SECONDS: Final = 0.1
+_SLOW_SECONDS: Final = 1.0
 _AHEAD: Final = 60.0
 """Seconds that a use may lie in the future."""
+_SET_CLOCK: Final = "set this host's clock (NTP): ages, the order of eviction and credentials depend on it"
 
 
 def check_local_directory(
@@ -205,7 +208,7 @@ def check_local_directory(
     trust = _trust(path, trusted=trusted)
     yield trust
     if there is None:
-        yield from (skipped(name, "there is no directory to try it in") for name in ("free space", "locks", "store"))
+        yield from _all_skipped(("free space", "locks", "store"), "there is no directory to try it in")
         return
     yield _space(there, wanted=max_size, held=_held(path))
     if (path / "v1" / "local").is_dir():
@@ -214,12 +217,12 @@ def check_local_directory(
         else:
             yield skipped("structures", "programs do not use them")
     if read_only:
-        yield from (skipped(name, "the cache is read-only") for name in ("locks", "store"))
+        yield from _all_skipped(("locks", "store"), "the cache is read-only")
         return
     try:
         with tempfile.TemporaryDirectory(prefix=".ejcache-doctor-", dir=there) as scratch:
-            yield _locks(Path(scratch))
-            yield _store(Path(scratch))
+            yield _locks(Path(scratch) / "lock")
+            yield _store(Path(scratch) / "cache")
     except OSError as exc:
         yield failed("store", f"{there} cannot be written to: {exc.strerror or exc}", _WRITABLE)
 
@@ -246,21 +249,18 @@ def check_tier(directory: Path | None, *, max_size: int) -> Iterator[Check]:
     if max_size == 0:
         yield fine(name, "switched off: every process downloads every entry it needs")
         return
+    advice = "set EJCACHE_LOCAL_DIR to a directory on a local disk that can be written to"
     if directory is None:
-        yield warning(
-            name,
-            "there is no local disk for copies, so every process downloads every entry it needs",
-            "set EJCACHE_LOCAL_DIR to a directory on a local disk",
-        )
+        yield warning(name, "there is no local disk for copies, so every process downloads every entry", advice)
         return
     there, check = _directory(directory, read_only=False)
     if there is None:
-        yield warning(name, check.detail, "set EJCACHE_LOCAL_DIR to a directory on a local disk that can be written to")
+        yield warning(name, check.detail, advice)
         return
     space = _space(there, wanted=max_size, held=_held(directory))
     pending = sum(1 for marker in (directory / "scratch" / "spool").glob("*/*") if marker.parent.name != "present")
     waiting = f", {pending} uploads pending" if pending else ""
-    yield Check(name, space.verdict, f"{directory}: {space.detail}{waiting}", space.advice and f"{space.advice} there")
+    yield Check(name, space.verdict, f"{directory}: {space.detail}{waiting}", space.advice)
 
 
 _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or set EJCACHE_READ_ONLY=1 to read only"
@@ -269,25 +269,26 @@ _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or 
 def _directory(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
     """The directory, or the one in which it would be created; None if it cannot be used."""
     name = "directory"
+    there = next((each for each in (path, *path.parents) if each.exists()), path)
     try:
-        about = path.stat()
-    except FileNotFoundError:
-        return _parent(path)
+        mode = there.stat().st_mode
     except OSError as exc:
         return None, failed(name, f"{path} cannot be looked at: {exc.strerror or exc}", "check the path")
-    if not stat.S_ISDIR(about.st_mode):
-        return None, failed(name, f"{path} is not a directory", "name a directory")
-    mode = stat.S_IMODE(about.st_mode)
+    if not stat.S_ISDIR(mode):
+        return None, failed(name, f"{there} is not a directory", "name a directory")
+    mode = stat.S_IMODE(mode)
+    writable = os.access(there, os.W_OK | os.X_OK)
+    if there != path:
+        if writable:
+            return there, fine(name, f"{path} does not exist yet, and can be created")
+        return None, failed(name, f"{path} does not exist, and {there} cannot be written to", _WRITABLE)
     if not os.access(path, os.R_OK | os.X_OK):
         return None, failed(name, f"{path} cannot be read by this user (mode {mode:04o})", _WRITABLE)
-    if not read_only and not os.access(path, os.W_OK):
+    if not read_only and not writable:
         return path, warning(name, f"{path} can be read, not written, by this user (mode {mode:04o})", _WRITABLE)
-    if mode & 0o002:
-        return path, warning(
-            name,
-            f"{path} can be written to by everybody (mode {mode:04o})",
-            "chmod o-w: entries are code, and everybody who can write there can make other users run it",
-        )
+    if mode & stat.S_IWOTH:
+        advice = "chmod o-w: entries are code, and everybody who can write there can make other users run it"
+        return path, warning(name, f"{path} can be written to by everybody (mode {mode:04o})", advice)
     where = "on a network, as other hosts may see it" if detect_network_filesystem(path) else "on a disk of this host"
     return path, fine(name, f"{path} (mode {mode:04o}, {detect_filesystem(path)[0] or 'a file system'} {where})")
 
@@ -301,30 +302,17 @@ def _trust(path: Path, *, trusted: bool) -> Check:
     return warning("trust", f"{why}; programs use a directory of their own instead", advice)
 
 
-def _parent(path: Path) -> tuple[Path | None, Check]:
-    for parent in path.parents:
-        if parent.is_dir():
-            if os.access(parent, os.W_OK | os.X_OK):
-                return parent, fine("directory", f"{path} does not exist yet, and can be created")
-            return None, failed("directory", f"{path} does not exist, and {parent} cannot be written to", _WRITABLE)
-    return None, failed("directory", f"{path} does not exist", "check the path")
-
-
 def _space(there: Path, *, wanted: int, held: int) -> Check:
     name = "free space"
     try:
         free = shutil.disk_usage(there).free
     except OSError as exc:
         return skipped(name, f"not known: {exc.strerror or exc}")
-    if wanted > 0 and free < wanted - held:
-        return warning(
-            name,
-            f"{format_size(free)} free, and the cache may grow by {format_size(wanted - held)}",
-            "lower the limit or free space: an entry that does not fit is counted as an error, and not stored",
-        )
-    if free < _LITTLE:
-        return warning(name, f"{format_size(free)} free", "free space on the disk")
-    return fine(name, f"{format_size(free)} free")
+    detail, grows = f"{format_size(free)} free", wanted - held if wanted > 0 else 0
+    if free < grows:
+        advice = "lower the limit or free space: an entry that does not fit is counted as an error, and not stored"
+        return warning(name, f"{detail}, and the cache may grow by {format_size(grows)}", advice)
+    return fine(name, detail) if free >= _LITTLE else warning(name, detail, "free space on the disk")
 
 
 def _held(path: Path) -> int:
@@ -357,55 +345,48 @@ def _structures(path: Path, *, trusted: bool) -> Iterator[Check]:
 def _clock(last_used: float) -> Check:
     """A directory of this host has no other clock to compare with, but what was written there has times."""
     ahead = last_used - time.time()
-    if ahead > _AHEAD:
-        return warning(
-            "clock",
-            f"an entry was used {format_age(ahead)} from now: the clock was ahead then, or is behind now",
-            "set this host's clock (NTP): ages and the order of eviction depend on it",
-        )
-    return fine("clock", "no entry is from the future")
+    if ahead <= _AHEAD:
+        return fine("clock", "no entry is from the future")
+    detail = f"an entry was used {format_age(ahead)} from now: the clock was ahead then, or is behind now"
+    return warning("clock", detail, _SET_CLOCK)
 
 
-def _locks(scratch: Path) -> Check:
-    name = "locks"
-    place = scratch / "lock"
-    with place.open("w") as first, place.open("w") as second:
-        try:
-            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            return failed(name, f"files cannot be locked here: {exc.strerror or exc}", "use a local disk")
-        try:
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return fine(name, "a second lock is refused")
-        return failed(name, "two processes can hold one lock at once", "use a local disk")
+def _locks(place: Path) -> Check:
+    soon = time.monotonic()
+    try:
+        with exclusive(place, deadline=soon), exclusive(place, deadline=soon):
+            return failed("locks", "two processes can hold one lock at once", "use a local disk")
+    except StoreBusyError:
+        return fine("locks", "a second lock is refused")
+    except OSError as exc:
+        return failed("locks", f"files cannot be locked here: {exc.strerror or exc}", "use a local disk")
 
 
-def _store(scratch: Path) -> Check:
+def _store(place: Path) -> Check:
     name = "store"
     started = time.perf_counter()
     try:
-        with LocalStore(scratch / "cache") as store:
-            put = store.put("doctor", _ENTRY)
-            same = store.get("doctor") == _ENTRY
-            gone = store.delete("doctor") and not store.contains("doctor")
+        with LocalStore(place) as store:
+            works = store.put("doctor", _ENTRY) and store.get("doctor") == _ENTRY
+            works = works and store.delete("doctor") and not store.contains("doctor")
     except StoreError as exc:
         return failed(name, exc, "free space, or use another directory")
-    seconds = time.perf_counter() - started
-    if not (put and same and gone):
+    if not works:
         return failed(name, "a stored entry could not be read again", "use another disk")
-    text = f"created, written, read and deleted in {seconds * 1000:.0f} ms"
-    return fine(name, text) if seconds < _SLOW_SECONDS * 10 else warning(name, text, "use a faster disk")
+    text = f"created, written, read and deleted in {_text(started)}"
+    return (
+        fine(name, text) if time.perf_counter() - started < _SLOW_SECONDS else warning(name, text, "use a faster disk")
+    )
 
 
 _MAX_BYTES: Final = 1 << 20
 
 _NEW_KEY: Final = "download the key file again, or name another file there"
-_LOG_IN: Final = {
-    "gs": "log in again (`gcloud auth application-default login`), or name a valid key file in EASYDEL_GCS_CLIENT",
-    "s3": "renew the credentials (`aws sso login`, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN)",
-}
-_CAUSES: Final[tuple[tuple[str, dict[str, str] | str], ...]] = (
+_LOG_IN: Final = (
+    "log in again or renew the credentials: `gcloud auth application-default login` or a key file in "
+    "EASYDEL_GCS_CLIENT, `aws sso login` or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
+)
+_CREDENTIALS: Final = (
     (
         r"credentials file.*does not exist|No such file|was not found",
         "create the file, or correct the variable that names it",
@@ -414,12 +395,14 @@ _CAUSES: Final[tuple[tuple[str, dict[str, str] | str], ...]] = (
         r"Expecting value|not valid json|is not JSON|not hold credentials|refresh_token|PEM|private key|deserialize",
         _NEW_KEY,
     ),
-    (r"expired|ExpiredToken|invalid_grant|cannot be renewed|\b401\b|refuses the credentials", _LOG_IN),
     (r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
     (r"profile.*(not be found|not found)|config profile", "correct AWS_PROFILE, or add the profile to ~/.aws/config"),
-    (r"Unable to locate credentials|NoCredentials|default credentials|credentials were not found", _LOG_IN),
+    (
+        r"expired|invalid_grant|cannot be renewed|\b401\b|refuses the credentials|credentials were not found",
+        _LOG_IN,
+    ),
 )
-_OTHER_CAUSES: Final = (
+_CAUSES: Final = (
     (r"PermanentRedirect|\b301\b|region", "set AWS_DEFAULT_REGION to the region of the bucket"),
     (r"no bucket|NoSuchBucket", "correct the bucket's name, create the bucket, or allow these credentials to see it"),
 )
@@ -444,38 +427,28 @@ def check_credentials_file(credentials: Credentials) -> Check | None:
     """A failed check if the file of Google credentials cannot be used; None if there is no file or it looks right."""
     if not credentials.file:
         return None
-    what = f"{credentials.file} ({credentials.source})"
+    what, advice = f"{credentials.file} ({credentials.source})", _NEW_KEY
     try:
         fields = json.loads(read_regular(credentials.file, max_size=_MAX_BYTES))
+        if isinstance(fields, dict) and isinstance(fields.get("type"), str):
+            return None
+        problem = 'has no field "type", so it is not a credentials file'
     except OSError as exc:
-        problem = f"{what} cannot be read: {exc.strerror or exc}"
-        return failed("credentials", problem, f"create the file, make it readable, or correct {credentials.source}")
+        problem = f"cannot be read: {exc.strerror or exc}"
+        advice = f"create the file, make it readable, or correct {credentials.source}"
     except (ValueError, RecursionError):
-        return failed("credentials", f"{what} is not JSON", _NEW_KEY)
-    if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
-        return failed("credentials", f'{what} has no field "type", so it is not a credentials file', _NEW_KEY)
-    return None
+        problem = "is not JSON"
+    return failed("credentials", f"{what} {problem}", advice)
 
 
-def remedy(problem: object, scheme: str, *, otherwise: str) -> tuple[str, bool]:
-    """What to do about an error of the storage.
+def _advice(causes: Iterable[tuple[str, str]], problem: object) -> str:
+    """What to do about an error of the storage that has one of these causes; empty if it has none."""
+    return next((advice for cause, advice in causes if re.search(cause, str(problem), re.IGNORECASE)), "")
 
-    Args:
-        problem: the error.
-        scheme: "gs", "s3" or another one.
-        otherwise: the advice for any other error.
 
-    Returns:
-        The advice, and whether the credentials are the cause.
-    """
-    text = str(problem)
-    for pattern, advice in _CAUSES:
-        if re.search(pattern, text, re.IGNORECASE):
-            return (advice if isinstance(advice, str) else advice.get(scheme, otherwise)), True
-    for pattern, advice in _OTHER_CAUSES:
-        if re.search(pattern, text, re.IGNORECASE):
-            return advice, False
-    return otherwise, False
+def remedy(problem: object, *, otherwise: str) -> str:
+    """What to do about an error of the storage; `otherwise` for one whose cause is not known."""
+    return _advice((*_CREDENTIALS, *_CAUSES), problem) or otherwise
 
 
 _BUDGET: Final = 8.0
@@ -485,36 +458,24 @@ _ONE: Final = 4.0
 _READS: Final = 5
 _SLOW: Final = 0.25
 _SKEW: Final = 30.0
-_DOCTOR: Final = "v1/doctor/"
 _PROBE: Final = b"ejcache doctor: may be removed"
 
+_CONDITIONS: Final = (
+    "use storage (or an emulator, or a gateway) that honours conditional writes: otherwise several processes believe "
+    "that they were first, and leases cannot be taken over"
+)
 _NAMES: Final = ("list", "create", "create once", "read", "compare and swap", "clock", "latency", "delete")
 
 _ADVICE: Final = {
-    "gs": {
-        "reach": "check the bucket's name, the network, and the credentials: `gcloud auth application-default login`, "
-        "or EASYDEL_GCS_CLIENT=<file>",
-        "list": "allow storage.objects.list (roles/storage.objectUser): ls, stats, prune and eviction need it",
-        "create": "allow storage.objects.create (roles/storage.objectUser), or set EJCACHE_READ_ONLY=1 to read only",
-        "read": "allow storage.objects.get (roles/storage.objectUser)",
-        "delete": "allow storage.objects.delete (roles/storage.objectUser): eviction, leases and journals need it",
-    },
-    "s3": {
-        "reach": "check the bucket's name, the network (AWS_ENDPOINT_URL), and the credentials (AWS_PROFILE, "
-        "AWS_ACCESS_KEY_ID)",
-        "list": "allow s3:ListBucket on the bucket: ls, stats, prune and eviction need it",
-        "create": "allow s3:PutObject, or set EJCACHE_READ_ONLY=1 to read only",
-        "read": "allow s3:GetObject",
-        "delete": "allow s3:DeleteObject: eviction, leases and journals need it",
-    },
+    "reach": "check the bucket's name, the network or mount, and the credentials: `gcloud auth application-default "
+    "login` or EASYDEL_GCS_CLIENT=<file>, AWS_PROFILE or AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL",
+    "list": "allow to list (storage.objects.list, s3:ListBucket): ls, stats, prune and eviction need it",
+    "create": "allow to create (storage.objects.create, s3:PutObject), or set EJCACHE_READ_ONLY=1 to read only",
+    "read": "allow to read (storage.objects.get, s3:GetObject)",
+    "delete": "allow to delete (storage.objects.delete, s3:DeleteObject): eviction, leases and journals need it",
 }
-_OTHER_ADVICE: Final = {
-    "reach": "check the path or address, the network or mount, and the credentials",
-    "list": "allow the user to list: ls, stats, prune and eviction need it",
-    "create": "allow the user to write, or set EJCACHE_READ_ONLY=1 to read only",
-    "read": "allow the user to read what others of the job write (umask, access lists)",
-    "delete": "allow the user to delete: eviction, leases and journals need it",
-}
+_PERMISSION: Final = {"create once": "create", "compare and swap": "create", "clock": "create", "latency": "reach"}
+"""Which of these advices another check has."""
 
 
 def check_bucket(
@@ -539,7 +500,7 @@ def check_bucket(
     problem = None if credentials is None else check_credentials_file(credentials)
     if problem is not None:
         yield problem
-        yield from (skipped(name, "the credentials cannot be used") for name in ("reach", *_NAMES))
+        yield from _all_skipped(("reach", *_NAMES), "the credentials cannot be used")
         return
     checkup = _Checkup(bucket, time.monotonic() + _BUDGET, slow_seconds, operation_seconds)
     yield from checkup.run(credentials, read_only=read_only)
@@ -553,9 +514,7 @@ class _Checkup:
         self.end = end
         self.slow = slow
         self.longest = longest
-        self.name = _DOCTOR + process_name()
-        self.scheme = bucket.url.partition("://")[0]
-        self.advice = _ADVICE.get(self.scheme, _OTHER_ADVICE)
+        self.name = f"v1/doctor/{process_name()}"
         self.problem: StoreError | None = None
 
     def run(self, credentials: Credentials | None, *, read_only: bool) -> Iterator[Check]:
@@ -564,28 +523,28 @@ class _Checkup:
             yield self._judge(credentials)
         yield reach
         if reach.verdict is CheckVerdict.FAILED:
-            yield from (skipped(name, "the storage cannot be reached") for name in _NAMES)
+            yield from _all_skipped(_NAMES, "the storage cannot be reached")
             return
         yield self._try("list", self._list)
         if read_only:
-            yield from (skipped(name, "the cache is read-only") for name in _NAMES[1:])
+            yield from _all_skipped(_NAMES[1:], "the cache is read-only")
             return
         create = self._try("create", self._create)
         yield create
         if create.verdict is not CheckVerdict.OK:
-            yield from (skipped(name, "no object could be created to try it on") for name in _NAMES[2:])
+            yield from _all_skipped(_NAMES[2:], "no object could be created to try it on")
             return
         try:
-            yield self._try("create once", self._create_once, needs="create")
+            yield self._try("create once", self._create_once)
             yield self._try("read", self._read)
-            yield self._try("compare and swap", self._swap, needs="create")
-            yield self._try("clock", self._clock, needs="create")
-            yield self._try("latency", self._latency, needs="reach")
+            yield self._try("compare and swap", self._swap)
+            yield self._try("clock", self._clock)
+            yield self._try("latency", self._latency)
         finally:
             deleted = self._try("delete", self._delete)
         yield deleted
 
-    def _try(self, name: str, step: Callable[[], str | Check], *, needs: str = "") -> Check:
+    def _try(self, name: str, step: Callable[[], str | Check]) -> Check:
         self._limit_time()
         self.problem = None
         started = time.perf_counter()
@@ -593,11 +552,10 @@ class _Checkup:
             result = step()
         except StoreError as exc:
             self.problem = exc
-            advice, _ = remedy(exc, self.scheme, otherwise=self.advice[needs or name])
+            advice = remedy(exc, otherwise=_ADVICE[_PERMISSION.get(name, name)])
             if name == "create" and isinstance(exc, StoreReadOnlyError):
                 return warning(name, f"only reading works, and jobs here store nothing: {exc}", advice)
-            stays = f"; {self.bucket.url}/{self.name} stays" if name == "delete" else ""
-            return failed(name, exc, advice + stays)
+            return failed(name, exc, advice + (f"; {self.bucket.url}/{self.name} stays" if name == "delete" else ""))
         return result if isinstance(result, Check) else fine(name, result.format(took=_text(started)))
 
     def _limit_time(self) -> None:
@@ -607,8 +565,8 @@ class _Checkup:
         """Whether the credentials are good, by the first request that used them."""
         if self.problem is None:
             return fine("credentials", f"accepted: {credentials.description}")
-        advice, blamed = remedy(self.problem, self.scheme, otherwise="")
-        if blamed:
+        advice = _advice(_CREDENTIALS, self.problem)
+        if advice:
             return failed("credentials", f"{credentials.description}: {self.problem}", advice)
         return skipped("credentials", f"{credentials.description}; not tried, because the storage was not reached")
 
@@ -628,14 +586,10 @@ class _Checkup:
         return "an object in {took}"
 
     def _create_once(self) -> str | Check:
-        if self.bucket.create(self.name, b"second"):
-            return failed(
-                "create once",
-                "an object that exists was created again: conditions are ignored",
-                "use storage (or an emulator, or a gateway) that honours conditional writes: otherwise several "
-                "processes believe that they were first",
-            )
-        return "a second creation is refused"
+        if not self.bucket.create(self.name, b"second"):
+            return "a second creation is refused"
+        detail = "an object that exists was created again: conditions are ignored"
+        return failed("create once", detail, _CONDITIONS)
 
     def _read(self) -> str | Check:
         whole, part = self.bucket.read(self.name), self.bucket.read(self.name, length=7)
@@ -650,11 +604,8 @@ class _Checkup:
         version = "" if before is None else before.version
         first = self.bucket.write(self.name, _PROBE + b"!", version=version)
         if first is None or self.bucket.write(self.name, _PROBE, version=version) is not None:
-            return failed(
-                "compare and swap",
-                "a conditional write succeeds although its condition does not hold, or fails although it holds",
-                "use storage that honours conditions: leases cannot be taken over safely here",
-            )
+            detail = "a conditional write succeeds although its condition does not hold, or fails although it holds"
+            return failed("compare and swap", detail, _CONDITIONS)
         if not self.bucket.conditional:
             return "the writer compares the condition itself: at worst two hosts compile one program at once"
         return "a write whose condition does not hold is refused"
@@ -668,11 +619,7 @@ class _Checkup:
         # Some storages give whole seconds.
         skew = max(0.0, began - 1 - there, there - ended - 1)
         if skew > _SKEW:
-            return warning(
-                "clock",
-                f"the clocks of the storage and of this host differ by {skew:.0f} s",
-                "set this host's clock (NTP): ages depend on it, and credentials are refused beyond five minutes",
-            )
+            return warning("clock", f"the clocks of the storage and of this host differ by {skew:.0f} s", _SET_CLOCK)
         return "the clocks of the storage and of this host agree" if skew == 0 else f"{skew:.1f} s apart"
 
     def _latency(self) -> str | Check:

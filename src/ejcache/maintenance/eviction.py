@@ -22,6 +22,7 @@ from ejcache.bucket.base import (
     PINS,
     STARTS,
     TEMPORARY,
+    Bucket,
     entry_name,
     is_process_name,
     key_of_name,
@@ -33,7 +34,7 @@ from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, Stor
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.journals import Listed, Listing, compact, read_uses
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
-from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, WrapperStore, pinned_keys
+from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, pinned_keys
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.usage import USED, Baseline
 from ejcache.util.lifecycle import Closing
@@ -41,7 +42,7 @@ from ejcache.util.lifecycle import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.bucket.base import BlobInfo, Bucket
+    from ejcache.bucket.base import BlobInfo
     from ejcache.maintenance.plan import Deletion
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
@@ -228,11 +229,9 @@ def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str],
 
 def _objects_of(target: Store | JaxEntries | Bucket) -> Bucket | None:
     """The objects of a shared cache, or None."""
-    if isinstance(target, ScannedStore):
-        target = target.shared
     if isinstance(target, SharedStore):
-        target = target.bucket
-    return cast("Bucket", target) if hasattr(target, "walk") else None
+        return target.bucket
+    return target if isinstance(target, Bucket) else None
 
 
 def _now(target: Store | JaxEntries | Bucket) -> float:
@@ -414,26 +413,13 @@ def _is_leftover(name: str) -> bool:
     return name.startswith(TEMPORARY) and is_process_name(name.removeprefix(TEMPORARY))
 
 
-class ScannedStore(WrapperStore):
-    """A shared store whose listings know what all processes used, not only this one."""
+class ScannedStore(SharedStore):
+    """`shared`, with listings that know what all processes used, not only this one."""
 
     def __init__(self, shared: SharedStore) -> None:
-        super().__init__(shared)
-        self.shared = shared
+        super().__init__(shared.bucket, max_size=shared.max_size, read_only=shared.read_only)
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry, with the last use that any process has written down."""
-        with BucketScan(self.shared.bucket) as scan:
+        with BucketScan(self.bucket) as scan:
             yield from scan.entries()
-
-    def pin(self, key: str) -> bool:
-        """As `shared` does."""
-        return self.shared.pin(key)
-
-    def unpin(self, key: str) -> bool:
-        """As `shared` does."""
-        return self.shared.unpin(key)
-
-    def pinned(self) -> list[str]:
-        """As `shared` does."""
-        return self.shared.pinned()

@@ -16,12 +16,12 @@ from ejcache.cli.explain import location_of
 from ejcache.cli.listing import NotFoundError, list_entries, open_target
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.errors import NotAStoreError, StoreError, UsageError
-from ejcache.maintenance.eviction import ScannedStore
 from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
+from ejcache.stores.shared.store import SharedStore
 from ejcache.util.files import write_atomically
 from ejcache.util.log import log
 from ejcache.wings import hooks
@@ -105,8 +105,8 @@ def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes]]:
     try:
         with open_target(directory, may_be_empty=True) as target:
             rows += list_entries(target)
-            if isinstance(target.store, ScannedStore):
-                others += target.store.shared.usage.starts(most=_MOST_STARTS)
+            if isinstance(target.store, SharedStore):
+                others += target.store.usage.starts(most=_MOST_STARTS)
     except NotAStoreError as exc:
         log.debug("ejcache: %s", exc)  # nothing is stored, or not any more
     except (StoreError, UsageError) as exc:

@@ -11,8 +11,6 @@ A store is shared by threads and processes. The rules that every backend and eve
 
 What only some stores can do is an optional Protocol, after `Store`. A store supports one by having its methods; who
 wants it asks with `isinstance`.
-
-A store around another store: a subclass adds behaviour and keeps the contract of the store inside.
 """
 
 from __future__ import annotations
@@ -27,23 +25,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-
-__all__ = [
-    "UNLIMITED",
-    "BatchDeletable",
-    "BatchReadable",
-    "Checkable",
-    "Clearable",
-    "EntryInfo",
-    "FailureCounting",
-    "Pinnable",
-    "Store",
-    "TwoTiers",
-    "UploadingStore",
-    "UseNoting",
-    "pinned_keys",
-    "two_tiers",
-]
 
 UNLIMITED: Final = -1
 
@@ -140,6 +121,25 @@ class Store(Closing):
     def close(self) -> None:
         """Release what this process holds; the entries stay. A closed store may be used again: it reopens itself."""
 
+    # What most stores have no use for.
+
+    def prepare(self) -> None:
+        """Begin in the background what the first request needs."""
+
+    def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002
+        """What `get` would give for those of these keys whose entries are read quickly together."""
+        return {}
+
+    def note_used(self, key: str) -> None:
+        """Remember that the entry under `key` was used now: a store nearer to the program had it."""
+
+    def tries_failed(self) -> int:
+        """How often this process was asked to slow down, or got a failure or no answer."""
+        return 0
+
+    def leave_start(self, data: bytes) -> None:
+        """Take the start record of this process to shared storage when it ends."""
+
 
 @runtime_checkable
 class Checkable(Protocol):
@@ -180,24 +180,8 @@ class Clearable(Protocol):
 
 
 @runtime_checkable
-class UseNoting(Protocol):
-    """A store that can be told of a use it did not see, because another store nearer to the program had the entry."""
-
-    def note_used(self, key: str) -> None:
-        """Remember that the entry under `key` was used now."""
-
-
-@runtime_checkable
-class BatchReadable(Protocol):
-    """A store that reads many small entries at once."""
-
-    def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """What `get` would give for those of these keys whose entries are small; the others are left out."""
-
-
-@runtime_checkable
 class TwoTiers(Protocol):
-    """A store of this host over one that hosts share."""
+    """A store of this host over one that hosts share, to which it uploads in the background."""
 
     def get_verified(self, key: str, *, local_only: bool = False) -> tuple[bytes | None, object]:
         """As `Store.get`, with what the verification of exactly these bytes returned; None if there was none.
@@ -225,27 +209,11 @@ class TwoTiers(Protocol):
     ) -> Iterator[tuple[str, bool]]:
         """Bring entries to this host by concurrent requests; yields each key, and whether its entry is here."""
 
-
-@runtime_checkable
-class FailureCounting(Protocol):
-    """A store that counts the requests which its storage did not answer as it should, before it makes them again."""
-
-    def tries_failed(self) -> int:
-        """How often this process was asked to slow down, or got a failure or no answer."""
-
-
-@runtime_checkable
-class UploadingStore(Protocol):
-    """A store that uploads in the background and counts what it asks of each of its two tiers."""
-
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to upload; False if something is."""
 
     def take_tier_counters(self) -> dict[str, float]:
-        """What was counted since the last call."""
-
-    def leave_start(self, data: bytes) -> None:
-        """Take the start record of this process to shared storage when it ends."""
+        """What was counted of each tier since the last call."""
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """Call `callback` whenever the store is closed, before its tiers are."""
@@ -264,71 +232,3 @@ def _has_two_tiers(kind: type[Store]) -> bool:
 def pinned_keys(store: object) -> frozenset[str]:
     """The keys that are pinned in `store`; none if it cannot pin. Raises StoreError as the store does."""
     return frozenset(store.pinned()) if isinstance(store, Pinnable) else frozenset()
-
-
-class WrapperStore(Store):
-    """Hands every call to `inner` unchanged; a subclass overrides the calls that it changes.
-
-    It owns `inner`: closing the wrapper closes it.
-    """
-
-    def __init__(self, inner: Store) -> None:
-        self.inner = inner
-        self.url = inner.url
-        self.max_size = inner.max_size
-        self.read_only = inner.read_only
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.inner!r})"
-
-    def get(self, key: str) -> bytes | None:
-        """As `inner` does."""
-        return self.inner.get(key)
-
-    def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """As `inner` does."""
-        return self.inner.peek(key, length=length)
-
-    def put(self, key: str, data: bytes) -> bool:
-        """As `inner` does."""
-        return self.inner.put(key, data)
-
-    def replace(self, key: str, data: bytes) -> None:
-        """As `inner` does."""
-        self.inner.replace(key, data)
-
-    def contains(self, key: str) -> bool:
-        """As `inner` does."""
-        return self.inner.contains(key)
-
-    def delete(self, key: str) -> bool:
-        """As `inner` does."""
-        return self.inner.delete(key)
-
-    def entries(self) -> Iterator[EntryInfo]:
-        """As `inner` does."""
-        return self.inner.entries()
-
-    def size(self) -> int:
-        """As `inner` does."""
-        return self.inner.size()
-
-    def quarantine(self, key: str, data: bytes) -> bool:
-        """As `inner` does."""
-        return self.inner.quarantine(key, data)
-
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
-        """As `inner` does."""
-        self.inner.add_counters(amounts)
-
-    def counters(self) -> dict[str, float]:
-        """As `inner` does."""
-        return self.inner.counters()
-
-    def reset_counters(self) -> None:
-        """As `inner` does."""
-        self.inner.reset_counters()
-
-    def close(self) -> None:
-        """As `inner` does."""
-        self.inner.close()

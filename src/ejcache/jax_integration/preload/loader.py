@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError
-from ejcache.stores.base import BatchReadable
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ejcache.entry import Entry, Header
     from ejcache.jax_integration.preload.run_profile import ProgramUse
     from ejcache.settings.table import Settings
+    from ejcache.stores.base import Store
 
 
 _PATIENCE: Final = 30.0
@@ -390,8 +390,8 @@ class EntryReader:
                 if key not in self._places:
                     self._places[key] = len(self._expected)
                     self._expected.append(key)
-        store: object = self._policy.opened(self._settings) if at_once and keys else None
-        if isinstance(store, BatchReadable):
+        store = self._policy.opened(self._settings) if at_once and keys else None
+        if store is not None:
             with self._lock:
                 self._read_from(store, keys[0])
 
@@ -405,7 +405,7 @@ class EntryReader:
         if store is None:
             return None
         with self._lock:
-            if key not in self._held and isinstance(store, BatchReadable):
+            if key not in self._held:
                 self._read_from(store, key)
             held = self._held.pop(key, None)
         if isinstance(held, entry.Entry):
@@ -413,7 +413,7 @@ class EntryReader:
         data = held if held is not None else store.get(key)
         return self._decoded(key, data) if data is not None else None
 
-    def _read_from(self, store: BatchReadable, key: str) -> None:
+    def _read_from(self, store: Store, key: str) -> None:
         """Read the small entries that are expected from `key` on, if that was not tried before. With the lock held."""
         place = self._places.get(key, -1)
         if place < 0:

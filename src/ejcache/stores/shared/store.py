@@ -88,6 +88,10 @@ class SharedStore(Store):
         blob = self.bucket.read(entry_name(check_key(key)), length=length)
         return None if blob is None else blob.data
 
+    def prepare(self) -> None:
+        """Begin to make the client of the bucket."""
+        self.bucket.prepare()
+
     def tries_failed(self) -> int:
         """How often this process was asked to slow down, or got a failure or no answer."""
         return self.bucket.tries_failed

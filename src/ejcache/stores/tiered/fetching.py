@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreReadOnlyError, StoreTooSmallError
-from ejcache.stores.base import FailureCounting
 from ejcache.util import locks
 from ejcache.util.log import log
 from ejcache.util.text import key_digest
@@ -254,7 +253,7 @@ def prefetch(
             missing.append(key)
     if not missing:
         return
-    failed = _tries_failed(shared)
+    failed = shared.store.tries_failed()
     stopped = threading.Event()
 
     def fetch_one(key: str) -> tuple[str, bool]:
@@ -266,14 +265,9 @@ def prefetch(
         except StoreError as exc:
             log.debug("%s is not prefetched: %s", key, exc)
             stopped.set()
-        if _tries_failed(shared) != failed:
+        if shared.store.tries_failed() != failed:
             stopped.set()
         return key, found
 
     with fetches.many() as alone:
         yield from in_parallel(fetch_one, missing, threads=requests if alone else 1)
-
-
-def _tries_failed(tier: Tier) -> int:
-    store: object = tier.store
-    return store.tries_failed() if isinstance(store, FailureCounting) else 0

@@ -18,10 +18,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import Bucket
 from ejcache.bucket.breaker import breaker_for
 from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
-from ejcache.stores.base import EntryInfo, Store, UseNoting
+from ejcache.stores.base import EntryInfo, Store
 from ejcache.stores.host_log import HostLog
 from ejcache.stores.tiered.fetching import HostFetches, Tier, prefetch
 from ejcache.stores.tiered.uploads import HELD_BYTES, PUT, REPLACE, PendingUploads, Uploads
@@ -88,7 +87,7 @@ class TieredStore(Store):
         self._local = Tier("local", local, breaker=breaker_for(local.url), tally=self._tally)
         self._shared = Tier("shared", shared, breaker=breaker_for(shared.url), tally=self._tally)
         self._fetches = HostFetches(None if scratch is None else scratch / "fetch")
-        self._note_used = shared.note_used if isinstance(shared, UseNoting) and not read_only else None
+        self._note_used = None if read_only else shared.note_used
         self._log = log or HostLog(None if scratch is None else scratch / "host.log")
         pending = None if scratch is None or read_only else PendingUploads(scratch / "spool")
         self._uploads = Uploads(
@@ -284,7 +283,8 @@ class TieredStore(Store):
             )
         if self.shared.read_only:
             return self._write_local(key, data, how)
-        self._prepare_shared()
+        # Otherwise the end of a short program would wait for the client that the upload needs.
+        self.shared.prepare()
         self._log.note_published(key)
         self._uploads.announce(key, how)
         try:
@@ -383,9 +383,8 @@ class TieredStore(Store):
 
     def leave_start(self, data: bytes) -> None:
         """As the shared tier does."""
-        leave = getattr(self.shared, "leave_start", None)
-        if leave is not None and not self.read_only:
-            leave(data)
+        if not self.read_only:
+            self.shared.leave_start(data)
 
     def counters(self) -> dict[str, float]:
         """The counters kept with the shared tier; with the local one while the shared one cannot be asked."""
@@ -472,12 +471,6 @@ class TieredStore(Store):
         if not self._awake and not self.read_only:
             self._awake = True
             self.worker.submit(self._uploads.resume)
-
-    def _prepare_shared(self) -> None:
-        """Begin to make the client that the upload needs: otherwise the end of a short program would wait for it."""
-        bucket = getattr(self.shared, "bucket", None)
-        if isinstance(bucket, Bucket):
-            bucket.prepare()
 
     def _retry(self) -> None:
         self._uploads.resume()
