@@ -19,6 +19,7 @@ from bench.measure import quiet_collector, timed
 from bench.outcome import OURS
 from ejcache.cli import demo_program
 from ejcache.jax_integration.lowering.key import make_key
+from ejcache.jax_integration.program import KeyRequest
 from ejcache.settings.resolve import resolve
 
 JAX = "JAX"
@@ -43,14 +44,7 @@ def main() -> None:
         settings = resolve()
 
         def ours() -> object:
-            return make_key(
-                module=module,
-                devices=devices,
-                options=options,
-                backend=backend,
-                profile_sentinel=None,
-                settings=settings,
-            )
+            return make_key(KeyRequest(module, devices, options, backend), settings)
 
         calls = {OURS: ours, JAX: lambda: original(module, devices, options, backend, *rest)}
         names = [first, *(name for name in calls if name != first)]

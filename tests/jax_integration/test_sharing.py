@@ -13,7 +13,7 @@ from notice_boards import NoticeBoard
 from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins
 from ejcache.jax_integration.program import CompileTarget, LoweredProgram
-from ejcache.jax_integration.ranks import Sharing
+from ejcache.jax_integration.ranks import share
 from ejcache.jax_integration.seam.backends import CoordinationClient
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import resolve
@@ -66,7 +66,6 @@ class Ranks:
         self.policies = [CachePolicy("memory://", open_store=MemoryStore) for _ in range(2)]
         self._calls = calls
         self._say_after = say_after
-        self._sharing = [Sharing(ExecutableOrigins()) for _ in range(2)]
 
     @property
     def failures(self):
@@ -80,11 +79,11 @@ class Ranks:
             device_ids=(0, 1),
             ranks=(0, 1),
         )
-        sharing = self._sharing[rank]
-        return sharing.cached(compilation, PROGRAM) or sharing.run(
+        return share(
             compilation,
             PROGRAM,
             CoordinationClient(self.board, process=rank, processes=2, say_after=self._say_after),
+            origins=ExecutableOrigins(),
             first_process=0,
             compile_here=compile_here,
             store=lambda *_, **__: None,
@@ -113,7 +112,6 @@ def test_a_compilation_that_fails_is_withdrawn():
     with pytest.raises(RuntimeError, match="out of memory"):
         ranks.run(1, fail)
     assert ranks.run(1, lambda: "second") == "second"
-    assert ranks.run(1, fail) == "second", "what was compiled here is kept as what was shared"
     assert ranks.failures == [0, 0]
 
 

@@ -88,8 +88,8 @@ def variants():
 def tuned(monkeypatch):
     """Set when a program was compiled again."""
     done = threading.Event()
-    compile_again = publishing.Tuning._compile
-    monkeypatch.setattr(publishing.Tuning, "_compile", lambda *given: (compile_again(*given), done.set()))
+    compile_again = publishing.Publisher._tune
+    monkeypatch.setattr(publishing.Publisher, "_tune", lambda *given: (compile_again(*given), done.set()))
     return done
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_compiled_again_unless_asked_or_where_compilations_are_forbid
         jax.jit(step)(x)
         with pytest.raises(CompileForbiddenError):
             jax.jit(lambda x: x * 77)(x)
-    activate.compiler_in_use()._tuning.close()
+    activate.compiler_in_use()._publisher.end_tuning()
     assert (compiled.count("jit_step"), tuned.is_set()) == (1, False)
 
 
@@ -154,8 +154,8 @@ from ejcache.keys import key as keys
 
 keys._AUTOTUNED = frozenset({"cpu"})
 publishing._DELAY_SECONDS = 0.0
-done, compile_again = threading.Event(), publishing.Tuning._compile
-publishing.Tuning._compile = lambda *given: (compile_again(*given), done.set())
+done, compile_again = threading.Event(), publishing.Publisher._tune
+publishing.Publisher._tune = lambda *given: (compile_again(*given), done.set())
 compiled, compile_executable = [], patch.compile_executable
 patch.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.keys.key import PGLE, parse_any_key
+from ejcache.keys.key import PGLE
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 
@@ -114,32 +114,6 @@ def _program(executable: Any) -> str | None:
         return seam.optimised_program(executable)
     except RuntimeError:
         return None
-
-
-class StoredKey(NamedTuple):
-    """A key of which only the text is known, because a record names it and no program was lowered."""
-
-    text: str
-
-    @property
-    def name(self) -> str:
-        """The module's name, as the text has it."""
-        return parse_any_key(self.text).name
-
-    @property
-    def variant(self) -> str:
-        """The variant, as the text has it."""
-        return parse_any_key(self.text).variant
-
-    @property
-    def cross_text(self) -> str:
-        """Nothing: what was traced finds that one."""
-        return ""
-
-    @property
-    def former_text(self) -> str:
-        """Nothing: a record of an earlier version names the key that this version gives, or none."""
-        return ""
 
 
 class Profile(NamedTuple):

@@ -69,22 +69,6 @@ _here: Final = _Entered()
 _everywhere: Final[list[None]] = []
 
 
-def enter(*, everywhere: bool) -> None:
-    """Forbid compilations in this thread, or in all threads, until `leave` was called as often."""
-    if everywhere:
-        _everywhere.append(None)
-    else:
-        _here.blocks += 1
-
-
-def leave(*, everywhere: bool) -> None:
-    """Take back one call of `enter`."""
-    if everywhere:
-        _everywhere.pop()
-    else:
-        _here.blocks -= 1
-
-
 def is_forbidden() -> bool:
     """Whether this thread may not compile now."""
     return bool(_here.blocks or _everywhere)
@@ -202,10 +186,16 @@ class CompileGuard:
 
     def __enter__(self) -> None:
         before_each_compilation(_refuse_unasked)
-        enter(everywhere=self._is_everywhere)
+        if self._is_everywhere:
+            _everywhere.append(None)
+        else:
+            _here.blocks += 1
 
     def __exit__(self, *_: object) -> None:
-        leave(everywhere=self._is_everywhere)
+        if self._is_everywhere:
+            _everywhere.pop()
+        else:
+            _here.blocks -= 1
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
         """`function`, each call of which is such a block.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import jax
 
@@ -25,7 +25,7 @@ from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.policy import Lookup
 from ejcache.cache.recorder import recorder
 from ejcache.cache.starts import HIT, Process, ProgramRecord
-from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins, KeyText, StoredKey
+from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins, KeyText, StoredExecutable, check
 from ejcache.jax_integration.compile_modes import (
     AlreadyStoredError,
     AskedError,
@@ -34,6 +34,7 @@ from ejcache.jax_integration.compile_modes import (
     compile_for_others,
     is_forbidden,
     look_for_others,
+    refuse_if_forbidden,
     stores_only,
 )
 from ejcache.jax_integration.lowering.key import (
@@ -50,7 +51,7 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import coordination_client, process_index
-from ejcache.keys.key import PGLE, parse_any_key
+from ejcache.keys.key import PGLE, CacheKey, parse_any_key
 from ejcache.settings.values import Origin
 from ejcache.stores.location import display_value
 from ejcache.util.log import log
@@ -61,13 +62,13 @@ if TYPE_CHECKING:
 
     from ejcache.cache.opening import CompilationCache
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.pgle import PgleVariants
-    from ejcache.jax_integration.program import CompileTarget, LoweredProgram
-    from ejcache.jax_integration.publishing import Publisher, Tuning
-    from ejcache.jax_integration.ranks import RankAgreement, Sharing
+    from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
+    from ejcache.jax_integration.publishing import Publisher
+    from ejcache.jax_integration.ranks import RankAgreement
     from ejcache.jax_integration.xla_caches import XlaCaches
-    from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
+
+T = TypeVar("T")
 
 _PLATFORMS_WITH_CACHES: Final = frozenset({"cuda", "gpu", "rocm", "sycl"})
 """The platforms on which XLA has caches of its own."""
@@ -93,7 +94,7 @@ class Compiler:
     ) -> None:
         self.settings = settings
         self.cache_of = cache
-        self._active = active
+        self.active = active
         self._close = reset
         self._origins = ExecutableOrigins()
         self._checked: set[str] = set()
@@ -123,28 +124,10 @@ class Compiler:
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
 
     @cached_property
-    def _sharing(self) -> Sharing:
-        from ejcache.jax_integration.ranks import Sharing
-
-        return Sharing(self._origins)
-
-    @cached_property
-    def _variants(self) -> PgleVariants:
-        from ejcache.jax_integration.pgle import PgleVariants
-
-        return PgleVariants(agreement=self._agreement)
-
-    @cached_property
     def _publisher(self) -> Publisher:
         from ejcache.jax_integration.publishing import Publisher
 
-        return Publisher(self._variants)
-
-    @cached_property
-    def _tuning(self) -> Tuning:
-        from ejcache.jax_integration.publishing import Tuning
-
-        return Tuning(self._publisher)
+        return Publisher()
 
     @cached_property
     def _xla_caches(self) -> XlaCaches:
@@ -154,39 +137,32 @@ class Compiler:
 
     # -- the key ---------------------------------------------------------------------------------------------------
 
-    def make_key(
-        self, *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
-    ) -> KeyText | None:
+    def make_key(self, request: KeyRequest) -> KeyText | None:
         """The key of a program, which carries its `Compilation`; None if the program is compiled without the cache."""
-        given = (module, devices, options, backend, profile_sentinel)
         if (asked := being_asked()) is not None:
-            self._answer(asked, *given)
+            self._answer(asked, request)
             return None
-        key = self._key_or_reason(*given)
+        key = self._key_or_reason(request)
         if isinstance(key, Skip):
-            from ejcache.jax_integration.compile_modes import refuse_if_forbidden
-
-            refuse_if_forbidden(seam.module_name(module), key)
+            refuse_if_forbidden(seam.module_name(request.module), key)
             return None
         return key
 
-    def _key_or_reason(
-        self, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
-    ) -> KeyText | Skip:
+    def _key_or_reason(self, request: KeyRequest) -> KeyText | Skip:
         began, measured = time.monotonic(), durations.take_durations()
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is None:
             return Skip.DISABLED
         recorder.is_on = settings.record
-        self._last = settings, str(backend.platform)
-        if not seam.can_serialize(backend):
+        self._last = settings, str(request.backend.platform)
+        if not seam.can_serialize(request.backend):
             cache.count_skip(Skip.PLATFORM)
             return Skip.PLATFORM
         try:
-            compilation = self._compilation(settings, cache, module, devices, options, backend, profile_sentinel)
+            compilation = _compilation(request, settings, cache)
         except UnkeyableError as exc:
-            name = seam.module_name(module)
+            name = seam.module_name(request.module)
             self._publisher.skip_without_key(cache, settings, name, exc.skip, measured)
             cache.warn(exc.skip.value, f"{name} {exc}")
             return exc.skip
@@ -199,66 +175,27 @@ class Compiler:
         compilation.spent("keyed", began)
         return KeyText.of(compilation)
 
-    def _answer(
-        self,
-        asked: list[Compilation],
-        module: Any,
-        devices: Any,
-        options: Any,
-        backend: Any,
-        profile_sentinel: bytes | None,
-    ) -> None:
+    def _answer(self, asked: list[Compilation], request: KeyRequest) -> None:
         """Say what would be looked up, and end what JAX does when it has asked for the last key."""
         settings = self.settings()
         cache = self.cache_of(settings)
-        if cache is not None and seam.can_serialize(backend):
+        if cache is not None and seam.can_serialize(request.backend):
             try:
-                asked.append(self._compilation(settings, cache, module, devices, options, backend, profile_sentinel))
+                asked.append(_compilation(request, settings, cache))
             except Exception as exc:
-                log.debug("ejcache: %s has no key: %s", seam.module_name(module), exc)
-        if profile_sentinel is None:
+                log.debug("ejcache: %s has no key: %s", seam.module_name(request.module), exc)
+        if request.profile_sentinel is None:
             raise AskedError
-
-    def _compilation(
-        self,
-        settings: Settings,
-        cache: CachePolicy,
-        module: Any,
-        devices: Any,
-        options: Any,
-        backend: Any,
-        profile_sentinel: bytes | None,
-    ) -> Compilation:
-        key = make_key(
-            module=module,
-            devices=devices,
-            options=options,
-            backend=backend,
-            profile_sentinel=profile_sentinel,
-            settings=settings,
-        )
-        participants = list(devices.flat)
-        for_others = not seam.can_load(backend)
-        # The processes of absent devices take no part in compiling for them.
-        ranks = (process_index(),) if for_others else tuple(sorted({each.process_index for each in participants}))
-        return Compilation(
-            key=key,
-            settings=settings,
-            cache=cache,
-            device_ids=tuple(device.id for device in participants),
-            ranks=ranks,
-            module=module if len(ranks) > 1 or key.cross_text else None,
-            for_others=for_others,
-            has_profile=profile_sentinel is not None and bool(options.executable_build_options.fdo_profile),
-        )
 
     def contains(self, key: str) -> bool:
         """PGLE's question whether to use the optimised variant, or, of the plain one, whether to warn."""
         compilation = _compilation_of(key)
         if compilation is None:
             return False
+        from ejcache.jax_integration.pgle import is_wanted
+
         try:
-            return self._variants.is_wanted(compilation)
+            return is_wanted(compilation)
         except Exception as exc:
             compilation.report_failure("look for an optimised entry", exc)
             return False
@@ -277,8 +214,6 @@ class Compiler:
         found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
         if isinstance(found, Loaded):
             if self._wants_check(compilation, found):
-                from ejcache.jax_integration.compilation import StoredExecutable
-
                 compilation.to_check = StoredExecutable(found)
                 found = Miss.CHECKED
         else:
@@ -331,13 +266,15 @@ class Compiler:
 
     def load(self, key: str, target: CompileTarget, cache: CachePolicy, settings: Settings) -> Loaded | None:
         """Load and count the entry under a key that a record names, not a lowered program; None if it is gone."""
+        parts = parse_any_key(key)
         compilation = Compilation(
-            key=cast("CacheKey", StoredKey(key)),  # loading needs no more of it than this
+            key=CacheKey(parts.name, parts.platform, {}, parts.variant),  # loading needs no more of it than this
             settings=settings,
             cache=cache,
             device_ids=tuple(device.id for device in target.devices),
             ranks=(process_index(),),
         )
+        compilation.text = key
         found = self._look_up(compilation, key, target)
         if not isinstance(found, Loaded):
             return None
@@ -395,8 +332,7 @@ class Compiler:
         agreement = self._agreement()
         if agreement is None:
             return found
-        from ejcache.jax_integration.publishing import publisher_order
-        from ejcache.jax_integration.ranks import ranks_that_differ
+        from ejcache.jax_integration.ranks import publisher_order, ranks_that_differ
 
         ranks, domain = compilation.ranks, compilation.cache.domain
         # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one program, two decisions.
@@ -439,19 +375,23 @@ class Compiler:
 
     def _load_fallback(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
         """Another variant of the program, in place of an optimised executable, or a tuned one, that is not there."""
+        cross = compilation.key.cross_text
+        texts: tuple[str, ...] = (cross,) if cross else ()
         if compilation.is_drifted:
             return None
-        try:
-            cross = compilation.key.cross_text
-            texts = (cross,) if cross else self._variants.fallbacks(compilation)
-        except Exception as exc:
-            compilation.report_failure("look for another variant", exc)
-            return None
+        if compilation.is_optimised:
+            from ejcache.jax_integration.pgle import fallbacks
+
+            try:
+                texts = fallbacks(compilation)
+            except Exception as exc:
+                compilation.report_failure("look for another variant", exc)
+                return None
         for text in texts:
             found = self._agree(compilation, text, self._look_up(compilation, text, target))
             if isinstance(found, Loaded):
                 if text == cross:
-                    self._tuning.begin(compilation, target)
+                    self._publisher.tune(compilation, target)
                 return found
         return None
 
@@ -462,7 +402,7 @@ class Compiler:
         compilation = _compilation_of(key)
         if compilation is None:
             return seam.compile_executable(program)
-        self._variants.resolve(compilation, program.target.options)
+        _choose_compiled(compilation, program)
         return self._compile_once(compilation, program)
 
     def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
@@ -470,25 +410,20 @@ class Compiler:
         compilation, coordination = _compilation_of(key), coordination_client()
         if compilation is None or coordination is None or compilation.for_others or compilation.is_drifted:
             return self.compile(key, program)
-        executable = self._sharing.cached(compilation, program)
-        if executable is not None:
-            return executable
-        self._variants.resolve(compilation, program.target.options)
-        if compilation.text != str(key):
-            # Without its profile an optimised program is the plain one, and is shared as that.
-            executable = self._sharing.cached(compilation, program)
-            if executable is not None:
-                return executable
+        from ejcache.jax_integration.ranks import share
+
+        _choose_compiled(compilation, program)
         waited = compilation.waits()
 
         def store(executable: Any, **more: Any) -> Any:
             waited()
             return self._publisher.publish(compilation, program, executable, **more)
 
-        return self._sharing.run(
+        return share(
             compilation,
             program,
             coordination,
+            origins=self._origins,
             first_process=first_process,
             compile_here=partial(self._compile_once, compilation, program),
             store=store,
@@ -568,7 +503,8 @@ class Compiler:
             check_memory(executable)
         self._tiny.note(compilation.key, seconds)
         self._origins.compiled(executable)
-        self._collect_xla_caches()
+        if "_xla_caches" in vars(self):
+            self._tried("store what XLA's own caches hold", self._xla_caches.collect, None)
         if _holds_callbacks(program):
             self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
         elif compilation.miss is Miss.NO_DEVICES or compilation.is_drifted:
@@ -577,8 +513,6 @@ class Compiler:
             self._publisher.skip(compilation, program, skipped, seconds)
         elif compilation.to_check is not None:
             compilation.cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
-            from ejcache.jax_integration.compilation import check
-
             self._checked.add(compilation.to_check.key)
             check(compilation.to_check, program, executable, compilation.cache, compilation.settings)
         else:
@@ -624,41 +558,21 @@ class Compiler:
 
     # -- beside compilations ---------------------------------------------------------------------------------------
 
-    def share_profile(self, *, module: Any, devices: Any, options: Any, first_process: int) -> bytes:
+    def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
         """The profile with which every process of this program compiles; empty for none."""
         from ejcache.jax_integration.pgle import share_profile
 
-        try:
-            return share_profile(module=module, devices=devices, options=options, first_process=first_process)
-        except Exception as exc:
-            self._report_failure("share a profile", exc)
-            return b""
+        return self._tried("share a profile", lambda: share_profile(request, first_process=first_process), b"")
 
     def xla_caches(self, backend: Any) -> dict[str, str]:
         """The values of XLA's options that say where its own caches are, by name."""
         if backend is None or str(backend.platform) not in _PLATFORMS_WITH_CACHES:
             return {}
-        try:
-            return self._xla_caches.paths(backend)
-        except Exception as exc:
-            self._report_failure("find a directory for XLA's own caches", exc)
-            return {}
-
-    def _collect_xla_caches(self) -> None:
-        if "_xla_caches" not in vars(self):
-            return
-        try:
-            self._xla_caches.collect()
-        except Exception as exc:
-            self._report_failure("store what XLA's own caches hold", exc)
+        return self._tried("find a directory for XLA's own caches", lambda: self._xla_caches.paths(backend), {})
 
     def stored_bytes(self, executable: Any) -> bytes | None:
         """The bytes that an executable was loaded from, or None."""
-        try:
-            return self._origins.stored_bytes(executable)
-        except Exception as exc:
-            self._report_failure("read an entry", exc)
-            return None
+        return self._tried("read an entry", lambda: self._origins.stored_bytes(executable), None)
 
     def is_enabled(self) -> bool:
         """Whether compilations use a cache now."""
@@ -669,17 +583,6 @@ class Compiler:
         self._checked.clear()
         self._close()
 
-    def get(self, key: str) -> bytes | None:
-        """Bytes for code that asks JAX's cache object itself."""
-        cache = self._active()
-        return cache.get(key) if cache is not None else None
-
-    def put(self, key: str, value: bytes) -> None:
-        """Bytes from code that asks JAX's cache object itself."""
-        cache = self._active()
-        if cache is not None:
-            cache.put(key, value)
-
     def _agreement(self) -> RankAgreement | None:
         if coordination_client() is None:
             return None
@@ -687,11 +590,45 @@ class Compiler:
 
         return agreement_of_job()
 
+    def _tried(self, doing: str, step: Callable[[], T], otherwise: T) -> T:
+        """The result of a step of ours, or `otherwise` if it fails."""
+        try:
+            return step()
+        except Exception as exc:
+            self._report_failure(doing, exc)
+            return otherwise
+
     def _report_failure(self, doing: str, exc: Exception) -> None:
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is not None:
             cache.report_failure(doing, exc, settings)
+
+
+def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) -> Compilation:
+    key = make_key(request, settings)
+    participants = list(request.devices.flat)
+    for_others = not seam.can_load(request.backend)
+    # The processes of absent devices take no part in compiling for them.
+    ranks = (process_index(),) if for_others else tuple(sorted({each.process_index for each in participants}))
+    optimised = request.profile_sentinel is not None
+    return Compilation(
+        key=key,
+        settings=settings,
+        cache=cache,
+        device_ids=tuple(device.id for device in participants),
+        ranks=ranks,
+        module=request.module if len(ranks) > 1 or key.cross_text else None,
+        for_others=for_others,
+        has_profile=optimised and bool(request.options.executable_build_options.fdo_profile),
+    )
+
+
+def _choose_compiled(compilation: Compilation, program: LoweredProgram) -> None:
+    if compilation.is_optimised:
+        from ejcache.jax_integration.pgle import choose_compiled
+
+        choose_compiled(compilation, program.target.options)
 
 
 def _compilation_of(key: str) -> Compilation | None:

@@ -2,8 +2,8 @@
 
 JAX asks `contains` about the optimised entry. If the answer is True, it stops profiling and asks for the optimised
 executable. If not, it compiles the program to be profiled, and after some runs compiles it once more with the profile.
-A program without an optimised entry, but with a stored profile, is answered True as well: a miss follows, and `resolve`
-gives that compilation the profile.
+A program without an optimised entry, but with a stored profile, is answered True as well: a miss follows, and
+`choose_compiled` gives that compilation the profile.
 
 The ranks of a program that spans processes may see different entries, and a rank that goes on profiling would wait for
 a profile that the others never send. So they agree: the optimised variant is used if all ranks see its entry, or if all
@@ -24,6 +24,7 @@ from ejcache import entry
 from ejcache.jax_integration.compilation import Profile
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.ranks import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import WITHDRAWN, coordination_client
 from ejcache.keys.key import PLAIN, PROFILING, profile_key
@@ -31,10 +32,8 @@ from ejcache.keys.options import canonical_options
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.ranks import RankAgreement
+    from ejcache.jax_integration.program import KeyRequest
     from ejcache.jax_integration.seam.backends import CoordinationClient
 
 PROFILE_KIND: Final = "pgle_profile"
@@ -47,105 +46,100 @@ _PROFILE_SECONDS: Final = 120.0
 """How long a rank waits for the profile that the first rank collected: they have finished the same run."""
 _SENT: Final = b"P"
 
+# The programs of which JAX was told that only the plain entry exists.
+_warned: Final[set[tuple[str, str]]] = set()
 
-class PgleVariants:
-    """The choice between the variants of a program. Safe to use from several threads.
 
-    Args:
-        agreement: returns how ranks agree, or None in a program of one process.
+def is_wanted(compilation: Compilation) -> bool:
+    """JAX's question whether there is an entry; about the optimised variant, whether to use that."""
+    if not compilation.is_optimised:
+        return _is_news(compilation)
+    exists = compilation.cache.contains(compilation.text, compilation.settings)
+    profile = None if exists or compilation.has_profile else _stored_profile(compilation)
+    choice = _ENTRY if exists else _PROFILE if profile is not None else _NEITHER
+    if compilation.is_multi_process:
+        choice = _agreed(compilation, choice, profile)
+    if choice == _PROFILE and profile is not None:
+        log.info("ejcache: %s is compiled with its stored profile", compilation.key.name)
+        compilation.profile = profile
+    return choice != _NEITHER
+
+
+def fallbacks(compilation: Compilation) -> tuple[str, ...]:
+    """Keys of what to load if the optimised executable cannot be: that is better than to compile a plain one.
+
+    None, if there is a profile to compile the program with.
     """
+    if compilation.has_profile:
+        return ()
+    if compilation.profile is None and not compilation.is_multi_process:
+        compilation.profile = _stored_profile(compilation)
+    if compilation.profile is not None:
+        return ()
+    plain = compilation.key.of_variant(PLAIN)
+    texts = plain.text, compilation.key.of_variant(PROFILING).text, plain.cross_text
+    return tuple(filter(None, texts))
 
-    def __init__(self, *, agreement: Callable[[], RankAgreement | None]) -> None:
-        self._agreement = agreement
-        self._warned: set[str] = set()
 
-    def is_wanted(self, compilation: Compilation) -> bool:
-        """JAX's question whether there is an entry; about the optimised variant, whether to use that."""
-        if not compilation.is_optimised:
-            return self._is_news(compilation)
-        exists = compilation.cache.contains(compilation.text, compilation.settings)
-        profile = None if exists or compilation.has_profile else _stored_profile(compilation)
-        choice = _ENTRY if exists else _PROFILE if profile is not None else _NEITHER
-        if compilation.is_multi_process:
-            choice = self._agreed(compilation, choice, profile)
-        if choice == _PROFILE and profile is not None:
-            log.info("ejcache: %s is compiled with its stored profile", compilation.key.name)
-            compilation.profile = profile
-        return choice != _NEITHER
+def choose_compiled(compilation: Compilation, options: Any) -> None:
+    """Settle which variant is compiled, and give `options` the stored profile if it is compiled with that.
 
-    def fallbacks(self, compilation: Compilation) -> tuple[str, ...]:
-        """Keys of what to load if the optimised executable cannot be: that is better than to compile a plain one.
-
-        None, if there is a profile to compile the program with.
-        """
-        if not compilation.is_optimised or compilation.has_profile:
-            return ()
-        if compilation.profile is None and not compilation.is_multi_process:
-            compilation.profile = _stored_profile(compilation)
-        if compilation.profile is not None:
-            return ()
-        plain = compilation.key.of_variant(PLAIN)
-        texts = plain.text, compilation.key.of_variant(PROFILING).text, plain.cross_text
-        return tuple(filter(None, texts))
-
-    def resolve(self, compilation: Compilation, options: Any) -> None:
-        """Settle which variant is compiled, and give `options` the stored profile if it is compiled with that.
-
-        If the optimised entry that JAX has seen cannot be read and there is no profile, the program is compiled
-        without one. JAX would store the result as the optimised executable.
-        """
-        if not compilation.is_optimised:
-            return
-        given = bytes(options.executable_build_options.fdo_profile or b"")
-        if given:
-            settings = compilation.settings
-            compilation.profile = Profile(
-                given,
-                percentile=settings.pgle_aggregation_percentile,
-                runs=settings.pgle_profiling_runs,
-                devices=len(compilation.device_ids),
-            )
-        elif compilation.profile is None:
-            compilation.use_variant(PLAIN)
-        else:
-            options.executable_build_options.fdo_profile = compilation.profile.data
-
-    def write_beside(self, compilation: Compilation, profile: Profile) -> None:
-        """Store a profile for every process that compiles this program with another tool chain."""
-        key = compilation.key
-        header = entry.Header(
-            key=profile_key(key),
-            kind=PROFILE_KIND,
-            name=key.name,
-            platform=key.platform,
-            jax=jax.__version__,
-            jaxlib=seam.jaxlib_version(),
-            logical_key=key.logical,
-            profile_digest=profile.digest,
-            extra=profile.fields(),
+    If the optimised entry that JAX has seen cannot be read and there is no profile, the program is compiled without
+    one. JAX would store the result as the optimised executable.
+    """
+    given = bytes(options.executable_build_options.fdo_profile or b"")
+    if given:
+        settings = compilation.settings
+        compilation.profile = Profile(
+            given,
+            percentile=settings.pgle_aggregation_percentile,
+            runs=settings.pgle_profiling_runs,
+            devices=len(compilation.device_ids),
         )
-        compilation.cache.write_beside(header, profile.data, compilation.settings)
+    elif compilation.profile is None:
+        compilation.use_variant(PLAIN)
+    else:
+        options.executable_build_options.fdo_profile = compilation.profile.data
 
-    def _is_news(self, compilation: Compilation) -> bool:
-        """True the first time that only the plain entry exists, so that JAX warns once per program."""
-        logical = compilation.key.logical
-        if logical in self._warned or not compilation.cache.contains(compilation.text, compilation.settings):
-            return False
-        self._warned.add(logical)
-        return True
 
-    def _agreed(self, compilation: Compilation, choice: str, profile: Profile | None) -> str:
-        agreement = self._agreement()
-        if agreement is None:
-            return _NEITHER
-        decision = agreement.decide(
-            agreement.topic(f"variant/{compilation.key.name}/{short_digest(repr(compilation.device_ids))}"),
-            participants=compilation.ranks,
-            mine={"key": compilation.text, "choice": choice, "profile": profile.digest if profile is not None else ""},
-            decide=lambda said: _common(said, len(compilation.ranks)),
-            about=compilation.key.name,
-        )
-        return decision if decision in {_ENTRY, _PROFILE} else _NEITHER
+def write_beside(compilation: Compilation, profile: Profile) -> None:
+    """Store a profile for every process that compiles this program with another tool chain."""
+    key = compilation.key
+    header = entry.Header(
+        key=profile_key(key),
+        kind=PROFILE_KIND,
+        name=key.name,
+        platform=key.platform,
+        jax=jax.__version__,
+        jaxlib=seam.jaxlib_version(),
+        logical_key=key.logical,
+        profile_digest=profile.digest,
+        extra=profile.fields(),
+    )
+    compilation.cache.write_beside(header, profile.data, compilation.settings)
+
+
+def _is_news(compilation: Compilation) -> bool:
+    """True the first time that only the plain entry exists, so that JAX warns once per program."""
+    program = compilation.cache.url, compilation.key.logical
+    if program in _warned or not compilation.cache.contains(compilation.text, compilation.settings):
+        return False
+    _warned.add(program)
+    return True
+
+
+def _agreed(compilation: Compilation, choice: str, profile: Profile | None) -> str:
+    agreement = agreement_of_job()
+    if agreement is None:
+        return _NEITHER
+    decision = agreement.decide(
+        agreement.topic(f"variant/{compilation.key.name}/{short_digest(repr(compilation.device_ids))}"),
+        participants=compilation.ranks,
+        mine={"key": compilation.text, "choice": choice, "profile": profile.digest if profile is not None else ""},
+        decide=lambda said: _common(said, len(compilation.ranks)),
+        about=compilation.key.name,
+    )
+    return decision if decision in {_ENTRY, _PROFILE} else _NEITHER
 
 
 def _stored_profile(compilation: Compilation) -> Profile | None:
@@ -177,28 +171,26 @@ def _common(said: dict[int, Any], ranks: int) -> str:
     return str(views.pop()[0])
 
 
-def share_profile(*, module: Any, devices: Any, options: Any, first_process: int) -> bytes:
+def share_profile(request: KeyRequest, *, first_process: int) -> bytes:
     """The profile that all ranks of this program compile with: the first rank's, or none on any rank.
 
     JAX sends it under a name that differs from rank to rank on some platforms, remembers it under the key alone, and
     raises in the program if it does not come.
 
     Args:
-        module: the program.
-        devices: its devices.
-        options: its compile options, with this rank's profile.
+        request: the program, its devices, and its compile options with this rank's profile.
         first_process: the rank whose profile is used.
     """
     coordination = coordination_client()
-    profile = bytes(options.executable_build_options.fdo_profile or b"")
+    profile = bytes(request.options.executable_build_options.fdo_profile or b"")
     if not profile or coordination is None:
         return profile
-    options = copy.deepcopy(options)
+    options = copy.deepcopy(request.options)
     options.executable_build_options.fdo_profile = b""
     about = (
-        digest_module(module, metadata=False, ignore_custom_partitioning=True).digest,
+        digest_module(request.module, metadata=False, ignore_custom_partitioning=True).digest,
         canonical_options(seam.serialized_options(options)),
-        [device.id for device in devices.flat],
+        [device.id for device in request.devices.flat],
     )
     name = f"ejcache/profile/{hashlib.sha256(repr(about).encode()).hexdigest()[:40]}"
     mine = profile if coordination.process == first_process else None

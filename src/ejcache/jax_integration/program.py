@@ -36,6 +36,24 @@ class CompileTarget(NamedTuple):
     callbacks: Sequence[Any] = ()
 
 
+class KeyRequest(NamedTuple):
+    """What JAX wants a key of.
+
+    Attributes:
+        module: the MLIR module.
+        devices: JAX's array of devices.
+        options: XLA's compile options.
+        backend: the PJRT client.
+        profile_sentinel: what JAX passes when it asks for the key of the optimised variant, otherwise None.
+    """
+
+    module: Any
+    devices: Any
+    options: Any
+    backend: Any
+    profile_sentinel: bytes | None = None
+
+
 class LoweredProgram(NamedTuple):
     """The module that JAX wants compiled, after nothing was found under its key.
 

@@ -37,7 +37,7 @@ from ejcache.jax_integration.seam import tracing
 from ejcache.jax_integration.seam.backends import process_index
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
-from ejcache.misses.explanation import why_not_found, why_not_stored
+from ejcache.misses.explanation import explain_in, why_not_found, why_not_stored
 from ejcache.misses.log import LARGE_CONSTANT, MissRecord, record_miss, remember_program
 from ejcache.settings.table import Floors
 from ejcache.util.lifecycle import ExitPhase, at_exit
@@ -49,10 +49,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.pgle import PgleVariants
     from ejcache.jax_integration.program import CompileTarget
-    from ejcache.keys.key import CacheKey
-    from ejcache.misses.explanation import Explanation
     from ejcache.settings.table import Settings
 
 
@@ -61,21 +58,23 @@ _TEXT_SECONDS: Final = 0.1
 takes as long as to store the executable."""
 _SUCCESSION_SECONDS: Final = 30.0
 """After this long the next rank checks whether the rank before it has stored the entry."""
+_DELAY_SECONDS: Final = 60.0
+"""A program that has just loaded its executables compiles and loads others."""
+_EXIT_SECONDS: Final = 600.0
+"""How long a process that ends waits for XLA, which cannot be interrupted."""
 
 
 class Publisher:
     """Stores what was compiled. Safe to use from several threads.
 
-    Args:
-        variants: stores the profile that a program was compiled with.
-        succession_seconds: after how long the second rank checks that the first one has stored the entry.
+    A program that was compiled without its GPU is compiled again, one after the other (`tune`).
     """
 
-    def __init__(self, variants: PgleVariants, *, succession_seconds: float = _SUCCESSION_SECONDS) -> None:
-        self._variants = variants
-        self._succession_seconds = succession_seconds
+    def __init__(self) -> None:
         self._refused: dict[str, str] = {}  # why each program that was refused would have been compiled, by its key
         self._scheduler = Scheduler(threads=1, name="ejcache-publisher")
+        self._tuned: set[str] = set()
+        self._tuning = Scheduler(threads=1, name="ejcache-tuning")
 
     def publish(
         self,
@@ -99,10 +98,7 @@ class Publisher:
             Warning: JAX's warning about a write under `expect_pgle`, if the program makes warnings errors.
         """
         cache, settings = compilation.cache, compilation.settings
-        record = _record(
-            cache, program.name, compilation.key, program, reason=compilation.miss, seconds=compile_seconds
-        )
-        record = self._with_notes(compilation, program, record)
+        record = _record(compilation, program, reason=compilation.miss, seconds=compile_seconds)
         skip = cache.why_not_stored(compile_seconds, settings)
         if skip is not None:
             cache.leave_out(_stored_key(compilation, program), skip, compile_seconds, settings)
@@ -122,7 +118,7 @@ class Publisher:
                 skip = Skip.ERROR
             compilation.spent("lost" if skip is Skip.ERROR else "stored", began)
         record = replace(record, outcome=skip.value if skip is not None else STORED)
-        self._log(cache, settings, record, program, compilation.seconds)
+        _log(cache, settings, record, program, compilation.seconds)
         if skip is None:
             seam.record_event("/jax/compilation_cache/cache_misses")
             if settings.expect_pgle:
@@ -137,10 +133,8 @@ class Publisher:
     def skip(self, compilation: Compilation, program: LoweredProgram, reason: Skip, compile_seconds: float) -> None:
         """Count and log a compilation that cannot be stored."""
         compilation.cache.count_skip(reason)
-        record = _record(compilation.cache, program.name, compilation.key, program, seconds=compile_seconds)
-        record = self._with_notes(compilation, program, record)
-        record = replace(record, outcome=reason.value)
-        self._log(compilation.cache, compilation.settings, record, program, compilation.seconds)
+        record = _record(compilation, program, outcome=reason, seconds=compile_seconds)
+        _log(compilation.cache, compilation.settings, record, program, compilation.seconds)
 
     def refusal(self, compilation: Compilation, program: LoweredProgram, skip: Skip | None, where: str) -> Exception:
         """The error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
@@ -151,47 +145,42 @@ class Publisher:
             skip: why this program is never stored, if that is so.
             where: which ranks forbid it, in words.
         """
-        cache, name, key = compilation.cache, program.name, compilation.text
+        cache, settings, name, key = compilation.cache, compilation.settings, program.name, compilation.text
         cache.count_miss(compilation.miss)
         cache.count_skip(Skip.FORBIDDEN)
         if key not in self._refused:
             # A server may be asked for the same program again and again, and the reason may cost a listing.
-            sentence = f"{name} would be compiled: {why_not_stored(skip) if skip else why_not_found(compilation.miss)}"
-            self._refused[key] = self._logged_refusal(compilation, program, explained=skip is None) or sentence
+            record = _record(compilation, program, reason=compilation.miss, outcome=Skip.FORBIDDEN)
+            _log(cache, settings, record, program, compilation.seconds)
+            explanation = None
+            try:
+                explanation = explain_in(cache, record, settings) if skip is None else None
+            except Exception as exc:
+                compilation.report_failure("explain a miss", exc)
+            why = why_not_stored(skip) if skip else why_not_found(compilation.miss)
+            self._refused[key] = explanation.sentence if explanation else f"{name} would be compiled: {why}"
         more = f"`ejcache why {name}` says more."
         return CompileForbiddenError(name, self._refused[key], seam.caller(), where, more)
-
-    def _logged_refusal(self, compilation: Compilation, program: LoweredProgram, *, explained: bool) -> str:
-        """Log a compilation that is refused; why it would be compiled, or nothing if that is not known."""
-        cache, settings = compilation.cache, compilation.settings
-        record = _record(cache, program.name, compilation.key, program, reason=compilation.miss)
-        record = replace(self._with_notes(compilation, program, record), outcome=Skip.FORBIDDEN.value)
-        self._log(cache, settings, record, program, compilation.seconds)
-        try:
-            explanation = _explanation(cache, record, settings) if explained else None
-        except Exception as exc:
-            compilation.report_failure("explain a miss", exc)
-            return ""
-        return explanation.sentence if explanation is not None else ""
 
     def skip_without_key(
         self, cache: CachePolicy, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]
     ) -> None:
         """Count a program of which no key can be made, and log it when JAX has compiled it."""
         cache.count_skip(reason)
-        record = replace(_record(cache, name, None), outcome=reason.value)
 
         def log_it(took: float) -> None:
-            self._log(cache, settings, replace(record, compile_seconds=took), seconds={**seconds, "compiled": took})
+            record = MissRecord(
+                time=time.time(),
+                url=cache.absolute_url,
+                reason="",
+                outcome=reason.value,
+                compile_seconds=took,
+                key="",
+                name=name,
+            )
+            _log(cache, settings, record, None, {**seconds, "compiled": took})
 
         when_compiled(log_it)
-
-    def _with_notes(self, compilation: Compilation, program: LoweredProgram, record: MissRecord) -> MissRecord:
-        try:
-            return replace(record, details={**record.details, **notes(program)})
-        except Exception as exc:
-            compilation.report_failure("log a miss", exc)
-            return record
 
     def _write(self, compilation: Compilation, program: LoweredProgram, record: MissRecord, raw: bytes) -> Skip | None:
         cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
@@ -205,7 +194,9 @@ class Publisher:
         if profile is not None:
             extra["profile"] = profile.fields()
             if not profile.from_store:
-                self._variants.write_beside(compilation, profile)
+                from ejcache.jax_integration.pgle import write_beside
+
+                write_beside(compilation, profile)
         header = entry.Header(
             key=where,
             name=record.name,
@@ -223,40 +214,84 @@ class Publisher:
             # Each host of the program needs one of its own.
             return cache.write(header, raw, settings, replacing=where in compilation.unloadable)
         if compilation.publisher == 1:
-            self._publish_if_missing_later(cache, settings, header, raw)
+
+            def publish() -> None:
+                if not cache.contains(header.key, settings):
+                    cache.write(header, raw, settings)
+
+            self._scheduler.later(_SUCCESSION_SECONDS, publish)
         cache.count_skip(Skip.OTHER_RANK)
         return Skip.OTHER_RANK
 
-    def _publish_if_missing_later(
-        self, cache: CachePolicy, settings: Settings, header: entry.Header, raw: bytes
-    ) -> None:
-        def publish() -> None:
-            if not cache.contains(header.key, settings):
-                cache.write(header, raw, settings)
+    # -- what was compiled without its GPU -----------------------------------------------------------------------------
 
-        self._scheduler.later(self._succession_seconds, publish)
+    def tune(self, compilation: Compilation, target: CompileTarget) -> None:
+        """Compile a program again later, if the settings say so; of several processes, the lowest rank does.
 
-    def _log(
-        self,
-        cache: CachePolicy,
-        settings: Settings,
-        record: MissRecord,
-        program: LoweredProgram | None = None,
-        seconds: Mapping[str, float] | None = None,
-    ) -> None:
-        """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
-        add = partial(record_miss, seconds=dict(seconds or {}), thread=threading.current_thread().name)
+        A failure is logged; the program goes on with what it has.
+        """
+        if not compilation.settings.tune_cross:
+            compilation.cache.warn(
+                "cross",
+                f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; EJCACHE_TUNE_CROSS=1 has "
+                "such programs compiled again behind this one",
+            )
+            return
+        leads = process_index() == compilation.ranks[0]
+        if not leads or compilation.text in self._tuned or is_forbidden() or target.callbacks:
+            return
+        if not self._tuned:
+            at_exit(ExitPhase.WRITE, self.end_tuning)
+        self._tuned.add(compilation.text)
+        data = tracing.module_bytes(compilation.module)
+        # XLA would wait for the other ranks, which do not compile it.
+        alone = {"xla_gpu_shard_autotuning": False} if compilation.is_multi_process else {}
+        target = target._replace(options=tracing.with_overrides(target.options, alone))
+        task = partial(self._tune, compilation, target, data)
+        self._tuning.later(_DELAY_SECONDS, lambda: self._tuning.submit(task))
+
+    def end_tuning(self) -> None:
+        """Compile nothing more, and wait for what is being compiled."""
+        self._tuning.stop()
+        self._tuning.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
+
+    def _tune(self, compilation: Compilation, target: CompileTarget, data: bytes) -> None:
+        if is_forbidden() or compilation.cache.contains(compilation.text, compilation.settings):
+            return
+        name = compilation.key.name
         try:
-            # The caller's path is of this host only, so it is not in the header of the entry.
-            record = replace(record, details={**record.details, "caller": seam.caller()})
+            program = LoweredProgram(tracing.module_of(data), name, target)
+            began = time.monotonic()
+            executable = seam.compile_executable(program)
+            seconds = time.monotonic() - began
+            compilation.miss = Miss.CROSS
+            self.publish(compilation, program, executable, compile_seconds=seconds)
         except Exception as exc:
-            cache.report_failure("log a miss", exc, settings, program=record.name)
-        write = partial(_write_log, cache, settings, replace(record, time=time.time()), program, add)
-        if settings.explain_misses or settings.raise_errors or log.isEnabledFor(logging.DEBUG):
-            # Whether it is said or raised, it is where and when the program compiles.
-            write()
+            compilation.report_failure("compile a program on the GPU again", exc)
         else:
-            write_later(write)
+            log.info("ejcache: %s is tuned: %.2f s", name, seconds)
+
+
+def _log(
+    cache: CachePolicy,
+    settings: Settings,
+    record: MissRecord,
+    program: LoweredProgram | None,
+    seconds: Mapping[str, float],
+) -> None:
+    """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
+    add = partial(record_miss, seconds=dict(seconds), thread=threading.current_thread().name)
+    try:
+        # The caller's path is of this host only, so it is not in the header of the entry.
+        record = replace(record, time=time.time(), details={**record.details, "caller": seam.caller()})
+    except Exception as exc:
+        cache.report_failure("log a miss", exc, settings, program=record.name)
+    write = partial(_write_log, cache, settings, record, program, add)
+    if settings.explain_misses or settings.raise_errors or log.isEnabledFor(logging.DEBUG):
+        # Whether it is said or raised, it is where and when the program compiles.
+        write()
+    else:
+        write_later(write)
 
 
 def _write_log(
@@ -271,27 +306,13 @@ def _write_log(
         if program is not None and settings.keep_module_text and record.components:
             remember_program(record.components.get("computation", ""), located_text(program))
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
-        explanation = _explanation(cache, record, settings) if settings.explain_misses else None
+        explanation = explain_in(cache, record, settings) if settings.explain_misses else None
         if explanation is not None:
             log.warning("ejcache: %s (%.2f s; %s)", explanation.sentence, record.compile_seconds, kept)
         else:
             log.debug("ejcache: %s: %.2f s; %s; key %r", record.name, record.compile_seconds, kept, record.key)
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
-
-
-def _explanation(cache: CachePolicy, record: MissRecord, settings: Settings) -> Explanation | None:
-    from ejcache.misses.explanation import explain_in  # only explanations need it
-
-    return explain_in(cache, record, settings)
-
-
-def publisher_order(said: dict[int, Any]) -> dict[str, list[int]]:
-    """Of each storage domain, the ranks that see it, in the order in which they store an entry."""
-    domains: dict[str, list[int]] = {}
-    for rank in sorted(said):
-        domains.setdefault(said[rank]["domain"], []).append(rank)
-    return domains
 
 
 def _stored_key(compilation: Compilation, program: LoweredProgram) -> str:
@@ -303,36 +324,34 @@ def _stored_key(compilation: Compilation, program: LoweredProgram) -> str:
 
 
 def _record(
-    cache: CachePolicy,
-    name: str,
-    key: CacheKey | None,
-    program: LoweredProgram | None = None,
+    compilation: Compilation,
+    program: LoweredProgram,
     *,
-    reason: Miss | str = "",
+    reason: str = "",
+    outcome: str = "",
     seconds: float = 0.0,
 ) -> MissRecord:
-    """What the miss log says about a compilation before it is known whether it is stored."""
-    return MissRecord(
-        time=time.time(),
-        url=cache.absolute_url,
-        reason=str(reason),
-        outcome="",
-        compile_seconds=seconds,
-        key=key.text if key is not None else "",
-        name=name,
-        components=dict(key.components) if key is not None else {},
-        details=dict(key.details) if key is not None else {},
-        signature=_signature(program) if program is not None else "",
-    )
-
-
-def _signature(program: LoweredProgram) -> str:
+    """What the miss log says about a compilation."""
+    key = compilation.key
+    details, signature = dict(key.details), ""
     try:
-        return seam.signature(program.module)
+        details |= notes(program)
+        signature = seam.signature(program.module)
     except Exception as exc:
         # The program is compiled; a detail of the log must not take it away.
-        log.debug("ejcache: the arguments of %s are not known: %s", program.name, exc)
-        return ""
+        compilation.report_failure("log a miss", exc)
+    return MissRecord(
+        time=time.time(),
+        url=compilation.cache.absolute_url,
+        reason=str(reason),
+        outcome=str(outcome),
+        compile_seconds=seconds,
+        key=key.text,
+        name=program.name,
+        components=dict(key.components),
+        details=details,
+        signature=signature,
+    )
 
 
 _ELIDED: Final = "__elided__"
@@ -399,66 +418,3 @@ def _small(value: Any) -> str:
 
 def _lines(values: dict[str, str]) -> str:
     return "\n".join(f"{name}={value}" for name, value in sorted(values.items()))
-
-
-_DELAY_SECONDS: Final = 60.0
-"""A program that has just loaded its executables compiles and loads others."""
-_EXIT_SECONDS: Final = 600.0
-"""How long a process that ends waits for XLA, which cannot be interrupted."""
-
-
-class Tuning:
-    """Compiles programs again, one after the other. Safe to use from several threads.
-
-    A failure is logged; the program goes on with what it has.
-
-    Args:
-        publisher: stores the results.
-    """
-
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-        self._begun: set[str] = set()
-        self._scheduler = Scheduler(threads=1, name="ejcache-tuning")
-        at_exit(ExitPhase.WRITE, self.close)
-
-    def begin(self, compilation: Compilation, target: CompileTarget) -> None:
-        """Compile a program later, if the settings say so; of several processes, the lowest rank does."""
-        if not compilation.settings.tune_cross:
-            compilation.cache.warn(
-                "cross",
-                f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; EJCACHE_TUNE_CROSS=1 has "
-                "such programs compiled again behind this one",
-            )
-            return
-        leads = process_index() == compilation.ranks[0]
-        if not leads or compilation.text in self._begun or is_forbidden() or target.callbacks:
-            return
-        self._begun.add(compilation.text)
-        data = tracing.module_bytes(compilation.module)
-        # XLA would wait for the other ranks, which do not compile it.
-        alone = {"xla_gpu_shard_autotuning": False} if compilation.is_multi_process else {}
-        target = target._replace(options=tracing.with_overrides(target.options, alone))
-        task = partial(self._compile, compilation, target, data)
-        self._scheduler.later(_DELAY_SECONDS, lambda: self._scheduler.submit(task))
-
-    def close(self) -> None:
-        """Compile nothing more, and wait for what is being compiled."""
-        self._scheduler.stop()
-        self._scheduler.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
-
-    def _compile(self, compilation: Compilation, target: CompileTarget, data: bytes) -> None:
-        if is_forbidden() or compilation.cache.contains(compilation.text, compilation.settings):
-            return
-        name = compilation.key.name
-        try:
-            program = LoweredProgram(tracing.module_of(data), name, target)
-            began = time.monotonic()
-            executable = seam.compile_executable(program)
-            seconds = time.monotonic() - began
-            compilation.miss = Miss.CROSS
-            self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
-        except Exception as exc:
-            compilation.report_failure("compile a program on the GPU again", exc)
-        else:
-            log.info("ejcache: %s is tuned: %.2f s", name, seconds)

@@ -15,7 +15,7 @@ one host reads from its clock, a flag that a launcher forwards to one rank only,
 JAX makes ranks compile different programs that must run as one. The job may hang in a collective for hours, and nothing
 says why. Here the keys of the ranks meet before the program is compiled.
 
-With `jax_share_binary_between_hosts` one process compiles for all that a program spans (`Sharing`).
+With `jax_share_binary_between_hosts` one process compiles for all that a program spans (`share`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import hashlib
 import itertools
 import json
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ejcache import entry
@@ -265,6 +264,14 @@ _MOST_CHARACTERS: Final = 500_000
 _WIDTH: Final = 160
 
 
+def publisher_order(said: dict[int, Any]) -> dict[str, list[int]]:
+    """Of each storage domain, the ranks that see it, in the order in which they store an entry."""
+    domains: dict[str, list[int]] = {}
+    for rank in sorted(said):
+        domains.setdefault(said[rank]["domain"], []).append(rank)
+    return domains
+
+
 def ranks_that_differ(keys: Mapping[int, str]) -> list[int]:
     """The lowest rank and the first one whose key is another; empty if all keys are the same."""
     lowest = min(keys)
@@ -329,130 +336,81 @@ def _short(line: str) -> str:
     return line if len(line) <= _WIDTH else f"{line[:_WIDTH]}…"
 
 
-_MAX_EXECUTABLES: Final = 256
-"""Shared executables that are remembered. One that was dropped is loaded again from the coordination service."""
-
-
 class StoreReceived(Protocol):
     """Stores an executable that another process has compiled: `Publisher.publish` of one compilation."""
 
     def __call__(self, executable: Any, *, compile_seconds: float, raw: bytes) -> object: ...
 
 
-class Sharing:
-    """Executables that were shared, by key and ordered device ids. Safe to use from several threads.
+def share(
+    compilation: Compilation,
+    program: LoweredProgram,
+    coordination: CoordinationClient,
+    *,
+    origins: ExecutableOrigins,
+    first_process: int,
+    compile_here: Callable[[], Any],
+    store: StoreReceived,
+) -> Any:
+    """The executable: compiled on the first process, and on each process that does not receive it in time.
 
-    JAX remembers them by key alone. A permuted mesh has the same key where the device assignment is not part of it, and
-    JAX then returns the other mesh's executable.
-
-    Of a program that calls back into Python only the bytes are remembered: a loaded executable is bound to the
-    functions that it was loaded with, and programs that differ in nothing but those have one key.
+    It is shared by key and ordered device ids. JAX does so by key alone: a permuted mesh has the same key where the
+    device assignment is not part of it, and JAX then returns the other mesh's executable. Each process loads the bytes
+    itself, with its own callbacks. They travel in an entry's envelope, so that damaged ones are not loaded.
 
     Args:
+        compilation: which missed.
+        program: what to compile.
+        coordination: the job's coordination service.
         origins: remembers which entry an executable came from.
+        first_process: the process that compiles.
+        compile_here: compiles in this process.
+        store: called in the other processes with what they received.
     """
+    devices = hashlib.sha256(repr(compilation.device_ids).encode()).hexdigest()[:16]
+    name = f"ejcache/share/{compilation.text}/{devices}"
+    if coordination.process == first_process:
+        return _send(compilation, coordination, name, compile_here)
+    try:
+        value = coordination.get(
+            name,
+            timeout=compilation.settings.share_binary_timeout_ms / 1000,
+            what=f"the first process, which compiles {program.name}",
+        )
+        received = None
+        if value is not None and value != WITHDRAWN:
+            received = entry.decode(value, key=name, kind="executable")
+            executable = seam.load_executable(received.raw, program.target)
+            origins.loaded(executable, compilation, compilation.text)
+    except Exception as exc:
+        compilation.report_failure("receive an executable from another process", exc)
+        received = None
+    if received is None:
+        log.info("ejcache: %s did not come from the first process, so it is compiled here", program.name)
+        return compile_here()
+    compilation.cache.count_miss(compilation.miss)
+    store(executable, compile_seconds=received.header.compile_seconds, raw=received.raw)
+    return executable
 
-    def __init__(self, origins: ExecutableOrigins) -> None:
-        self._origins = origins
-        self._executables: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
 
-    def cached(self, compilation: Compilation, program: LoweredProgram) -> Any:
-        """The executable if this process has shared it before, or None."""
-        found = self._executables.get((compilation.text, compilation.device_ids))
-        if not isinstance(found, bytes):
-            return found
-        try:
-            return seam.load_executable(found, program.target)
-        except Exception as exc:
-            compilation.report_failure("load a shared executable again", exc)
-            return None
-
-    def run(
-        self,
-        compilation: Compilation,
-        program: LoweredProgram,
-        coordination: CoordinationClient,
-        *,
-        first_process: int,
-        compile_here: Callable[[], Any],
-        store: StoreReceived,
-    ) -> Any:
-        """The executable: compiled on the first process, and on each process that does not receive it in time.
-
-        The bytes travel in an entry's envelope, so that bytes that the service damages are not loaded.
-
-        Args:
-            compilation: which missed.
-            program: what to compile.
-            coordination: the job's coordination service.
-            first_process: the process that compiles.
-            compile_here: compiles in this process.
-            store: called in the other processes with what they received.
-        """
-        ids = compilation.device_ids
-        name = f"ejcache/share/{compilation.text}/{hashlib.sha256(repr(ids).encode()).hexdigest()[:16]}"
-        if coordination.process == first_process:
-            executable, raw = self._send(compilation, coordination, name, compile_here)
-        else:
-            executable, raw = self._receive(compilation, program, coordination, name, compile_here, store)
-        remembered = raw if program.target.callbacks else executable
-        if remembered is not None:
-            self._executables[compilation.text, ids] = remembered
-            while len(self._executables) > _MAX_EXECUTABLES:
-                self._executables.popitem(last=False)
-        return executable
-
-    def _send(
-        self, compilation: Compilation, coordination: CoordinationClient, name: str, compile_here: Callable[[], Any]
-    ) -> tuple[Any, bytes | None]:
-        """Compile, and send the bytes to the others, or tell them at once that there are none to wait for."""
-        started = time.monotonic()
-        try:
-            executable = compile_here()
-        except BaseException:
-            _withdraw(coordination, name)
-            raise
-        header = entry.Header(key=name, compile_seconds=time.monotonic() - started)
-        raw = None
-        try:
-            raw = seam.serialize_executable(executable)
-            # False where the name is set already, by an earlier failure or before the cache was enabled anew.
-            coordination.set_once(name, entry.encode(header, raw))
-        except Exception as exc:
-            _withdraw(coordination, name)
-            compilation.report_failure("send an executable to the other processes", exc)
-        return executable, raw
-
-    def _receive(
-        self,
-        compilation: Compilation,
-        program: LoweredProgram,
-        coordination: CoordinationClient,
-        name: str,
-        compile_here: Callable[[], Any],
-        store: StoreReceived,
-    ) -> tuple[Any, bytes | None]:
-        """The executable of the first process; compiled here if it does not come."""
-        received = executable = None
-        try:
-            value = coordination.get(
-                name,
-                timeout=compilation.settings.share_binary_timeout_ms / 1000,
-                what=f"the first process, which compiles {program.name}",
-            )
-            if value is not None and value != WITHDRAWN:
-                received = entry.decode(value, key=name, kind="executable")
-                executable = seam.load_executable(received.raw, program.target)
-                self._origins.loaded(executable, compilation, compilation.text)
-        except Exception as exc:
-            compilation.report_failure("receive an executable from another process", exc)
-            received = None
-        if received is None:
-            log.info("ejcache: %s did not come from the first process, so it is compiled here", program.name)
-            return compile_here(), None
-        compilation.cache.count_miss(compilation.miss)
-        store(executable, compile_seconds=received.header.compile_seconds, raw=received.raw)
-        return executable, received.raw
+def _send(
+    compilation: Compilation, coordination: CoordinationClient, name: str, compile_here: Callable[[], Any]
+) -> Any:
+    """Compile, and send the bytes to the others, or tell them at once that there are none to wait for."""
+    started = time.monotonic()
+    try:
+        executable = compile_here()
+    except BaseException:
+        _withdraw(coordination, name)
+        raise
+    header = entry.Header(key=name, compile_seconds=time.monotonic() - started)
+    try:
+        # False where the name is set already, by an earlier compilation or before the cache was enabled anew.
+        coordination.set_once(name, entry.encode(header, seam.serialize_executable(executable)))
+    except Exception as exc:
+        _withdraw(coordination, name)
+        compilation.report_failure("send an executable to the other processes", exc)
+    return executable
 
 
 def _withdraw(coordination: CoordinationClient, name: str) -> None:

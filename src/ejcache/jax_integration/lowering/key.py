@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.lowering.components import DeviceComponents, OptionComponents
     from ejcache.jax_integration.lowering.modules import ModuleDigest
+    from ejcache.jax_integration.program import KeyRequest
     from ejcache.settings.table import Settings
 
 
@@ -241,9 +242,7 @@ def _cpu(backend: Any) -> str:
     return (known.cpu if known else "") or cpu_identity()
 
 
-def make_key(
-    *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None, settings: Settings
-) -> CacheKey:
+def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
     """The key of one compilation.
 
     The variants of a program share everything but the variant. So a profile that PGLE collected is not a component (in
@@ -251,20 +250,17 @@ def make_key(
     profiled: the variant says both.
 
     Args:
-        module: the MLIR module.
-        devices: JAX's array of devices.
-        options: XLA's compile options.
-        backend: the PJRT client.
-        profile_sentinel: what JAX passes when it asks for the key of the optimised variant, otherwise None.
+        request: what JAX hands over.
         settings: what counts.
 
     Raises:
         UnkeyableError: a Python function takes part in compiling it that a key cannot name, and the settings do not say
             to ignore that.
     """
+    backend, devices = request.backend, request.devices
     platform = str(backend.platform)
     computation = digest_module(
-        module,
+        request.module,
         metadata=settings.include_metadata_in_key,
         ignore_custom_partitioning=settings.remove_custom_partitioning_ptr,
     )
@@ -273,7 +269,7 @@ def make_key(
     if computation.inspections:
         # No setting excuses this one: a hit would not call the function.
         raise UnkeyableError(Skip.INSPECTION, _INSPECTION)
-    chosen = option_components(options, profile_sentinel=profile_sentinel)
+    chosen = option_components(request.options, profile_sentinel=request.profile_sentinel)
     participants = device_components(devices.ravel().tolist(), backend)
     readable = _readable(backend, settings, chosen, participants)
     readable |= registered_components(
@@ -290,7 +286,7 @@ def make_key(
         **{name: text_digest(value) for name, value in readable.items()},
     }
     return CacheKey(
-        name=seam.module_name(module),
+        name=seam.module_name(request.module),
         platform=platform,
         variant=chosen.variant,
         components=components,

@@ -61,7 +61,7 @@ class _State(enum.Enum):
 
 
 class Preloaded:
-    """A program that is loaded ahead. A process makes one for each program of its profile, so it is a plain class.
+    """A program that is loaded ahead.
 
     Attributes:
         use: what the run profile says of it.
@@ -73,25 +73,10 @@ class Preloaded:
         executable: as XLA loaded it.
         devices: XLA's list of its devices.
         header: of its entry.
-        size: bytes of the serialised executable.
         seconds: what reading and loading took.
     """
 
-    __slots__ = (
-        "client",
-        "cost",
-        "devices",
-        "done",
-        "executable",
-        "header",
-        "ready",
-        "seconds",
-        "size",
-        "state",
-        "use",
-    )
-
-    def __init__(self, use: ProgramUse, client: Any, *, cost: int = 0, ready: bool = True) -> None:
+    def __init__(self, use: ProgramUse, client: Any, *, cost: int, ready: bool) -> None:
         self.use = use
         self.client = client
         self.state = _State.WAITING
@@ -101,7 +86,6 @@ class Preloaded:
         self.executable: Any = None
         self.devices: Any = None
         self.header: Header | None = None
-        self.size = 0
         self.seconds = 0.0
 
 
@@ -234,11 +218,10 @@ class BackgroundLoader:
                 planned.state = _State.LOADING
                 self._held += planned.cost
             try:
-                loaded = self._load_one(planned)
+                self._load_one(planned)
             except Exception as exc:
                 log.debug("ejcache: %s was not loaded in the background: %s", planned.use.key, exc)
-                loaded = False
-            self._finish(planned, loaded=loaded)
+            self._finish(planned)
             del planned
 
     def _next(self) -> Preloaded | None:
@@ -253,18 +236,17 @@ class BackgroundLoader:
     def _has_room(self, cost: int) -> bool:
         return self._memory < 0 or self._held + cost <= self._memory
 
-    def _load_one(self, planned: Preloaded) -> bool:
+    def _load_one(self, planned: Preloaded) -> None:
         started = time.monotonic()
         found = self._read(planned.use.key)
         if found is None or not self._fits(planned, len(found.raw)):
-            return False
+            return
         loaded = self._load(planned.client, found.raw, planned.use)
         if loaded is None:
-            return False
+            return
         planned.executable, planned.devices = loaded
-        planned.header, planned.size = found.header, len(found.raw)
+        planned.header = found.header
         planned.seconds = time.monotonic() - started
-        return True
 
     def _fits(self, planned: Preloaded, size: int) -> bool:
         """Correct the cost, now that the size is known; whether there is memory for it."""
@@ -278,11 +260,11 @@ class BackgroundLoader:
             planned.cost = cost
         return True
 
-    def _finish(self, planned: Preloaded, *, loaded: bool) -> None:
+    def _finish(self, planned: Preloaded) -> None:
         with self._lock:
-            if planned.state is _State.LOADING and loaded and not self._closed:
+            if planned.state is _State.LOADING and planned.header is not None and not self._closed:
                 planned.state = _State.LOADED
-                self._count(preload_loaded=1, preload_bytes=planned.size)
+                self._count(preload_loaded=1, preload_bytes=planned.header.raw_size)
             else:
                 # It cannot be had, or the program has stopped waiting for it.
                 self._held -= planned.cost if planned.state is _State.LOADING else 0

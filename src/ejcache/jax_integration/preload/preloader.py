@@ -297,7 +297,7 @@ class Preloader:
             return None
         waited = time.monotonic() - started
         self._count(preload_hits=1, preload_seconds=max(0.0, ahead.seconds - waited))
-        use = ahead.use._replace(size=ahead.size, seconds=ahead.seconds, unused=0)
+        use = ahead.use._replace(size=ahead.header.raw_size, seconds=ahead.seconds, unused=0)
         return Loaded(ahead.executable, key, ahead.header, b"", waited, ahead=use)
 
     def _wait_for_plan(self, run: _Run, compilation: Compilation, key: str) -> None:

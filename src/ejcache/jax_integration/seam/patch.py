@@ -52,12 +52,13 @@ from jax._src.lib.mlir import ir
 from jax.experimental import serialize_executable as jax_serialization
 from jaxlib import _hlo
 
-from ejcache.jax_integration.program import CompileTarget, LoweredProgram
+from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
 from ejcache.jax_integration.seam import durations, registries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ejcache.cache.opening import CompilationCache
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""
@@ -197,9 +198,7 @@ _USED: Final[dict[Any, tuple[str, ...]]] = {
 class Hooks(Protocol):
     """What takes the place of JAX's cache: `compiling.Compiler`."""
 
-    def make_key(
-        self, *, module: Any, devices: Any, options: Any, backend: Any, profile_sentinel: bytes | None
-    ) -> str | None:
+    def make_key(self, request: KeyRequest) -> str | None:
         """The key of this compilation, or None to compile it without the cache."""
 
     def contains(self, key: str) -> bool:
@@ -214,7 +213,7 @@ class Hooks(Protocol):
     def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
         """Compile a program that spans processes once for all of them."""
 
-    def share_profile(self, *, module: Any, devices: Any, options: Any, first_process: int) -> bytes:
+    def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
         """The profile with which every process of this program compiles; empty for none."""
 
     def xla_caches(self, backend: Any) -> dict[str, str]:
@@ -229,11 +228,8 @@ class Hooks(Protocol):
     def reset(self) -> None:
         """JAX's `reset_cache()` was called."""
 
-    def get(self, key: str) -> bytes | None:
-        """Bytes for code that asks JAX's cache object itself."""
-
-    def put(self, key: str, value: bytes) -> None:
-        """Bytes from code that asks JAX's cache object itself."""
+    def active(self) -> CompilationCache | None:
+        """The cache, for code that asks JAX's cache object itself."""
 
 
 def mismatches() -> list[str]:
@@ -294,10 +290,13 @@ class _CacheObject(CacheInterface):  # type: ignore[misc]  # JAX's base class is
         self._path = pathlib.Path("ejcache")
 
     def get(self, key: str) -> bytes | None:
-        return self._hooks.get(key)
+        cache = self._hooks.active()
+        return cache.get(key) if cache is not None else None
 
     def put(self, key: str, value: bytes) -> None:
-        self._hooks.put(key, value)
+        cache = self._hooks.active()
+        if cache is not None:
+            cache.put(key, value)
 
 
 class _Replacements:
@@ -329,13 +328,7 @@ class _Replacements:
             self._hooks.reset()
             _put_cache_object(self._hooks)
         jax_cache.is_cache_used(given["backend"])  # sends JAX's event about the use of the cache, once in a process
-        return self._hooks.make_key(
-            module=given["computation"],
-            devices=given["devices"],
-            options=given["options"],
-            backend=given["backend"],
-            profile_sentinel=given.get("override_fdo_profile"),
-        )
+        return self._hooks.make_key(_request(given, given["options"]))
 
     def _is_executable_in_cache(self, backend: Any, cache_key: str) -> bool:  # noqa: ARG002 (JAX's signature)
         return self._hooks.contains(cache_key)
@@ -354,12 +347,8 @@ class _Replacements:
 
     def _share_fdo_profiles(self, *arguments: Any, **named: Any) -> bytes:
         given = _by_name("_share_fdo_profiles", arguments, named)
-        return self._hooks.share_profile(
-            module=given["computation"],
-            devices=given["devices"],
-            options=given["compile_options"],
-            first_process=given["min_process_id"],
-        )
+        request = _request(given, given["compile_options"])
+        return self._hooks.share_profile(request, first_process=given["min_process_id"])
 
 
 def _by_name(function: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -369,6 +358,11 @@ def _by_name(function: str, arguments: tuple[Any, ...], named: dict[str, Any]) -
 
 def _xla_caches_flag() -> Any:
     return jax_config.config_states["jax_persistent_cache_enable_xla_caches"]
+
+
+def _request(given: dict[str, Any], options: Any) -> KeyRequest:
+    override = given.get("override_fdo_profile")
+    return KeyRequest(given["computation"], given["devices"], options, given["backend"], override)
 
 
 def _target(given: dict[str, Any]) -> CompileTarget:
