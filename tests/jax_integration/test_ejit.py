@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 
-import equinox as eqx
-import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,41 +95,6 @@ def test_every_parameter_of_the_installed_jit_is_taken():
         ejit(lambda x: x, no_such_option=1)
 
 
-def test_the_object_has_jits_methods():
-    """lower, trace, eval_shape and clear_cache."""
-    f = ejit(lambda x: jnp.sin(x).sum())
-
-    assert float(f.lower(X).compile()(X)) == pytest.approx(float(f(X)))
-    assert f.eval_shape(X).shape == ()
-    assert f.trace(X).jaxpr is not None
-    f.clear_cache()
-    assert f._cache_size() == 0
-
-
-def test_static_arguments_of_differing_values():
-    """ejkernel's `ejit` gave `f(x, 2)` for `f(x, 3)`."""
-    f = ejit(lambda x, n: x * n, static_argnums=(1,))
-    g = ejit(lambda x, *, mode: x + len(mode), static_argnames="mode")
-
-    assert np.array_equal(f(X, 2), X * 2)
-    assert np.array_equal(f(X, 3), X * 3)
-    assert np.array_equal(g(X, mode="a"), X + 1)
-    assert np.array_equal(g(X, mode="abc"), X + 3)
-
-
-def test_a_global_that_changes_is_seen_by_a_new_function():
-    """ejkernel's `ejit` kept the old constant: here the constant is in the program, and so in the key."""
-    results = []
-    for constant in (2.0, 5.0):
-
-        def f(x, constant=constant):
-            return x * constant
-
-        results.append(float(ejit(f)(1.0)))
-
-    assert results == [2.0, 5.0]
-
-
 def test_transformations_compose():
     """grad, value_and_grad, vmap, scan, cond, nested jit, remat and custom_vjp, inside and outside."""
     f = ejit(lambda x: jnp.tanh(x).sum())
@@ -160,43 +121,6 @@ def test_donation():
         np.testing.assert_allclose(f(x), X + 1)
         assert x.is_deleted()
     assert ejcache.active().stats().hits > 0
-
-
-def test_keyword_arguments_and_pytrees():
-    """Dictionaries, dataclasses, equinox modules and flax states go in and come out."""
-
-    @flax.struct.dataclass
-    class State:
-        value: jax.Array
-        name: str = flax.struct.field(pytree_node=False, default="s")
-
-    @ejit
-    def step(state, *, batch):
-        return state.replace(value=state.value + batch["x"])
-
-    stepped = step(State(jnp.ones(4)), batch={"x": jnp.ones(4)})
-    assert np.array_equal(stepped.value, 2 * np.ones(4))
-    assert stepped.name == "s"
-
-    linear = eqx.nn.Linear(4, 2, key=jax.random.key(0))
-    np.testing.assert_allclose(ejit(lambda m, x: m(x))(linear, X[0]), linear(X[0]), rtol=1e-5)
-    dense = nn.Dense(2)
-    variables = dense.init(jax.random.key(0), X)
-    np.testing.assert_allclose(ejit(dense.apply)(variables, X), dense.apply(variables, X), rtol=1e-5)
-
-
-def test_methods_and_partials():
-    """What `jax.jit` decorates, `ejit` decorates."""
-
-    class Scale:
-        factor = 3
-
-        @functools.partial(ejit, static_argnums=0)
-        def __call__(self, x):
-            return x * self.factor
-
-    assert np.array_equal(Scale()(X), X * 3)
-    assert np.array_equal(ejit(functools.partial(jnp.multiply, 2))(X), X * 2)
 
 
 def test_shardings_over_several_devices(run_forked):

@@ -133,12 +133,6 @@ def test_unset_or_false_enables_nothing(value, run_way):
     assert run_way("the process itself", env={"EJCACHE": value}, before=before) == "None"
 
 
-@pytest.mark.parametrize("value", ["", "0", "false", "n"])
-def test_every_word_for_false_enables_nothing(value, run_way):
-    """A word that only the settings know for false counts, too."""
-    assert run_way("the process itself", env={"EJCACHE": value}, start=Forked) == "None"
-
-
 def test_false_keeps_ejit_from_enabling_the_cache(run_way):
     """`EJCACHE=0` wins over the decorator."""
     before = "import ejcache\nejcache.ejit(lambda x: x)(1.0)"

@@ -218,17 +218,6 @@ def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeyp
         assert amounts(cache)["hits"] == 6
 
 
-def test_without_memory_nothing_is_loaded_ahead(directory, loads, monkeypatch):
-    """Programs are hits as ever."""
-    first_run(directory, [1])
-    monkeypatch.setattr("ejcache.jax_integration.preload.preloader._MEMORY", 0)
-    with start(directory) as cache:
-        settle()
-        run([1])
-        assert cache.stats().hits == 1
-        assert loads.programs == 0
-
-
 def test_what_nobody_asks_for_is_released(directory, monkeypatch):
     """After a time without requests no memory is held."""
     monkeypatch.setattr("ejcache.jax_integration.preload.loader.IDLE_SECONDS", 0.01)
@@ -304,21 +293,6 @@ def test_an_entry_that_is_gone_costs_nothing(directory):
         run([1])
         assert cache.stats().misses_by_reason == {"absent": 1}
         assert cache.stats().errors == 0
-
-
-def test_what_xla_refuses_to_load_ahead_is_asked_for_as_ever(directory, monkeypatch):
-    """A failure of preload costs nothing but the preload."""
-    first_run(directory, [1])
-
-    def refuse(*_):
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(backends, "load_ahead", refuse)
-    with start(directory) as cache:
-        settle()
-        run([1])
-        assert (cache.stats().hits, cache.stats().errors) == (1, 0)
-        assert amounts(cache) == {}
 
 
 @pytest.mark.parametrize("broken", ["raw_options", "load_ahead"])
@@ -457,13 +431,6 @@ def program(run_forked, directory, tmp_path):
         return json.loads(done.stdout.splitlines()[-1]), done
 
     return run
-
-
-def test_the_second_process_is_preloaded(program):
-    """It begins when the program makes its backend, and the profile was written when the first process ended."""
-    program()
-    counted, _ = program(LOADED)
-    assert counted["preload_hits"] == counted["hits"] == 1
 
 
 CALLBACK = PROGRAM.replace(

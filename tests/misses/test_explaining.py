@@ -147,24 +147,6 @@ def test_an_entry_of_a_later_version(cache, directory):
     assert "of a format that this version of ejcache does not read" in sentence(directory)
 
 
-def test_forced(cache, directory, monkeypatch):
-    """EASYDEL_RECOMPILE_FORCE is named."""
-    compile_one()
-    monkeypatch.setenv("EASYDEL_RECOMPILE_FORCE", "1")
-    compile_one()
-
-    assert "EASYDEL_RECOMPILE_FORCE" in sentence(directory)
-
-
-def test_checked(directory):
-    """A hit that was recompiled to check it is no unexplained miss."""
-    cache = ejcache.enable(directory, min_compile_seconds=0, check_one_in=1)
-    compile_one()
-    compile_one()
-
-    assert cache.stats().misses_by_reason == {"absent": 1, "checked": 1}
-
-
 def test_storage_trouble(tmp_path):
     """A place that cannot be opened: the reason is the storage."""
     place = tmp_path / "file"
