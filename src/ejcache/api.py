@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.cache.counters import Stats
     from ejcache.cache.opening import CompilationCache
+    from ejcache.cache.starts import ProgramRecord
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.plan import EvictionPolicy
     from ejcache.misses.explanation import Explanation
-    from ejcache.misses.log import MissRecord
     from ejcache.misses.nearest import Known
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
@@ -314,7 +314,7 @@ def _url(settings: Settings) -> str:
     return settings.cache_dir
 
 
-def _is_named(record: MissRecord, what: str | None) -> bool:
+def _is_named(record: ProgramRecord, what: str | None) -> bool:
     return what is None or record.name in (what, f"jit_{what}") or record.key.startswith(what)
 
 

@@ -10,9 +10,10 @@ import zstandard
 from cli_helpers import ejcache, key_text, put
 
 from ejcache.bucket.base import entry_name
+from ejcache.cache.starts import ProgramRecord
 from ejcache.keys.key import parse_key
 from ejcache.maintenance.plan import POLICY
-from ejcache.misses.log import MissRecord, record_miss
+from ejcache.misses.log import record_miss
 from ejcache.stores.opening import open_store
 
 URL = "gs://bucket/a"
@@ -100,7 +101,7 @@ def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
             put(store, key_text("jit_train", program=str(number)))
     for number in range(3):
         record_miss(
-            MissRecord(
+            ProgramRecord(
                 time=2e9 + number,
                 url=URL,
                 reason="absent",
@@ -123,7 +124,7 @@ def test_why_without_the_cache(monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
     for number in range(2):
         about = {"url": URL, "reason": "absent", "outcome": "stored", "compile_seconds": 1.5, "key": "k"}
-        record_miss(MissRecord(time=2e9 + number, name=f"jit_{number}", **about))
+        record_miss(ProgramRecord(time=2e9 + number, name=f"jit_{number}", **about))
     said = ejcache("why", "--last", "2")
     assert said.status == 0
     assert said.out.startswith("jit_1 was compiled: no entry is stored under its key")

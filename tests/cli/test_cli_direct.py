@@ -13,11 +13,11 @@ from helpers import run_program
 import ejcache as package
 from ejcache import entry
 from ejcache.cache.counters import Verdict
-from ejcache.cache.starts import STORED
+from ejcache.cache.starts import STORED, ProgramRecord
 from ejcache.direct.records import DIRECT_RECORD_KIND, DirectDocument, encode_document
 from ejcache.direct.verdicts import record_verdict
 from ejcache.keys.key import direct_record_key
-from ejcache.misses.log import MissRecord, record_miss
+from ejcache.misses.log import record_miss
 from ejcache.stores.local.store import LocalStore
 
 RECORD = direct_record_key("train.step", "signature", "environment")
@@ -99,7 +99,9 @@ def test_stats_show_direct_mode_where_it_was_used(cache):
 
 def missed(name="jit_step", *, url="/c", key=""):
     record_miss(
-        MissRecord(time=time.time(), url=url, reason="absent", outcome=STORED, compile_seconds=1.5, key=key, name=name)
+        ProgramRecord(
+            time=time.time(), url=url, reason="absent", outcome=STORED, compile_seconds=1.5, key=key, name=name
+        )
     )
 
 

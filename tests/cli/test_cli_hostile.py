@@ -13,8 +13,8 @@ from cli_helpers import ejcache, fill, key_text, plain_jax, put
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.base import entry_name
-from ejcache.cache.starts import STORED
-from ejcache.misses.log import MissRecord, record_miss
+from ejcache.cache.starts import STORED, ProgramRecord
+from ejcache.misses.log import record_miss
 from ejcache.stores.opening import open_store
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J\x7f\r\u202e"
@@ -104,7 +104,7 @@ def test_the_miss_log_writes_nothing_to_the_terminal(tmp_path):
     fill(tmp_path / "cache", "jit_train")
     url = str(tmp_path / "cache")
     names = {"key": f"k{ESCAPES}", "name": f"jit_{ESCAPES}", "reason": f"absent{ESCAPES}", "outcome": STORED}
-    record_miss(MissRecord(time=2e9, url=url, compile_seconds=1.0, **names))
+    record_miss(ProgramRecord(time=2e9, url=url, compile_seconds=1.0, **names))
     for options in ([], ["--dir", url], [f"jit_{ESCAPES}"]):
         said = ejcache("why", *options)
         assert said.status == 0

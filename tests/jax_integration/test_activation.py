@@ -264,8 +264,8 @@ def test_the_users_cache_directory_is_this_users_alone(run_forked, clean_environ
     "maker",
     [
         (
-            "from ejcache.misses.log import MissRecord, record_miss\n"
-            "record_miss(MissRecord(time=0, url='', reason='', outcome='', compile_seconds=0, key='', name=''))"
+            "from ejcache.cache.starts import ProgramRecord\nfrom ejcache.misses.log import record_miss\n"
+            "record_miss(ProgramRecord())"
         ),
         (
             "from ejcache.keys.environment import library_digest\n"

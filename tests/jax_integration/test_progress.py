@@ -8,9 +8,9 @@ import re
 import pytest
 from steps import Steps
 
-from ejcache.cache.starts import STORED
+from ejcache.cache.starts import STORED, ProgramRecord
 from ejcache.jax_integration.progress import CompileProgress
-from ejcache.misses.log import MissRecord, record_miss
+from ejcache.misses.log import record_miss
 
 COMPILING = """
 import threading, time
@@ -77,7 +77,7 @@ def test_how_long_it_took_last_time(clock, steps):
     """The lines say how long the last compilation of a program of this name took, as the miss log has it."""
     for seconds in (12.0, 92.0):
         record_miss(
-            MissRecord(
+            ProgramRecord(
                 time=1.0, url="", reason="", outcome=STORED, compile_seconds=seconds, key="", name="jit_train_step"
             )
         )

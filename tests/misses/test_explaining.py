@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import zlib
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
@@ -19,12 +18,13 @@ from typer.testing import CliRunner
 
 import ejcache
 from ejcache import entry
+from ejcache.cache.starts import ProgramRecord
 from ejcache.cli.main import build
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key
 from ejcache.misses.difference import SourceFiles, program_differences, read_text
 from ejcache.misses.explanation import explain
-from ejcache.misses.log import MissRecord, read_misses, record_miss
+from ejcache.misses.log import read_misses, record_miss
 from ejcache.misses.nearest import Known, stored_text
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
@@ -293,7 +293,7 @@ def test_why_takes_a_full_name_before_its_beginning(tmp_path):
     """A later miss of `train_step` is not the answer about `train`."""
     for number, name in enumerate(("jit_train", "jit_train_step")):
         record_miss(
-            MissRecord(
+            ProgramRecord(
                 time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key=f"{name}-k", name=name
             )
         )
@@ -322,7 +322,7 @@ def test_the_log_survives_damage_and_stays_small(tmp_path):
     """Lines that are no records are passed over; two files of 8 MB at most."""
     for number in range(900):
         record_miss(
-            MissRecord(
+            ProgramRecord(
                 time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n" * 20_000
             )
         )
@@ -338,7 +338,7 @@ def test_the_log_survives_damage_and_stays_small(tmp_path):
 
 def test_a_log_that_another_process_has_moved_aside(monkeypatch):
     """Of two processes that find the log full one moves it; the other one's fresh log stays in its place."""
-    record = MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
+    record = ProgramRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
     record_miss(record)
     log = state_directory() / "starts.jsonl"
     log.write_bytes(log.read_bytes() + b"{}\n" * 2_700_000)
@@ -351,13 +351,13 @@ def test_a_log_that_another_process_has_moved_aside(monkeypatch):
             return stat(descriptor)
         patched.undo()
         found = stat(descriptor)
-        record_miss(replace(record, name="other"))
-        record_miss(replace(record, name="fresh"))
+        record_miss(record._replace(name="other"))
+        record_miss(record._replace(name="fresh"))
         return found
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", stat_and_lose)
-        record_miss(replace(record, name="mine"))
+        record_miss(record._replace(name="mine"))
 
     assert [r.name for r in read_misses()] == ["fresh", "other", "mine", "n"]
 
@@ -368,7 +368,7 @@ def test_a_log_that_another_process_has_moved_aside(monkeypatch):
 )
 def test_damaged_lines_of_the_log_are_skipped(line):
     """A line of the log that no process of ours wrote hides none of the others."""
-    good = MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
+    good = ProgramRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
     record_miss(good)
     if line.startswith(b"{"):
         body = json.loads((state_directory() / "starts.jsonl").read_text())
@@ -384,7 +384,7 @@ def test_a_log_that_is_a_pipe():
     log = state_directory() / "starts.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(log)
-    record_miss(MissRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n"))
+    record_miss(ProgramRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n"))
     assert list(read_misses()) == []
 
 
@@ -430,7 +430,7 @@ def test_a_text_that_nothing_compiled(text):
 def test_a_reason_of_a_later_version(directory):
     """The log is shared with other versions; a reason that this one does not know is given as it stands."""
     record_miss(
-        MissRecord(time=1, url="u", reason="someday", outcome="stored", compile_seconds=0, key="k", name="jit_f")
+        ProgramRecord(time=1, url="u", reason="someday", outcome="stored", compile_seconds=0, key="k", name="jit_f")
     )
     ejcache.open_store(directory).close()
 
@@ -444,7 +444,7 @@ def identity(key="k", **components):
 
 def record_of(what, time=1.0):
     fields = {name: getattr(what, name) for name in ("key", "name", "components", "details")}
-    return MissRecord(time=time, url="u", reason="absent", outcome="stored", compile_seconds=0, **fields)
+    return ProgramRecord(time=time, url="u", reason="absent", outcome="stored", compile_seconds=0, **fields)
 
 
 def test_the_nearest_entry_differs_least():
@@ -569,7 +569,7 @@ def test_what_an_older_version_wrote(cache):
     compile_one()
     newest = next(read_misses())
     assert newest.outcome == "stored"
-    old = asdict(newest) | {"time": 1.0}
+    old = newest._asdict() | {"time": 1.0}
     (state_directory() / "misses.jsonl").write_text(json.dumps(old) + "\n[]\n")
     assert [miss.time for miss in read_misses()] == [newest.time, 1.0]
 

@@ -17,8 +17,8 @@ from ejcache.util.text import parse_age, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ejcache.cache.starts import ProgramRecord
     from ejcache.misses.explanation import Explanation, WingNote
-    from ejcache.misses.log import MissRecord
     from ejcache.misses.nearest import Known
 
 _LINES: Final = 20
@@ -96,7 +96,7 @@ class _Caches:
         """The cache that `--dir`, or else the settings, name; None if plain JAX alone has written there."""
         return self._open("", self.directory)
 
-    def of(self, record: MissRecord) -> Known | StoreError | UsageError | None:
+    def of(self, record: ProgramRecord) -> Known | StoreError | UsageError | None:
         """The cache of that miss, or the error for which it cannot be opened any more."""
         try:
             return self.chosen() if self.directory is not None else self._open(location_of(record.url), record.url)
@@ -126,7 +126,7 @@ class _Caches:
 
 def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
-) -> Sequence[tuple[MissRecord | WingNote, Explanation]]:
+) -> Sequence[tuple[ProgramRecord | WingNote, Explanation]]:
     """The misses that these options name, explained; without one, the entries or functions of that name."""
     from ejcache.misses.explanation import WingLogs, explain
     from ejcache.misses.log import read_misses
@@ -162,15 +162,14 @@ def location_of(url: str) -> str:
         return url
 
 
-def _identify_miss(record: MissRecord) -> Identifiers:
+def _identify_miss(record: ProgramRecord) -> Identifiers:
     return Identifiers(record.key, frozenset({record.name}), identify_key(record.key).digests if record.key else ())
 
 
-def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
+def _stored(what: str | None, caches: _Caches) -> list[ProgramRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
-    from ejcache.cache.starts import STORED
+    from ejcache.cache.starts import STORED, ProgramRecord
     from ejcache.keys.key import listed_name
-    from ejcache.misses.log import MissRecord
 
     known = None
     with contextlib.suppress(NotAStoreError):
@@ -187,10 +186,10 @@ def _stored(what: str | None, caches: _Caches) -> list[MissRecord]:
         return []
     same = ("key", "name", "components", "details", "signature", "module", "compile_seconds")
     fields: dict[str, Any] = {name: getattr(identity, name) for name in same}
-    return [MissRecord(time=identity.created, url=known.store.url, reason="absent", outcome=STORED, **fields)]
+    return [ProgramRecord(time=identity.created, url=known.store.url, reason="absent", outcome=STORED, **fields)]
 
 
-def _fields(record: MissRecord | WingNote, explanation: Explanation) -> dict[str, Any]:
+def _fields(record: ProgramRecord | WingNote, explanation: Explanation) -> dict[str, Any]:
     """A function that was not missed has the fields of a miss, too, without a reason and an outcome."""
     texts = ("key", "url", "time", "caller", "reason", "outcome")
     name = getattr(record, "name", "") or getattr(record, "function", "")
@@ -198,7 +197,7 @@ def _fields(record: MissRecord | WingNote, explanation: Explanation) -> dict[str
     return {**fields, "compile_seconds": getattr(record, "compile_seconds", 0.0), **explanation.to_dict()}
 
 
-def _lines(record: MissRecord | WingNote, explanation: Explanation, *, full: bool) -> list[str]:
+def _lines(record: ProgramRecord | WingNote, explanation: Explanation, *, full: bool) -> list[str]:
     """What is printed of one miss, at most 20 lines unless `full`."""
     sentence = output.wrapped_lines(f"{explanation.sentence}.")
     rows = _rows(record, explanation, full=full)
@@ -211,12 +210,12 @@ def _lines(record: MissRecord | WingNote, explanation: Explanation, *, full: boo
     return [*lines, *([more] if more else [])]
 
 
-def _rows(record: MissRecord | WingNote, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
-    from ejcache.misses.log import MissRecord
+def _rows(record: ProgramRecord | WingNote, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
+    from ejcache.cache.starts import ProgramRecord
 
     now = time.time()
     notes = [(wing, note) for wing, each in explanation.wings.items() for note in each]
-    if not isinstance(record, MissRecord):
+    if not isinstance(record, ProgramRecord):
         # The sentence has the words of the wing.
         given = [("given", f"{output.ago(note.time, now=now)}; {note.counted} in all") for _, note in notes]
         return [*given, ("cache", record.url)]
@@ -236,7 +235,7 @@ def _rows(record: MissRecord | WingNote, explanation: Explanation, *, full: bool
     return rows + _miss_rows(record, explanation, now)
 
 
-def _miss_rows(record: MissRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
+def _miss_rows(record: ProgramRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
     from ejcache.cache.starts import STORED
     from ejcache.misses.explanation import why_not_stored

@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 import warnings
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +25,7 @@ from jaxlib.mlir import ir
 from ejcache import entry
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.run_counts import write_later
-from ejcache.cache.starts import STORED
+from ejcache.cache.starts import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.compile_modes import is_forbidden
 from ejcache.jax_integration.lowering.key import alternative_key
@@ -38,14 +37,14 @@ from ejcache.jax_integration.seam.backends import process_index
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.misses.explanation import explain_in, why_not_found, why_not_stored
-from ejcache.misses.log import LARGE_CONSTANT, MissRecord, record_miss, remember_program
+from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.settings.table import Floors
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
@@ -110,14 +109,14 @@ class Publisher:
                 if compile_seconds >= max(_TEXT_SECONDS, Floors.of(settings).publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
                     text = module_text(program.module)
-                    record = replace(record, module=cache.write_text(text, settings, program=program.name))
+                    record = record._replace(module=cache.write_text(text, settings, program=program.name))
                 skip = self._write(compilation, program, record, raw)
             except Exception as exc:
                 # A failure of ours must not take the executable from the program.
                 compilation.report_failure("write an entry", exc)
                 skip = Skip.ERROR
             compilation.spent("lost" if skip is Skip.ERROR else "stored", began)
-        record = replace(record, outcome=skip.value if skip is not None else STORED)
+        record = record._replace(outcome=skip.value if skip is not None else STORED)
         _log(cache, settings, record, program, compilation.seconds)
         if skip is None:
             seam.record_event("/jax/compilation_cache/cache_misses")
@@ -169,20 +168,14 @@ class Publisher:
         cache.count_skip(reason)
 
         def log_it(took: float) -> None:
-            record = MissRecord(
-                time=time.time(),
-                url=cache.absolute_url,
-                reason="",
-                outcome=reason.value,
-                compile_seconds=took,
-                key="",
-                name=name,
-            )
+            record = ProgramRecord(name, url=cache.absolute_url, outcome=reason.value, compile_seconds=took)
             _log(cache, settings, record, None, {**seconds, "compiled": took})
 
         when_compiled(log_it)
 
-    def _write(self, compilation: Compilation, program: LoweredProgram, record: MissRecord, raw: bytes) -> Skip | None:
+    def _write(
+        self, compilation: Compilation, program: LoweredProgram, record: ProgramRecord, raw: bytes
+    ) -> Skip | None:
         cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
         backend = program.target.backend
         where = _stored_key(compilation, program)
@@ -275,18 +268,17 @@ class Publisher:
 def _log(
     cache: CachePolicy,
     settings: Settings,
-    record: MissRecord,
+    record: ProgramRecord,
     program: LoweredProgram | None,
     seconds: Mapping[str, float],
 ) -> None:
     """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
-    add = partial(record_miss, seconds=dict(seconds), thread=threading.current_thread().name)
+    record = record._replace(time=time.time(), seconds=dict(seconds), thread=threading.current_thread().name)
     try:
-        # The caller's path is of this host only, so it is not in the header of the entry.
-        record = replace(record, time=time.time(), details={**record.details, "caller": seam.caller()})
+        record = record._replace(caller=seam.caller())
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
-    write = partial(_write_log, cache, settings, record, program, add)
+    write = partial(_write_log, cache, settings, record, program)
     if settings.explain_misses or settings.raise_errors or log.isEnabledFor(logging.DEBUG):
         # Whether it is said or raised, it is where and when the program compiles.
         write()
@@ -294,15 +286,9 @@ def _log(
         write_later(write)
 
 
-def _write_log(
-    cache: CachePolicy,
-    settings: Settings,
-    record: MissRecord,
-    program: LoweredProgram | None,
-    add: Callable[[MissRecord], None],
-) -> None:
+def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, program: LoweredProgram | None) -> None:
     try:
-        add(record)
+        record_miss(record)
         if program is not None and settings.keep_module_text and record.components:
             remember_program(record.components.get("computation", ""), located_text(program))
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
@@ -330,7 +316,7 @@ def _record(
     reason: str = "",
     outcome: str = "",
     seconds: float = 0.0,
-) -> MissRecord:
+) -> ProgramRecord:
     """What the miss log says about a compilation."""
     key = compilation.key
     details, signature = dict(key.details), ""
@@ -340,14 +326,14 @@ def _record(
     except Exception as exc:
         # The program is compiled; a detail of the log must not take it away.
         compilation.report_failure("log a miss", exc)
-    return MissRecord(
+    return ProgramRecord(
+        name=program.name,
         time=time.time(),
         url=compilation.cache.absolute_url,
         reason=str(reason),
         outcome=str(outcome),
         compile_seconds=seconds,
         key=key.text,
-        name=program.name,
         components=dict(key.components),
         details=details,
         signature=signature,

@@ -25,7 +25,7 @@ from ejcache.cache.starts import STORED
 from ejcache.errors import StoreError
 from ejcache.keys.difference import Difference, Identity, environment_differences
 from ejcache.misses.difference import SourceFiles, program_differences, read_text, reordered, spelled
-from ejcache.misses.log import read_misses
+from ejcache.misses.log import identity_of, read_misses
 from ejcache.misses.nearest import Known, nearest
 from ejcache.util.text import format_age
 from ejcache.wings import hooks
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.misses.log import MissRecord
+    from ejcache.cache.starts import ProgramRecord
     from ejcache.settings.table import Settings
 
     IsWithin = Callable[[str, float], bool]
@@ -163,13 +163,15 @@ class Explanation:
         }
 
 
-def explain_in(cache: CachePolicy, record: MissRecord, settings: Settings) -> Explanation | None:
+def explain_in(cache: CachePolicy, record: ProgramRecord, settings: Settings) -> Explanation | None:
     """Why the program of `record` was not loaded from `cache`, or None if its store cannot be opened."""
     store = cache.opened(settings)
     return explain(record, Known(store), read_misses()) if store is not None else None
 
 
-def explain(record: MissRecord, known: Known | Exception | None, history: Iterable[MissRecord] = ()) -> Explanation:
+def explain(
+    record: ProgramRecord, known: Known | Exception | None, history: Iterable[ProgramRecord] = ()
+) -> Explanation:
     """Why the program of `record` was not loaded from its cache.
 
     Args:
@@ -189,7 +191,7 @@ def explain(record: MissRecord, known: Known | Exception | None, history: Iterab
     return replace(found, sentence=f"{record.name} {was} compiled{found.sentence}")
 
 
-def _repeated(record: MissRecord, earlier: Sequence[MissRecord]) -> Explanation | None:
+def _repeated(record: ProgramRecord, earlier: Sequence[ProgramRecord]) -> Explanation | None:
     """If this host has compiled the very same program before: why it was compiled again, without the first words."""
     if record.outcome == Skip.DUPLICATE:
         return Explanation(" because another process compiled it at the same time, and stored it first")
@@ -203,13 +205,13 @@ def _repeated(record: MissRecord, earlier: Sequence[MissRecord]) -> Explanation 
     if not here:
         return Explanation(
             f" because this is another cache: {ago} before, it was compiled for {before.url}",
-            before.identity,
+            identity_of(before),
             advice=("use one cache for all programs; ejcache push and ejcache pull copy entries",),
         )
     if before.outcome == STORED:
         return Explanation(
             f" because its entry is gone: it was stored {ago} before, and evicted or removed since",
-            before.identity,
+            identity_of(before),
             advice=("ejcache stats shows the size limit (max_size); ejcache pin keeps an entry",),
         )
     advice = {
@@ -220,12 +222,12 @@ def _repeated(record: MissRecord, earlier: Sequence[MissRecord]) -> Explanation 
     }
     return Explanation(
         f" because it was not stored when it was compiled {ago} before: {why_not_stored(before.outcome)}",
-        before.identity,
+        identity_of(before),
         advice=tuple(filter(None, [advice.get(Skip(before.outcome)) if before.outcome in set(Skip) else None])),
     )
 
 
-def _compared(record: MissRecord, known: Known | Exception | None, earlier: Sequence[MissRecord]) -> Explanation:
+def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: Sequence[ProgramRecord]) -> Explanation:
     """What changed since the nearest compilation, without the first words."""
     note, stored = "", []
     try:
@@ -236,9 +238,9 @@ def _compared(record: MissRecord, known: Known | Exception | None, earlier: Sequ
     if isinstance(known, Exception):
         note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
         known = None
-    same = [each.identity for each in earlier if each.url == record.url and each.name == record.name]
+    same = [identity_of(each) for each in earlier if each.url == record.url and each.name == record.name]
     candidates = {each.key: each for each in (*same, *stored) if each.components and each.key != record.key}
-    after = record.identity
+    after = identity_of(record)
     ranked, texts = nearest(after, candidates.values(), known.store if known is not None else None)
     if not ranked:
         where = "no entry is stored under its key, nor another entry of a function of this name"

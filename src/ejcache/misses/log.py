@@ -16,19 +16,20 @@ import base64
 import json
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.recorder import START_LOG, recorder
 from ejcache.cache.run_counts import AppendedLog
-from ejcache.cache.starts import ProgramRecord, decode_line, decode_program
+from ejcache.cache.starts import decode_line, decode_program
 from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import listed_name
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator
+
+    from ejcache.cache.starts import ProgramRecord
 
 _OLD_MISSES: Final = AppendedLog("misses", limit=2_000_000)
 
@@ -45,78 +46,34 @@ _logged: set[tuple[str, str]] = set()
 _lock: Final = ForkLock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissRecord:
-    """One program that had to be compiled.
-
-    Attributes:
-        time: seconds since the epoch.
-        url: the cache that was read.
-        reason: why the lookup failed, a `Miss`; empty if there was no lookup.
-        outcome: `STORED`, or the `Skip` that says why it was not stored.
-        compile_seconds: seconds that compiling took.
-        key: the text of its key; empty if no key could be made.
-        name: the module's name.
-        components: as in `Identity`.
-        details: as in `Identity`; also `caller`, the line of the user's program that called the function.
-        signature: as in `Identity`.
-        module: as in `Identity`.
-    """
-
-    time: float
-    url: str
-    reason: str
-    outcome: str
-    compile_seconds: float
-    key: str
-    name: str
-    components: Mapping[str, str] = field(default_factory=dict)
-    details: Mapping[str, str] = field(default_factory=dict)
-    signature: str = ""
-    module: str = ""
-
-    @property
-    def identity(self) -> Identity:
-        """What the record has in common with the header of an entry."""
-        return Identity(
-            self.key, self.name, self.components, self.details, self.signature, self.module, created=self.time
-        )
-
-    @property
-    def caller(self) -> str:
-        """The line of the user's program that called the function, `/home/me/train.py:31 in main`; empty if unknown."""
-        return self.details.get("caller", "")
-
-
-def record_miss(record: MissRecord, *, seconds: Mapping[str, float] | None = None, thread: str = "") -> None:
-    """Add a miss to the start record of this process, and write that; does nothing if the log cannot be written.
-
-    Args:
-        record: the miss.
-        seconds: what each phase took.
-        thread: the name of the thread that wanted the program.
-    """
-    # Not `asdict`, which copies what the fields hold and takes longer than the rest of this.
-    fields = {name: getattr(record, name) for name in record.__slots__}
-    recorder.add(ProgramRecord(**fields, caller=record.caller, thread=thread, seconds=seconds or {}))
+def record_miss(program: ProgramRecord) -> None:
+    """Add a program to the start record of this process, and write that; does nothing if the log cannot be written."""
+    recorder.add(program)
     recorder.write()
 
 
-def misses_of(programs: Iterable[ProgramRecord]) -> Iterator[MissRecord]:
-    """Those programs that were missed."""
-    for program in programs:
-        if not program.is_hit:
-            yield MissRecord(**{name: getattr(program, name) for name in MissRecord.__slots__})
-
-
-def read_misses() -> Iterator[MissRecord]:
-    """The misses, the latest first; lines that are damaged or of another version are skipped."""
+def read_misses() -> Iterator[ProgramRecord]:
+    """The programs that were compiled, the latest first; lines that are damaged or of another version are skipped."""
     for line in START_LOG.lines():
         part = decode_line(line)
-        yield from misses_of(reversed(part.programs)) if part is not None else ()
+        yield from (each for each in reversed(part.programs) if not each.is_hit) if part is not None else ()
     for line in _OLD_MISSES.lines():
         with suppress(*MALFORMED):
-            yield from misses_of([decode_program(json.loads(line))])
+            program = decode_program(json.loads(line))
+            yield program._replace(caller=program.details.get("caller", ""))
+
+
+def identity_of(program: ProgramRecord) -> Identity:
+    """What the record of a miss has in common with the header of an entry."""
+    return Identity(
+        program.key,
+        program.name,
+        program.components,
+        program.details,
+        program.signature,
+        program.module,
+        created=program.time,
+    )
 
 
 def last_compile_seconds(name: str) -> float | None:

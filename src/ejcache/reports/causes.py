@@ -13,7 +13,7 @@ from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.starts import STORED
 from ejcache.keys.difference import environment_differences
 from ejcache.misses.explanation import why_not_found, why_not_stored
-from ejcache.misses.log import misses_of
+from ejcache.misses.log import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,8 +114,7 @@ class Causes:
             reversed(named),
             key=lambda other: (len(changed_components(other, program)), other.signature != program.signature),
         )
-        before, after = (next(misses_of([each])).identity for each in (nearest, program))
-        found = environment_differences(before, after)
+        found = environment_differences(identity_of(nearest), identity_of(program))
         if found:
             return Cause(found[0].component, found[0].sentence, found[0].advice)
         return _cause(_CODE if nearest.signature == program.signature else _SIGNATURE)
