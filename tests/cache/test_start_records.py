@@ -111,6 +111,22 @@ def test_what_a_process_writes(monkeypatch):
     assert [each.programs[-1].name for each in read_starts()[-2:]] == ["jit_1", "jit_child"]
 
 
+def test_a_killed_process(run_forked, tmp_path):
+    """The misses of a process that was killed are recorded; the next process reads and adds to the same log."""
+    program = """
+import os, signal, sys, jax, jax.numpy as jnp, ejcache
+ejcache.enable(sys.argv[1], min_compile_seconds=0)
+jax.jit(lambda x: jnp.tanh(x) * 3)(1.0)
+print("compiled", flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for how, status in (("killed", -9), ("ended", 0)):
+        done = run_forked(program, str(tmp_path / how), how, check=False)
+        assert (done.returncode, done.stdout) == (status, "compiled\n")
+    assert [[program.outcome == HIT for program in record.programs] for record in read_starts()[-2:]] == [[False]] * 2
+
+
 def test_events(caplog):
     """Listeners get what is recorded; one that raises is named once, and the other one still hears."""
     heard = []

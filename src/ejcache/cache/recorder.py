@@ -181,7 +181,8 @@ def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:
     recorder.write()
     here = decode_lines(reversed(list(START_LOG.lines())))
     known = {record.process.id for record in here}
-    there = decode_lines(line for data in others for line in decode_object(data))
+    # A merge of these objects that was killed leaves equal lines in two of them.
+    there = decode_lines(dict.fromkeys(line for data in others for line in decode_object(data)))
     return [*here, *(record for record in there if record.process.id not in known)]
 
 

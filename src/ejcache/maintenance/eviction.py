@@ -34,6 +34,7 @@ from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, Stor
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.journals import Listed, Listing, compact, read_uses
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
+from ejcache.maintenance.start_records import merge_start_records
 from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, pinned_keys
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.usage import USED, Baseline
@@ -339,6 +340,7 @@ class BucketScan(Scan):
         self.in_use_since = self._now - in_use_seconds
         self._listing = Listing()
         self._abandoned: list[BlobInfo] = []
+        self._starts: list[BlobInfo] = []
         listed = Listed(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
         self._usage = listed.infos
         pinned: set[str] = set()
@@ -373,8 +375,7 @@ class BucketScan(Scan):
             elif name.startswith((USED, COUNTERS)):
                 self._usage.append(info)
             elif name.startswith(STARTS):
-                if self._now - info.created > _START_SECONDS:
-                    self._abandoned.append(info)
+                (self._abandoned if self._now - info.created > _START_SECONDS else self._starts).append(info)
             elif _is_leftover(name) and self._now - info.created > _ABANDONED_SECONDS:
                 self._abandoned.append(info)
 
@@ -389,7 +390,7 @@ class BucketScan(Scan):
         return {names[name].key for name in deleted}
 
     def tidy(self) -> list[str]:
-        """Delete abandoned leases and half-written files."""
+        """Delete abandoned leases, half-written files and old start records, and merge those of past days."""
         try:
             self._sweep()
         except Exception as exc:  # what others wrote must not stop this job's eviction
@@ -400,6 +401,7 @@ class BucketScan(Scan):
     def _sweep(self) -> None:
         for _ in self._objects.delete_many((info.name, info.version) for info in self._abandoned):
             self.swept += 1
+        merge_start_records(self._objects, self._starts, now=self._now)
 
     def close(self) -> None:
         """Delete the temporary tables of the scan."""
