@@ -24,6 +24,7 @@ SHORT = (
     "aux that is always equal",
     "getattr with a computed name",
     "os.environ in the trace",
+    "os.environb",
     "counter in a global",
     "x64",
     "library: table",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import os
 import re
 import struct
 import sys
@@ -282,7 +283,9 @@ class Reads:
         return not _ORDERLESS.isdisjoint(before)
 
     def _read_constant(self, constant: object, code: CodeType) -> None:
-        if isinstance(constant, str):
+        if isinstance(constant, bytes):
+            self.constants.add(os.fsdecode(constant))  # as `os.environb` names a variable
+        elif isinstance(constant, str):
             self.constants.add(constant)
             for name in [constant] if constant.isidentifier() else format_names(constant):
                 self.names.setdefault(name, code.co_firstlineno)
