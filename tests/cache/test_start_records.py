@@ -11,17 +11,8 @@ import pytest
 import ejcache
 from ejcache.cache import recorder as recording
 from ejcache.cache.recorder import Recorder, read_starts, recorder
-from ejcache.cache.starts import (
-    HIT,
-    Process,
-    ProgramRecord,
-    StartRecord,
-    decode_line,
-    decode_lines,
-    decode_object,
-    encode_line,
-    encode_object,
-)
+from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, decode_line, decode_lines, encode_line
+from ejcache.stores.shared.starts import decode_object, encode_object
 
 GOLDEN = Path(__file__).parent.parent / "data" / "start-record-1.jsonl"
 

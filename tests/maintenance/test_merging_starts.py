@@ -9,9 +9,10 @@ from memory_bucket import MemoryBucket
 
 from ejcache.bucket.base import STARTS
 from ejcache.cache.recorder import read_starts
-from ejcache.cache.starts import Process, ProgramRecord, StartRecord, encode_line, encode_object
+from ejcache.cache.starts import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
+from ejcache.stores.shared.starts import encode_object
 from ejcache.stores.shared.usage import Usage
 
 DAY = 86_400.0
@@ -96,6 +97,9 @@ def test_objects_that_others_wrote(data):
         leave(objects, number)
     known = records(objects)
     day = next(iter(names(objects))).split("/")[2]
-    objects.write(f"{STARTS}{day}/a-foreign-one", data)
+    foreign = f"{STARTS}{day}/notes.txt"
+    objects.write(foreign, data)
+    objects.write(f"{STARTS}{day}/host-1-{1000:032x}", data)
     assert run_pass(objects, None).problems == []
+    assert foreign in names(objects)
     assert records(objects) == known

@@ -16,17 +16,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache._version import __version__
 from ejcache.cache.run_counts import AppendedLog, run_later
-from ejcache.cache.starts import (
-    HIT,
-    STORED,
-    Process,
-    StartRecord,
-    decode_lines,
-    decode_object,
-    encode_line,
-    encode_object,
-)
+from ejcache.cache.starts import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
+from ejcache.stores.shared.starts import decode_object, encode_object
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
 

@@ -12,14 +12,13 @@
       dropped  how many programs are in no line, because the process had too many
 
 A process appends a line after each miss, each minute, and when it ends; a killed one loses the hits after the last.
-On shared storage there is one object for each process, `v1/starts/<day>/<process>`: its lines, compressed by zlib. A
-line that is damaged, or of another version, is skipped. Nothing but reports and explanations reads any of this.
+A line that is damaged, or of another version, is skipped. `stores/shared/starts.py` has the objects on shared storage.
+Nothing but reports and explanations reads any of this.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +27,7 @@ from ejcache.errors import MALFORMED
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 HIT: Final = "hit"
 """The outcome of a program that was loaded."""
@@ -38,7 +37,6 @@ PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "waited", "c
 """What the time of a program went into, in this order. `waited` is for other processes and ranks, `lost` for storage
 that failed."""
 _VERSION: Final = 1
-_LARGEST: Final = 8 << 20
 _LARGEST_NUMBER: Final = 1e15
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -171,20 +169,6 @@ def decode_program(fields: Mapping[str, Any]) -> ProgramRecord:
     """A program of a line; raises one of `MALFORMED` if it is none."""
     program: ProgramRecord = _checked(ProgramRecord, fields)
     return program
-
-
-def encode_object(lines: Iterable[bytes]) -> bytes:
-    """The object of one process on shared storage."""
-    return zlib.compress(b"\n".join(lines))
-
-
-def decode_object(data: bytes) -> Iterator[bytes]:
-    """The lines of such an object; none if it is damaged, or very large."""
-    with suppress(zlib.error):
-        unpacking = zlib.decompressobj()
-        text = unpacking.decompress(data, _LARGEST)
-        if unpacking.eof:
-            yield from text.splitlines()
 
 
 def _filled(program: ProgramRecord) -> dict[str, Any]:

@@ -1,8 +1,5 @@
 """Start records of shared storage are merged by day, so that a report reads few objects.
 
-    v1/starts/<day>/<process>          the lines of one process (`cache.starts`)
-    v1/starts/<day>/merged-<process>   those of many; <process> has merged them
-
 Each process leaves one object, and a pod leaves thousands a day. A maintenance pass writes the lines of a past day
 into larger objects, and deletes those of the processes after that. A pass that dies between the two leaves lines
 twice; `read_starts` counts equal lines once.
@@ -14,8 +11,8 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import STARTS, process_name
-from ejcache.cache.starts import decode_object, encode_object
+from ejcache.bucket.base import STARTS, is_process_name, process_name
+from ejcache.stores.shared.starts import MERGED, decode_object, encode_object
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import BlobInfo, Bucket
 
-_MERGED: Final = "merged-"
 _MANY: Final = 8
 """So many objects of a day are merged."""
 _BYTES: Final = 768 << 10
@@ -45,11 +41,16 @@ def merge_start_records(objects: Bucket, infos: Sequence[BlobInfo], *, now: floa
         StoreError: the storage failed; no record is lost.
     """
     yesterday = time.strftime("%Y-%m-%d", time.gmtime(now - 86_400.0))
-    single = sorted(info.name.removeprefix(STARTS) for info in infos if f"/{_MERGED}" not in info.name)
-    for day, found in itertools.groupby(single, key=lambda name: name.partition("/")[0]):
-        names = [STARTS + name for name in found]
+    single = [info.name for info in infos if _is_of_one_process(info.name)]
+    for day, found in itertools.groupby(sorted(single), key=lambda name: name.split("/")[-2]):
+        names = list(found)
         if day < yesterday and len(names) >= _MANY:
             _merge(objects, day, names)
+
+
+def _is_of_one_process(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return is_process_name(last) and not last.startswith(MERGED)
 
 
 def _merge(objects: Bucket, day: str, names: Sequence[str]) -> None:
@@ -62,7 +63,7 @@ def _merge(objects: Bucket, day: str, names: Sequence[str]) -> None:
             merged[name] = blob.version
         if merged and (name == names[-1] or sum(map(len, lines)) >= _BYTES):
             if lines:  # a damaged object has none
-                objects.write(f"{STARTS}{day}/{_MERGED}{process_name()}", encode_object(lines))
+                objects.write(f"{STARTS}{day}/{MERGED}{process_name()}", encode_object(lines))
             for _ in objects.delete_many(merged.items()):
                 pass
             lines, merged = [], {}
