@@ -11,7 +11,7 @@ import pytest
 
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.errors import UsageError
-from ejcache.jax_integration.seam.device_time import NoDeviceTimeError, busy_seconds, device_seconds
+from ejcache.jax_integration.seam.autotune.device_time import NoDeviceTimeError, busy_seconds, device_seconds
 
 X = jnp.ones(64)
 DEVICE = Tuner(timer="device", rounds=8, confirm=False, sample_seconds=0.0002)

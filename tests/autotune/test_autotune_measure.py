@@ -39,7 +39,7 @@ from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Source, Status
 from ejcache.autotune.workers import screened
 from ejcache.errors import EntryCorruptError, UsageError
-from ejcache.jax_integration.seam.device_time import has_pgle_profile
+from ejcache.jax_integration.seam.autotune.device_time import has_pgle_profile
 
 QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 

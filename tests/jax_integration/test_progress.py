@@ -13,7 +13,7 @@ from ejcache.jax_integration.progress import CompileProgress
 from ejcache.misses.log import record_miss
 
 COMPILING = """
-import threading, time
+import sys, threading, time
 import jax, ejcache
 from ejcache.jax_integration import progress
 from ejcache.util.scheduler import Scheduler
@@ -28,7 +28,8 @@ class Stream:
         pass
 
 real = progress.CompileProgress
-progress.CompileProgress = lambda: real(after={after}, stream=Stream())
+progress.CompileProgress = lambda: real(after={after})
+sys.stderr = Stream()
 cache = ejcache.enable(min_compile_seconds=0)
 progress.show_progress()
 
@@ -54,10 +55,9 @@ def steps(clock):
     return Steps(clock)
 
 
-def test_lines_of_a_long_compilation(clock, steps):
+def test_lines_of_a_long_compilation(clock, steps, capsys):
     """Lines come after 5, 10 and 20 seconds, and one at the end; afterwards there are none."""
-    stream = io.StringIO()
-    progress = CompileProgress(scheduler=steps, clock=clock, stream=stream)
+    progress = CompileProgress(scheduler=steps)
     with progress.of("jit_train_step"):
         for _ in range(30):
             clock.now += 1
@@ -65,7 +65,7 @@ def test_lines_of_a_long_compilation(clock, steps):
     for _ in range(100):
         clock.now += 1
         steps.step()
-    assert stream.getvalue().splitlines() == [
+    assert capsys.readouterr().err.splitlines() == [
         "ejcache: compiling jit_train_step, 5 s so far",
         "ejcache: compiling jit_train_step, 10 s so far",
         "ejcache: compiling jit_train_step, 20 s so far",
@@ -73,7 +73,7 @@ def test_lines_of_a_long_compilation(clock, steps):
     ]
 
 
-def test_how_long_it_took_last_time(clock, steps):
+def test_how_long_it_took_last_time(clock, steps, capsys):
     """The lines say how long the last compilation of a program of this name took, as the miss log has it."""
     for seconds in (12.0, 92.0):
         record_miss(
@@ -81,17 +81,15 @@ def test_how_long_it_took_last_time(clock, steps):
                 time=1.0, url="", reason="", outcome=STORED, compile_seconds=seconds, key="", name="jit_train_step"
             )
         )
-    stream = io.StringIO()
-    with CompileProgress(scheduler=steps, clock=clock, stream=stream).of("jit_train_step"):
+    with CompileProgress(scheduler=steps).of("jit_train_step"):
         clock.now += 6
         steps.step()
-    assert "6 s so far; it took 92 s last time\n" in stream.getvalue()
+    assert "6 s so far; it took 92 s last time\n" in capsys.readouterr().err
 
 
-def test_nothing_about_a_quick_compilation(clock, steps):
+def test_nothing_about_a_quick_compilation(clock, steps, capsys):
     """A compilation of less than five seconds prints nothing, also if it fails, and also later."""
-    stream = io.StringIO()
-    progress = CompileProgress(scheduler=steps, clock=clock, stream=stream)
+    progress = CompileProgress(scheduler=steps)
 
     def fail():
         with progress.of("jit_f"):
@@ -103,14 +101,15 @@ def test_nothing_about_a_quick_compilation(clock, steps):
         fail()
     clock.now += 100
     steps.step()
-    assert stream.getvalue() == ""
+    assert capsys.readouterr().err == ""
 
 
-def test_a_closed_stream(clock, steps):
+def test_a_closed_stream(clock, steps, monkeypatch):
     """A program that has closed its stderr compiles on."""
     stream = io.StringIO()
     stream.close()
-    with CompileProgress(scheduler=steps, clock=clock, stream=stream).of("jit_f"):
+    monkeypatch.setattr("sys.stderr", stream)
+    with CompileProgress(scheduler=steps).of("jit_f"):
         clock.now += 6
         steps.step()
 

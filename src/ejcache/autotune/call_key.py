@@ -60,8 +60,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """
     import jax
 
-    from ejcache.jax_integration.seam.flags import trace_fingerprint
-    from ejcache.jax_integration.seam.tracing import mapped_axes
+    from ejcache.jax_integration.seam.autotune.tracing import mapped_axes, trace_fingerprint
 
     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
     parts: list[Any] = [treedef]

@@ -42,14 +42,14 @@ def changed_trace_settings() -> dict[str, str]:
 def watch_shape_evaluation() -> None:
     """From now on `evaluates_shapes` is right, if JAX is imported."""
     if "jax" in sys.modules:
-        from ejcache.jax_integration.seam import tracing
+        from ejcache.jax_integration.seam.autotune import tracing
 
         tracing.watch_shape_evaluation()
 
 
 def evaluates_shapes() -> bool:
     """Whether `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
-    from ejcache.jax_integration.seam import tracing
+    from ejcache.jax_integration.seam.autotune import tracing
 
     tracing.watch_shape_evaluation()
     return tracing.evaluates_shapes()

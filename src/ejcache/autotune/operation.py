@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
-    from ejcache.jax_integration.seam.tracing import MappedAxis
+    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
 P = ParamSpec("P")

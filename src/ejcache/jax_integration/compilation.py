@@ -153,6 +153,7 @@ class Compilation:
         cache: the cache that these settings ask for.
         device_ids: the ids of the program's devices, in their order.
         ranks: the processes that take part in the program, ascending.
+        is_multi_process: there are several.
         for_others: the client has no devices: the result is stored, and another process loads it.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
         module: the lowered program, if it spans processes or XLA autotunes it.
@@ -187,6 +188,7 @@ class Compilation:
         self.cache = cache
         self.device_ids = device_ids
         self.ranks = ranks
+        self.is_multi_process = len(ranks) > 1
         self.for_others = for_others
         self.has_profile = has_profile
         self.module = module
@@ -232,11 +234,6 @@ class Compilation:
     def is_optimised(self) -> bool:
         """Whether JAX asks for the variant that was compiled with a profile."""
         return self.key.variant == PGLE
-
-    @property
-    def is_multi_process(self) -> bool:
-        """Whether the program spans several processes."""
-        return len(self.ranks) > 1
 
     def report_failure(self, doing: str, exc: Exception) -> None:
         """Count and log a failure of one of our own steps.

@@ -14,7 +14,6 @@ itself.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import threading
 from pathlib import Path
@@ -178,7 +177,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class CompileGuard:
+class CompileGuard(contextlib.ContextDecorator):
     """What `forbid_compile` returns: a context manager and a decorator. It may be entered again, also while entered."""
 
     def __init__(self, *, everywhere: bool) -> None:
@@ -197,7 +196,7 @@ class CompileGuard:
         else:
             _here.blocks -= 1
 
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:  # type: ignore[override]  # a narrower type
         """`function`, each call of which is such a block.
 
         Raises:
@@ -210,12 +209,7 @@ class CompileGuard:
                 "`with ejcache.forbid_compile():` inside it"
             )
 
-        @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
-                return function(*args, **kwargs)
-
-        wrapped: Callable[P, R] = without_our_frames(guarded)
+        wrapped: Callable[P, R] = without_our_frames(super().__call__(function))
         return wrapped
 
 

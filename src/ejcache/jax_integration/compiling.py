@@ -546,15 +546,15 @@ class Compiler:
         Never of a program that spans processes: the ranks must all load or all compile. Never of an optimised
         executable: compiled without its profile, the program is another one.
         """
+        settings = compilation.settings
+        if not settings.check_contents and settings.check_one_in <= 0:
+            return False
         if compilation.is_multi_process or found.header.variant == PGLE or is_forbidden():
             return False
-        if compilation.settings.check_contents:
+        if settings.check_contents:
             return found.key not in self._checked
-        every: int = compilation.settings.check_one_in
-        if every <= 0:
-            return False
         self._hits_seen += 1
-        return self._hits_seen % every == 0
+        return self._hits_seen % settings.check_one_in == 0
 
     # -- beside compilations ---------------------------------------------------------------------------------------
 

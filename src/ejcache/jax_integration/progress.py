@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 from ejcache.misses.log import last_compile_seconds
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _FIRST_SECONDS: Final = 5.0
 _GROWTH: Final = 2.0
@@ -25,23 +24,13 @@ class CompileProgress:
 
     Args:
         after: seconds until the first line.
-        scheduler: runs what prints the lines.
-        clock: monotonic seconds.
-        stream: where the lines go; None for stderr as it is then.
+        scheduler: runs what prints the lines, by its clock.
     """
 
-    def __init__(
-        self,
-        *,
-        after: float = _FIRST_SECONDS,
-        scheduler: Scheduler | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        stream: TextIO | None = None,
-    ) -> None:
+    def __init__(self, *, after: float = _FIRST_SECONDS, scheduler: Scheduler | None = None) -> None:
         self._after = after
-        self._scheduler = Scheduler(threads=1, name="ejcache-progress") if scheduler is None else scheduler
-        self._clock = clock
-        self._stream = stream
+        self._scheduler = scheduler or Scheduler(threads=1, name="ejcache-progress")
+        self._clock = self._scheduler.clock
 
     @contextlib.contextmanager
     def of(self, name: str) -> Iterator[None]:
@@ -56,7 +45,7 @@ class CompileProgress:
             said = True
             took = last_compile_seconds(name)
             before = "" if took is None else f"; it took {took:.0f} s last time"
-            self._print(f"compiling {name}, {self._clock() - began:.0f} s so far{before}")
+            _print(f"compiling {name}, {self._clock() - began:.0f} s so far{before}")
             self._scheduler.later(after * (_GROWTH - 1), lambda: say(after * _GROWTH))
 
         self._scheduler.later(self._after, lambda: say(self._after))
@@ -65,13 +54,13 @@ class CompileProgress:
         finally:
             running = False
             if said:
-                self._print(f"compiled {name} in {self._clock() - began:.0f} s")
+                _print(f"compiled {name} in {self._clock() - began:.0f} s")
 
-    def _print(self, line: str) -> None:
-        stream = sys.stderr if self._stream is None else self._stream
-        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
-            stream.write(f"ejcache: {line}\n")
-            stream.flush()
+
+def _print(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+        sys.stderr.write(f"ejcache: {line}\n")
+        sys.stderr.flush()
 
 
 _shown: CompileProgress | None = None

@@ -21,7 +21,7 @@ from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import Status
 from ejcache.autotune.workers import screened
 from ejcache.errors import UsageError
-from ejcache.jax_integration.seam.device_time import NoDeviceTimeError
+from ejcache.jax_integration.seam.autotune.device_time import NoDeviceTimeError
 
 if TYPE_CHECKING:
     import threading

@@ -14,7 +14,7 @@ from ejcache.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ejcache.jax_integration.seam.tracing import MappedAxis
+    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
 _INTEGER_TOP: Final = 128
@@ -160,7 +160,7 @@ def split_arguments(
     """
     import jax
 
-    from ejcache.jax_integration.seam.tracing import mapped_axes
+    from ejcache.jax_integration.seam.autotune.tracing import mapped_axes
 
     flat, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
     leaves = tuple(leaf for _, leaf in flat)
@@ -219,7 +219,7 @@ def mapped_call(
     """The axes over which `jax.vmap` maps the call, outermost first, and for each its size and its arguments."""
     import jax
 
-    from ejcache.jax_integration.seam.tracing import mapped_axes
+    from ejcache.jax_integration.seam.autotune.tracing import mapped_axes
 
     axes = mapped_axes(jax.tree_util.tree_leaves((tuple(args), dict(kwargs))))
     if not axes:

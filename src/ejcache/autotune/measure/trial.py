@@ -52,7 +52,7 @@ class WorkerThread:
     """
 
     def __init__(self) -> None:
-        from ejcache.jax_integration.seam.flags import local_trace_settings
+        from ejcache.jax_integration.seam.autotune.tracing import local_trace_settings
 
         self._context = contextvars.copy_context()
         self._settings = local_trace_settings()
@@ -86,7 +86,7 @@ class WorkerThread:
             self._tasks = None
 
     def _work(self, tasks: queue.SimpleQueue[Any]) -> None:
-        from ejcache.jax_integration.seam.flags import set_locally
+        from ejcache.jax_integration.seam.autotune.tracing import set_locally
 
         set_locally(self._settings)
         while (task := tasks.get()) is not None:
@@ -424,7 +424,7 @@ def run_once(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
 
 def run_on_device(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
     """As `run_once`, but without what Python and the dispatch take; raises `NoDeviceTimeError`."""
-    from ejcache.jax_integration.seam.device_time import device_seconds
+    from ejcache.jax_integration.seam.autotune.device_time import device_seconds
 
     return device_seconds(lambda: run_once(trial, arrays, repeats), modules=_PROGRAMS) / repeats
 

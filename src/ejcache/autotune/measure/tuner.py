@@ -33,14 +33,14 @@ from ejcache.autotune.records.record import (
 )
 from ejcache.autotune.workers import tries_candidate
 from ejcache.errors import UsageError
-from ejcache.jax_integration.seam.device_time import has_pgle_profile
+from ejcache.jax_integration.seam.autotune.device_time import has_pgle_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.records.record import RecordKey, Timing
-    from ejcache.jax_integration.seam.tracing import MappedAxis
+    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
 _RANDOM_STARTS: Final = 12

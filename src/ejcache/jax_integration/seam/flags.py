@@ -204,33 +204,15 @@ def _holders() -> dict[str, Any]:
     return {name: holder for name, holder in found.items() if hasattr(holder, "get_local")}
 
 
-_SETTINGS: Final = _holders()
-_UNSET: Final = jax_config.config_ext.unset
-
-
-def trace_fingerprint() -> Any:
-    """A hashable value that is equal for two calls only if JAX would reuse the trace of one for the other."""
-    return jax_config.trace_context()
+TRACE_SETTINGS: Final = _holders()
+"""What holds the values of the settings, by their names."""
 
 
 def changed_trace_settings() -> dict[str, str]:
     """The settings that are not at their default in this thread, by name, as texts."""
-    texts = {name: str(getattr(holder.value, "name", holder.value)) for name, holder in _SETTINGS.items()}
+    texts = {name: str(getattr(holder.value, "name", holder.value)) for name, holder in TRACE_SETTINGS.items()}
     return {
         name: text
         for name, text in texts.items()
         if (text != _TRACE_DEFAULTS[name] if name in _TRACE_DEFAULTS else text not in _OFF)
     }
-
-
-def local_trace_settings() -> dict[str, Any]:
-    """The settings, and the default device, that a context manager has changed in this thread, by name."""
-    holders = {**_SETTINGS, "jax_default_device": jax_config.config_states["jax_default_device"]}
-    local = {name: holder.get_local() for name, holder in holders.items()}
-    return {name: value for name, value in local.items() if value is not _UNSET}
-
-
-def set_locally(settings: dict[str, Any]) -> None:
-    """Change these settings in this thread for as long as it runs."""
-    for name, value in settings.items():
-        jax_config.config_states.get(name, getattr(jax_config, name, None)).set_local(value)

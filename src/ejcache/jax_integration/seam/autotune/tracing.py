@@ -1,0 +1,121 @@
+"""What a tuned operation finds out about the trace that calls it.
+
+Whether `jax.eval_shape` is evaluating, whose program is never run. It traces as `jax.jit` does and shares its traces.
+While it evaluates, a context keeps its traces apart: `jax.jit` must not reuse one in which nothing was measured.
+
+Over which axes `jax.vmap` maps the call: a tracer under `jax.vmap` has the shape of one element, and the number of
+elements is in the tracer that it wraps. And which settings decide the program that a function becomes.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+from jax._src import config as jax_config
+from jax._src import core
+from jax._src.interpreters import batching
+
+from ejcache.jax_integration.seam.flags import TRACE_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_UNSET: Final = jax_config.config_ext.unset
+_lock = threading.Lock()
+_context: Any = None
+
+
+def evaluates_shapes() -> bool:
+    """Whether this thread is inside `jax.eval_shape`."""
+    return _context is not None and bool(_context.value)
+
+
+def watch_shape_evaluation() -> None:
+    """From now on `evaluates_shapes` is right. A second call does nothing."""
+    global _context
+    with _lock:
+        if _context is not None:
+            return
+        context = jax.make_user_context(default_value=False)
+        original = jax.eval_shape
+
+        @functools.wraps(original)
+        def eval_shape(*args: Any, **kwargs: Any) -> Any:
+            with context(True):
+                return original(*args, **kwargs)
+
+        _context = context
+        jax.eval_shape = eval_shape
+
+
+@dataclass(frozen=True)
+class MappedAxis:
+    """One `jax.vmap` around a call.
+
+    Attributes:
+        size: the number of elements.
+        mapped: for each value of the call, whether it has an element for each of them.
+        name: of the axis, None without one.
+    """
+
+    size: int
+    mapped: tuple[bool, ...]
+    name: Any = field(default=None, compare=False)
+
+
+def mapped_axes(values: Iterable[Any]) -> tuple[MappedAxis, ...]:
+    """The axes over which `jax.vmap` maps at least one of the values, outermost first.
+
+    A function that `jax.jit` traces within `jax.vmap` is traced for one element, and its values show no axis.
+    """
+    if core.trace_ctx.is_top_level():
+        return ()
+    tags = [_tags(value) for value in values]
+    axes = []
+    trace: Any = core.trace_ctx.trace
+    while trace is not None:
+        if isinstance(trace, batching.BatchTrace):
+            mapped = tuple(any(tag is trace.tag for tag in held) for held in tags)
+            if any(mapped):
+                axis = trace.axis_data
+                name = None if axis.name is core.no_axis_name else axis.name
+                axes.append(MappedAxis(int(axis.size), mapped, name))
+        trace = getattr(trace, "parent_trace", None)
+    return tuple(reversed(axes))
+
+
+def _tags(value: Any) -> list[Any]:
+    """The tags of the traces that batch this value."""
+    found = []
+    while isinstance(value, core.Tracer):
+        if isinstance(value, batching.BatchTracer):
+            if isinstance(value.batch_dim, int):
+                found.append(value._trace.tag)
+            value = value.val
+        else:
+            # The value of a tracer of a derivative is its primal.
+            value = getattr(value, "primal", None)
+    return found
+
+
+def trace_fingerprint() -> Any:
+    """A hashable value that is equal for two calls only if JAX would reuse the trace of one for the other."""
+    return jax_config.trace_context()
+
+
+def local_trace_settings() -> dict[str, Any]:
+    """The settings, and the default device, that a context manager has changed in this thread, by name."""
+    holders = {**TRACE_SETTINGS, "jax_default_device": jax_config.config_states["jax_default_device"]}
+    local = {name: holder.get_local() for name, holder in holders.items()}
+    return {name: value for name, value in local.items() if value is not _UNSET}
+
+
+def set_locally(settings: dict[str, Any]) -> None:
+    """Change these settings in this thread for as long as it runs."""
+    for name, value in settings.items():
+        jax_config.config_states.get(name, getattr(jax_config, name, None)).set_local(value)
