@@ -144,6 +144,14 @@ def count(text: str | None, *, option: str) -> int | None:
     return number
 
 
+def positive(text: str, *, option: str) -> int:
+    """As `count`, and not 0."""
+    number = count(text, option=option)
+    if not number:
+        raise SettingError(option, text, "a whole number, 1 or more")
+    return number
+
+
 def examples(*lines: str) -> str:
     """The foot of a command's help: command lines, without `ejcache`."""
     shown = "\n".join(f"  ejcache {line}" for line in lines)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from ejcache.util.text import format_age, format_size, plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 _SCHEMA: Final = 1
@@ -31,7 +31,6 @@ _NARROWEST: Final = 12
 _LEAST_ROOM: Final = 20
 """Characters that wrapped text needs; in a narrower column it is not wrapped."""
 _NAMED_PROBLEMS: Final = 5
-_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def print_json(value: object) -> None:
@@ -100,33 +99,45 @@ def print_table(
     drop: Sequence[str] = (),
     optional: str = "",
 ) -> None:
-    """Print a table with a heading, no wider than the terminal where that is possible.
+    """Print a table with a heading, no wider than the terminal where that is possible. A pipe gets whole rows.
 
     Args:
-        columns: headings.
+        columns: headings, each another one.
         rows: one text for each column.
         right: columns that are aligned to the right.
-        shrink: columns that are cut if the table is too wide, the first one first.
+        shrink: columns that are cut if the table is too wide, the widest one first.
         drop: columns that are left out if the table is too wide even when it is cut, the first one first.
         optional: a column that is left out unless the table fits without being cut.
     """
-    cells = [list(columns), *([printable(cell) for cell in row] for row in rows)]
-    kept = list(range(len(columns)))
-    widths = [max(_width(row[index]) for row in cells) for index in kept]
-    least = [min(widths[index], _NARROWEST) if columns[index] in shrink else widths[index] for index in kept]
+    lines = [dict(zip(columns, map(printable, row), strict=True)) for row in (columns, *rows)]
+    widths = {name: max(_width(line[name]) for line in lines) for name in columns}
+    least = widths | {name: min(widths[name], _NARROWEST) for name in shrink}
+    kept = list(columns)
     for name, needed in ((optional, widths), *((name, least) for name in drop)):
-        if name and _total(needed, kept) > _columns():
-            kept.remove(columns.index(name))
-    excess = _total(widths, kept) - _columns()
-    for index in [each for each in map(columns.index, shrink) if each in kept]:
-        cut = max(0, min(excess, widths[index] - _NARROWEST))
-        widths[index] -= cut
-        excess -= cut
-    lines = (_GAP.join(_padded(row[i], widths[i], right=columns[i] in right) for i in kept).rstrip() for row in cells)
-    heading = next(lines)
-    _write(sys.stdout, styled(heading, "bold") + "\n")
-    for line in lines:
-        _write(sys.stdout, f"{line}\n")
+        if name and sum(needed[each] + len(_GAP) for each in kept) - len(_GAP) > _columns():
+            kept.remove(name)
+    if sys.stdout.isatty():
+        _draw(lines, kept, right, shrink)
+        return
+    for number, line in enumerate(lines):
+        cells = [_filled(line[name], widths[name], right=name in right) for name in kept]
+        _write(sys.stdout, styled(_GAP.join(cells).rstrip(), "" if number else "bold") + "\n")
+
+
+def _draw(lines: Sequence[Mapping[str, str]], names: Sequence[str], right: Sequence[str], cut: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, len(_GAP), 0, 0), pad_edge=False, header_style="bold" if _is_styled() else "")
+    for name in names:
+        table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=name not in cut)
+    for line in lines[1:]:
+        table.add_row(*(Text(line[name], no_wrap=True, overflow="ellipsis") for name in names))
+    console = Console(width=_columns())
+    with console.capture() as drawn:
+        console.print(table, crop=False)
+    _write(sys.stdout, drawn.get())
 
 
 def print_pairs(rows: Sequence[Sequence[str]]) -> None:
@@ -148,7 +159,7 @@ def say_columns(head: Sequence[tuple[str, int]], text: str) -> None:
 
 
 def _column_lines(head: Sequence[tuple[str, int]], text: str) -> list[str]:
-    prefix = "".join(_padded(printable(cell), max(width, len(cell))) + _GAP for cell, width in head)
+    prefix = "".join(_filled(printable(cell), width) + _GAP for cell, width in head)
     room = _columns() - _width(prefix)
     lines: list[str] = []
     for line in printable(text, keep="\n").split("\n"):
@@ -289,15 +300,7 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
-def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
-    return sum(widths[index] for index in kept) + len(_GAP) * (len(kept) - 1)
-
-
-def _padded(text: str, width: int, *, right: bool = False) -> str:
-    if _width(text) > width:
-        from rich.cells import set_cell_size
-
-        text = set_cell_size(text, width - 1) + _ELLIPSIS
+def _filled(text: str, width: int, *, right: bool = False) -> str:
     missing = " " * (width - _width(text))
     return missing + text if right else text + missing
 
