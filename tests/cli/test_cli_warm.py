@@ -14,7 +14,7 @@ from cli_helpers import ejcache
 from helpers import run_program
 
 from ejcache.errors import SettingError
-from ejcache.jax_integration.warm_start import ArrayShape, CallShapes, parse_call
+from ejcache.jax_integration.warm_start import ArrayShape, parse_call
 
 # What a shell has put in the background ignores Ctrl-C.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -207,17 +207,21 @@ def test_an_interrupted_command_leaves_no_process_and_continues(project):
     assert warm("prog.py:step", *given(SHAPES[:2]), "--json").json["hit"] == 1
 
 
+def call_of(args=(), kwargs=None):
+    return args, kwargs or {}
+
+
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("", CallShapes()),
-        ("f32[]", CallShapes((ArrayShape("float32", ()),))),
-        ("  bf16[ 3 , 4 ]\tu8[1]@2 ", CallShapes((ArrayShape("bfloat16", (3, 4)), ArrayShape("uint8", (1,), 2)))),
-        ("bool[2] c64[2]", CallShapes((ArrayShape("bool", (2,)), ArrayShape("complex64", (2,))))),
-        ("f8_e4m3fn[2] float16[2]", CallShapes((ArrayShape("float8_e4m3fn", (2,)), ArrayShape("float16", (2,))))),
-        ('x=i32[8] m:="a b" n:=[1, [2]] o:=null', CallShapes((), {
+        ("", call_of()),
+        ("f32[]", call_of((ArrayShape("float32", ()),))),
+        ("  bf16[ 3 , 4 ]\tu8[1]@2 ", call_of((ArrayShape("bfloat16", (3, 4)), ArrayShape("uint8", (1,), 2)))),
+        ("bool[2] c64[2]", call_of((ArrayShape("bool", (2,)), ArrayShape("complex64", (2,))))),
+        ("f8_e4m3fn[2] float16[2]", call_of((ArrayShape("float8_e4m3fn", (2,)), ArrayShape("float16", (2,))))),
+        ('x=i32[8] m:="a b" n:=[1, [2]] o:=null', call_of((), {
             "x": ArrayShape("int32", (8,)), "m": "a b", "n": (1, (2,)), "o": None})),
-        (":=3 :=0.5 :=true", CallShapes((3, 0.5, True))),
+        (":=3 :=0.5 :=true", call_of((3, 0.5, True))),
     ],
 )  # fmt: skip
 def test_calls_that_can_be_written(text, call):

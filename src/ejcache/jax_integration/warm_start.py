@@ -20,7 +20,6 @@ import json
 import re
 import sys
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -53,8 +52,7 @@ _SHORT: Final = re.compile(r"(bf|f|i|u|c)(\d+\w*)")
 _LONG: Final = {"bf": "bfloat", "f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayShape:
+class ArrayShape(NamedTuple):
     """One array.
 
     Attributes:
@@ -68,16 +66,12 @@ class ArrayShape:
     device: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallShapes:
-    """The arguments of one call: an `ArrayShape` for each array, and values as they are."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and the keyword arguments of one call."""
 
 
-def parse_call(text: str) -> CallShapes:
-    """The call that a text describes.
+def parse_call(text: str) -> Arguments:
+    """The call that a text describes: an `ArrayShape` for each array, and values as they are.
 
     Raises:
         SettingError: the text is not in the grammar of this module.
@@ -104,7 +98,7 @@ def parse_call(text: str) -> CallShapes:
             kwargs[name] = value
         else:
             args.append(value)
-    return CallShapes(tuple(args), kwargs)
+    return tuple(args), kwargs
 
 
 def _array(text: str, position: int) -> tuple[ArrayShape, int]:
@@ -257,13 +251,14 @@ def platform() -> str:
     return str(jax.default_backend())
 
 
-def abstract_call(call: CallShapes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def abstract_call(call: Arguments) -> Arguments:
     """The arguments for `warm`: a `jax.ShapeDtypeStruct` in place of each shape.
 
     Raises:
         UsageError: there is no such type or device.
     """
-    return tuple(map(_abstract, call.args)), {name: _abstract(value) for name, value in call.kwargs.items()}
+    args, kwargs = call
+    return tuple(map(_abstract, args)), {name: _abstract(value) for name, value in kwargs.items()}
 
 
 def _abstract(value: Any) -> Any:

@@ -97,20 +97,9 @@ class XlaCaches:
 
     def collect(self) -> None:
         """XLA has compiled something: store new files in the background."""
-        if self._process == os.getpid():
-            for mirror in list(self._mirrors.values()):
-                if mirror is not None:
-                    mirror.collect()
-
-    def close(self) -> None:
-        """Store new files, within seconds, and remove the directories."""
-        if self._process == os.getpid():
-            with self._lock:
-                mirrors = list(self._mirrors.values())
-                self._mirrors.clear()
-            for mirror in mirrors:
-                if mirror is not None:
-                    mirror.close()
+        for mirror in list(self._mirrors.values()):
+            if mirror is not None:
+                mirror.collect()
 
     def _mirror(self, url: str, backend: Any, settings: Settings) -> Mirror | None:
         with self._lock:
@@ -193,8 +182,8 @@ class Mirror:
             return count
 
     def collect(self) -> None:
-        """Store new files, in another thread."""
-        if not self._read_only and not self._is_due:
+        """Store new files, in another thread; does nothing in a forked child."""
+        if not self._read_only and not self._is_due and self._process == os.getpid():
             self._is_due = True
             self._scheduler.submit(self._store_in_background)
 

@@ -53,14 +53,13 @@ from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.preload.loader import BackgroundLoader, EntryReader, Preloaded
     from ejcache.jax_integration.program import CompileTarget
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import TwoTiers
 
 
 def environment(client: Any, settings: Settings) -> str:
@@ -68,61 +67,19 @@ def environment(client: Any, settings: Settings) -> str:
     return f"{client.platform}-{compiler_environment(client, settings)}-{client.local_device_count()}"
 
 
-def note_below_floor(store: TwoTiers, uses: Iterable[ProgramUse]) -> None:
-    """Tell this host which programs are not on shared storage, so that nobody asks for them."""
-    for use in uses:
-        if use.quick and not store.is_below_floor(use.key, math.inf):
-            store.note_below_floor(use.key, use.quick)
-
-
-class ProfileKeeper:
-    """The run profile of this process's program in one cache, as it was when this run began.
-
-    Args:
-        policy: of the cache.
-        settings: those that hold for reading and writing it: a program may have changed them when it ends.
+def read_profile(policy: CachePolicy, key: str, settings: Settings) -> RunProfile:
+    """The run profile of this process's program; an empty one if there is none that can be read.
 
     Raises:
         StoreError: the storage failed.
     """
-
-    def __init__(self, policy: CachePolicy, settings: Settings) -> None:
-        self._policy = policy
-        self._key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
-        self._settings = settings
-        self._before = self._read()
-        self._stored = self._before
-
-    @property
-    def knows_any(self) -> bool:
-        """Whether there was a run before, in whatever environment."""
-        return bool(self._before.environments)
-
-    def uses(self, environment: str) -> tuple[ProgramUse, ...]:
-        """What the last runs used in this environment, in the order of first use."""
-        return self._before.environments.get(environment, ())
-
-    def write(self, used: Mapping[str, Sequence[ProgramUse]]) -> None:
-        """Store what this run has used so far, by environment, if the next run would do something else with it."""
-        now = self._before
-        for name, uses in used.items():
-            now = merge(now, name, uses)
-        if not any(differs(self._stored, now, name) for name in used):
-            return
-        header = entry.Header(key=self._key, kind=RUN_PROFILE_KIND, jax=jax.__version__)
-        if self._policy.write_beside(header, encode_profile(now), self._settings):
-            self._stored = now
-
-    def _read(self) -> RunProfile:
-        raw = self._policy.read_beside(self._key, RUN_PROFILE_KIND, self._settings, max_size=MAX_PAYLOAD)
-        if raw is None:
-            return RunProfile()
-        try:
-            return decode_profile(raw)
-        except EntryCorruptError as exc:
-            # The end of this run replaces it.
-            log.debug("ejcache: the run profile %s cannot be read: %s", self._key, exc)
-            return RunProfile()
+    raw = policy.read_beside(key, RUN_PROFILE_KIND, settings, max_size=MAX_PAYLOAD)
+    try:
+        return decode_profile(raw) if raw is not None else RunProfile()
+    except EntryCorruptError as exc:
+        # The end of this run replaces it.
+        log.debug("ejcache: the run profile %s cannot be read: %s", key, exc)
+        return RunProfile()
 
 
 def entry_point() -> tuple[str, ...]:
@@ -216,7 +173,9 @@ class Preloader:
         self._policy: CachePolicy | None = None
         self._loader: BackgroundLoader | None = None
         self._reader: EntryReader | None = None
-        self._keeper: ProfileKeeper | None = None
+        self._profile_key = ""
+        self._before: RunProfile | None = None  # the profile as it was when this run began
+        self._stored = RunProfile()
         self._noted_at = 0.0
         self._written_at = 0.0
         self._watching = False
@@ -407,17 +366,22 @@ class Preloader:
             # A directory on a file system that hosts share, whose server may be slow.
             self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             return
-        if self._keeper is None:
-            self._keeper = ProfileKeeper(policy, settings)
+        if self._before is None:
+            self._profile_key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
+            self._profile_settings = settings  # a program may have changed them when it ends
+            self._before = self._stored = read_profile(policy, self._profile_key, settings)
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
-        if at_once and not self._keeper.knows_any:
+        if at_once and not self._before.environments:
             # There is nothing to load, and the first run on a host hashes the libraries, which may take seconds.
             self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             return
         run.environment = environment(client, settings)
-        uses = self._keeper.uses(run.environment)
+        uses = self._before.environments.get(run.environment, ())
         if shared is not None:
-            note_below_floor(shared, uses)
+            for use in uses:
+                # What is not on shared storage: this host need not ask for it.
+                if use.quick and not shared.is_below_floor(use.key, math.inf):
+                    shared.note_below_floor(use.key, use.quick)
         planned = [use for use in uses if use.stored]
         if planned and self._loader is None:
             self._loader = self._make_loader(policy, settings)
@@ -462,12 +426,18 @@ class Preloader:
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
 
     def _write(self) -> None:
-        keeper, policy = self._keeper, self._policy
+        """Store what this run has used so far, if the next run would do something else with it."""
+        now, policy = self._before, self._policy
         used = {run.environment: list(run.uses.values()) for run in self._runs if run.environment and run.uses}
-        if keeper is None or policy is None or not used:
+        if now is None or policy is None or not used:
             return
         try:
-            keeper.write(used)
+            for name, uses in used.items():
+                now = merge(now, name, uses)
+            if any(differs(self._stored, now, name) for name in used):
+                header = entry.Header(key=self._profile_key, kind=RUN_PROFILE_KIND, jax=jax.__version__)
+                if policy.write_beside(header, encode_profile(now), self._profile_settings):
+                    self._stored = now
         except Exception as exc:
             log.debug("ejcache: the run profile was not written: %s", exc)
 

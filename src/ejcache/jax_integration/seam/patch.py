@@ -300,7 +300,7 @@ class _CacheObject(CacheInterface):  # type: ignore[misc]  # JAX's base class is
 
 
 class _Replacements:
-    """The functions that replace JAX's, as methods of the same names. Their parameters are those in `_PARAMETERS`."""
+    """The functions that replace JAX's, as methods of the same names: those in `_PARAMETERS` get one dictionary."""
 
     def __init__(self, hooks: Hooks, compile_options: Any) -> None:
         self._hooks = hooks
@@ -322,38 +322,34 @@ class _Replacements:
     def is_persistent_cache_enabled(self) -> bool:
         return _xla_caches_flag().value != _BY_EJCACHE and self._hooks.is_enabled()
 
-    def _get_cache_key(self, *arguments: Any, **named: Any) -> str | None:
-        given = _by_name("_get_cache_key", arguments, named)
+    def _get_cache_key(self, given: dict[str, Any]) -> str | None:
         if not isinstance(jax_cache._cache, _CacheObject):
             self._hooks.reset()
             _put_cache_object(self._hooks)
         jax_cache.is_cache_used(given["backend"])  # sends JAX's event about the use of the cache, once in a process
         return self._hooks.make_key(_request(given, given["options"]))
 
-    def _is_executable_in_cache(self, backend: Any, cache_key: str) -> bool:  # noqa: ARG002 (JAX's signature)
-        return self._hooks.contains(cache_key)
+    def _is_executable_in_cache(self, given: dict[str, Any]) -> bool:
+        return self._hooks.contains(given["cache_key"])
 
-    def _cache_read(self, *arguments: Any, **named: Any) -> Any:
-        given = _by_name("_cache_read", arguments, named)
+    def _cache_read(self, given: dict[str, Any]) -> Any:
         return self._hooks.read(given["cache_key"], _target(given))
 
-    def _compile_and_write_cache(self, *arguments: Any, **named: Any) -> Any:
-        given = _by_name("_compile_and_write_cache", arguments, named)
+    def _compile_and_write_cache(self, given: dict[str, Any]) -> Any:
         return self._hooks.compile(given["cache_key"], _program(given))
 
-    def _compile_and_share_module(self, *arguments: Any, **named: Any) -> Any:
-        given = _by_name("_compile_and_share_module", arguments, named)
+    def _compile_and_share_module(self, given: dict[str, Any]) -> Any:
         return self._hooks.share(given["cache_key"], _program(given), first_process=given["first_process_id"])
 
-    def _share_fdo_profiles(self, *arguments: Any, **named: Any) -> bytes:
-        given = _by_name("_share_fdo_profiles", arguments, named)
+    def _share_fdo_profiles(self, given: dict[str, Any]) -> bytes:
         request = _request(given, given["compile_options"])
         return self._hooks.share_profile(request, first_process=given["min_process_id"])
 
 
-def _by_name(function: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """JAX's arguments by the names of the parameters."""
-    return dict(zip(_PARAMETERS[function][-1].split(), arguments, strict=False)) | named
+def _with_names(function: Any, parameters: str) -> Any:
+    """`function`, which gets JAX's arguments by the names of these parameters."""
+    names = parameters.split()
+    return lambda *arguments, **named: function(dict(zip(names, arguments, strict=False)) | named)
 
 
 def _xla_caches_flag() -> Any:
@@ -385,9 +381,11 @@ def install(hooks: Hooks) -> None:
             raise RuntimeError("the seam is already in use")
         replacements = _Replacements(hooks, jax_compiler.get_compile_options)
         for name in _REPLACED:
-            module = _module_of(name)
+            module, function = _module_of(name), getattr(replacements, name)
             _originals[name] = getattr(module, name)
-            setattr(module, name, without_our_frames(getattr(replacements, name)))
+            if name in _PARAMETERS:
+                function = _with_names(function, _PARAMETERS[name][-1])
+            setattr(module, name, without_our_frames(function))
         register_our_frames()
         registries.watch()
         durations.listen()
