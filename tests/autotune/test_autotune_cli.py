@@ -12,6 +12,7 @@ from autotune_helpers import ENVIRONMENT, candidate, key, record
 from buckets import GcsServerProcess
 from cli_helpers import ejcache
 
+from ejcache.autotune.call_documents import encode_call
 from ejcache.autotune.records.record import Candidate, Source, Status, encode_record, pinned
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.stores.documents import open_documents
@@ -118,10 +119,10 @@ def test_why(place):
 
 def test_why_of_a_recorded_call(place):
     """For a recorded call without a record, the most similar record and the differences are shown; exit status 1."""
-    from ejcache.autotune.recording import note
-
     wanted = key(x="float32[8,16]")
-    note(wanted, lambda: {"how": {"kind": "x"}, "args": [], "kwargs": {}}, AutotuneStore(str(place)))
+    call = {"operation": "matmul", "version": "1", "digest": wanted.digest, "device": "cpu", "how": {}}
+    call |= {"environment": dict(wanted.environment), "call": dict(wanted.call), "args": [], "kwargs": {}}
+    open_documents(str(place)).create(f"autotune-recorded/matmul/{wanted.digest}.json", encode_call(call))
     said = run("why", wanted.digest, "--dir", place)
     assert said.status == 1
     assert "has no record" in said.out

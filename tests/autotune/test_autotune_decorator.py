@@ -30,14 +30,15 @@ from ejcache.autotune import (
 )
 from ejcache.autotune.call_documents import (
     RecordedNames,
-    UnrecordableError,
     arguments_of,
     decode_call,
     encode_arguments,
     encode_call,
+    import_path,
 )
 from ejcache.autotune.call_key import CODE_DIGITS, Describer, code_digest, fingerprint
 from ejcache.autotune.chooser import chooser_for
+from ejcache.autotune.operation import BoundCall
 from ejcache.autotune.recording import note
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreUnavailableError, UsageError
@@ -645,7 +646,7 @@ def test_events_are_told_and_listeners_may_fail(tmp_path):
     assert chooser.counters["listener_errors"] == 4
 
 
-def test_recording_to_a_place_that_fails_asks_it_once(store):
+def test_recording_to_a_place_that_fails_asks_it_once(store, monkeypatch):
     """Calls go on without waiting for a place that could not take a recording a moment ago."""
     tried = []
 
@@ -656,23 +657,20 @@ def test_recording_to_a_place_that_fails_asks_it_once(store):
 
     bucket = Dead()
     bucket.breaker = CircuitBreaker(failures=1)
-    store.layers[0].documents = Documents(bucket)
     walk = slow_or_quick(store)
+    monkeypatch.setattr(BoundCall, "how", lambda _: {})
+    store.layers[0].documents = Documents(bucket)
     for x in (X, X, X.astype(np.int32)):
-        assert not note(walk.key(x), lambda: {"how": {}, "args": [], "kwargs": {}}, store)
+        assert not note(walk.bound((x,), {}))
     assert len(tried) == 1
 
 
-def test_calls_that_cannot_be_recorded_are_described_once(store):
+def test_calls_that_cannot_be_recorded_are_described_once(store, monkeypatch):
     """A call that has no form that can be recorded is not tried again at every call."""
     described = []
-
-    def describe():
-        described.append(1)
-        raise UnrecordableError("it has no name")
-
+    monkeypatch.setattr(BoundCall, "how", lambda _: described.append(1) or import_path(lambda: None))
     for _ in range(3):
-        assert not note(slow_or_quick(store).key(X), describe, store)
+        assert not note(slow_or_quick(store).bound((X,), {}))
     assert len(described) == 1
 
 

@@ -13,7 +13,6 @@ import types
 from argparse import Namespace
 
 import pytest
-from helpers import local_documents
 
 from ejcache.autotune.ejkernel import PersistentCache
 from ejcache.autotune.ejkernel.cache import OperationFile, file_key, key_of_file, operation_directory
@@ -75,7 +74,6 @@ def test_values_come_back_as_from_ejkernels_class(place):
     assert PersistentCache("op").get(DEVICE, OP, "raw") == [1, 2]
     assert PersistentCache("op").get(DEVICE, OP, "other") is None
     assert PersistentCache("op", path=str(place / "op.json")).path == str(place / "op.json")
-    assert PersistentCache("op")._data == json.loads((place / "op.json").read_text())
 
 
 def test_put_keeps_the_file_and_a_record(place):
@@ -145,7 +143,6 @@ def test_unwritable_places_keep_the_process_going(tmp_path, monkeypatch, caplog)
     for call in ("1", "2"):
         cache.put(DEVICE, OP, call, {"block": 1})
         assert cache.get(DEVICE, OP, call) == Namespace(block=1)
-    assert not cache._disabled
     assert sum(r.levelno == logging.WARNING for r in caplog.records) <= 2
 
 
@@ -164,10 +161,9 @@ def test_directories_as_ejkernel_chooses_them(tmp_path, monkeypatch, clean_envir
 
 def test_files_in_a_bucket_are_read_and_not_written(tmp_path):
     """ejkernel cannot read a bucket, and a bucket takes one write a second to an object."""
-    documents = local_documents(tmp_path)
-    documents.url, documents.remote = "gs://bucket", True
+    file = OperationFile(f"{tmp_path}/op.json")
+    file.documents.url, file.documents.remote = "gs://bucket", True
     write(tmp_path / "op.json", {TEXT: {"block": 4}})
-    file = OperationFile(documents, "op.json")
     assert file.read() == {TEXT: {"block": 4}}
     assert not file.put(TEXT, {"block": 5})
 
@@ -339,7 +335,7 @@ def test_lazy_objects_of_other_libraries_are_left_alone(monkeypatch):
             raise RuntimeError(f"{name} would be loaded")
 
     plain = types.ModuleType("some_framework")
-    plain.settings, plain.file = Lazy(), OperationFile(local_documents("/nonexistent"), "op.json")
+    plain.settings, plain.file = Lazy(), OperationFile("/nonexistent/op.json")
     monkeypatch.setitem(sys.modules, "some_framework", plain)
     monkeypatch.setitem(sys.modules, "some_lazy_module", LazyModule("some_lazy_module"))
     assert ("some_framework:file", plain.file) in held_in_modules(OperationFile)

@@ -13,7 +13,8 @@ from autotune_helpers import key, record
 from forking import Forked
 from helpers import ROOT
 
-from ejcache.autotune.choice import Choice, ChoiceRequest, ConfigurationMissingError, Policy
+from ejcache.autotune.call import Call
+from ejcache.autotune.choice import Choice, ConfigurationMissingError, Policy
 from ejcache.autotune.chooser import Chooser
 from ejcache.autotune.pod import POD, DisagreementError, PodAgreement
 from ejcache.autotune.records.json_values import ConfigurationError
@@ -64,14 +65,27 @@ def chooser(board, process, store, **options):
     return Chooser(store, agreement=PodAgreement(lambda: reader, **options))
 
 
-def request(*, guess=8, tune=None, **options):
-    def restore(plain, _):
-        if plain["block"] == 99:
-            raise ConfigurationError("99 is no candidate here")
-        return plain
+class Asked(Call):
+    """A call whose configurations are numbers of blocks; 99 is none that this process can use."""
 
-    heuristic = None if guess is None else lambda: {"block": guess}
-    return ChoiceRequest(key(), restore=restore, heuristic=heuristic, tune=tune, **options)
+    key = key()
+
+    def __init__(self, guess=8, tune=None, policy=None):
+        super().__init__((), {}, ())
+        self.guess, self.tune, self.policy = guess, tune, policy or Policy("autotune" if tune else "heuristics")
+
+    def default(self):
+        return {"block": self.guess}
+
+    def restored(self, stored, source):
+        if stored["block"] == 99:
+            raise ConfigurationError("99 is no candidate here")
+        return stored
+
+    def measured(self, known=None):
+        return self.tune()
+
+    candidates = build = how = tuner = store = None
 
 
 def test_ranks_with_different_records_use_the_same(tmp_path):
@@ -80,7 +94,7 @@ def test_ranks_with_different_records_use_the_same(tmp_path):
     for rank, store in enumerate(stores):
         store.publish(record(block=rank + 1))
     board = Notes()
-    choices = [chooser(board, rank, stores[rank]).choose(request()) for rank in range(2)]
+    choices = [chooser(board, rank, stores[rank]).choose(Asked()) for rank in range(2)]
     assert [c.configuration for c in choices] == [{"block": 1}] * 2
     assert [c.layer for c in choices] == [POD] * 2
     assert choices[1].record == choices[0].record
@@ -92,7 +106,7 @@ def test_one_process_measures_and_the_others_wait(tmp_path):
     board = Notes()
     measuring, finish, counted = threading.Event(), threading.Event(), []
 
-    def tune(known, default):
+    def tune():
         counted.append(threading.current_thread().name)
         measuring.set()
         assert finish.wait(120)
@@ -101,7 +115,7 @@ def test_one_process_measures_and_the_others_wait(tmp_path):
     results = {}
 
     def run(rank):
-        results[rank] = chooser(board, rank, AutotuneStore(str(tmp_path / str(rank)))).choose(request(tune=tune))
+        results[rank] = chooser(board, rank, AutotuneStore(str(tmp_path / str(rank)))).choose(Asked(tune=tune))
 
     first = threading.Thread(target=run, args=(0,))
     first.start()
@@ -122,9 +136,9 @@ def test_a_dead_tuner_costs_the_deadline(tmp_path):
     board = Notes()
     board.of(0).set_once(f"ejcache/autotune/{key().digest}/claim", b"0")
     late = chooser(board, 1, AutotuneStore(str(tmp_path / "1")), deadline=0.01)
-    assert late.choose(request()).configuration == {"block": 8}
+    assert late.choose(Asked()).configuration == {"block": 8}
     again = chooser(board, 2, AutotuneStore(str(tmp_path / "2")))
-    assert again.choose(request(guess=7)).configuration == {"block": 8}
+    assert again.choose(Asked(guess=7)).configuration == {"block": 8}
 
 
 def test_the_one_who_answers_too_late_follows_the_others(tmp_path):
@@ -135,19 +149,19 @@ def test_the_one_who_answers_too_late_follows_the_others(tmp_path):
 
     def settle():
         other = chooser(board, 1, AutotuneStore(str(tmp_path / "1")), deadline=0.01)
-        settled.append(other.choose(request()).configuration)
+        settled.append(other.choose(Asked()).configuration)
 
-    def tune(known, default):
+    def tune():
         other = threading.Thread(target=settle)
         other.start()
         other.join(120)
         return record(block=5)
 
     slow = chooser(board, 0, AutotuneStore(str(tmp_path / "0")))
-    choice = slow.choose(request(tune=tune))
+    choice = slow.choose(Asked(tune=tune))
     assert settled == [{"block": 8}]
     assert (choice.configuration, choice.source) == ({"block": 8}, Source.HEURISTIC)
-    assert slow.choose(request()) is choice
+    assert slow.choose(Asked()) is choice
     # What was measured is kept for the next job.
     assert AutotuneStore(str(tmp_path / "0")).find(key()).record.configuration == {"block": 5}
 
@@ -159,7 +173,7 @@ def test_failure_is_agreed_too(tmp_path):
     stores[1].publish(record())
     for rank in range(2):
         with pytest.raises(ConfigurationMissingError):
-            chooser(board, rank, stores[rank]).choose(request(policy=Policy("error")))
+            chooser(board, rank, stores[rank]).choose(Asked(policy=Policy("error")))
 
 
 def test_processes_that_run_other_code_are_told(tmp_path):
@@ -167,16 +181,9 @@ def test_processes_that_run_other_code_are_told(tmp_path):
     board = Notes()
     store = AutotuneStore(str(tmp_path / "0"))
     first = Chooser(store, agreement=PodAgreement(lambda: board.of(0)))
-    first.choose(ChoiceRequest(key(), heuristic=lambda: {"block": 99}, policy=Policy("heuristics")))
+    first.choose(Asked(guess=99))
     with pytest.raises(DisagreementError, match="99"):
-        chooser(board, 1, AutotuneStore(str(tmp_path / "1"))).choose(request())
-
-
-def test_overrides_are_each_processs_own(tmp_path):
-    """A configuration that the call gives is not a question for the others."""
-    board = Notes()
-    assert chooser(board, 0, AutotuneStore(str(tmp_path))).choose(request(override=3)).configuration == 3
-    assert board.notes == {}
+        chooser(board, 1, AutotuneStore(str(tmp_path / "1"))).choose(Asked())
 
 
 def test_without_a_board_each_process_guesses(tmp_path):
@@ -189,14 +196,14 @@ def test_without_a_board_each_process_guesses(tmp_path):
     store = AutotuneStore(str(tmp_path))
     store.publish(record(block=1))
     broken = Chooser(store, agreement=PodAgreement(lambda: Broken(Notes(), 0)))
-    assert broken.choose(request()).configuration == {"block": 8}
+    assert broken.choose(Asked()).configuration == {"block": 8}
 
 
 def test_a_program_of_one_process_asks_nobody(tmp_path):
     """Without jax.distributed the choice is made here."""
     store = AutotuneStore(str(tmp_path))
     store.publish(record(block=1))
-    choice = Chooser(store, agreement=PodAgreement(lambda: None)).choose(request())
+    choice = Chooser(store, agreement=PodAgreement(lambda: None)).choose(Asked())
     assert isinstance(choice, Choice)
     assert (choice.configuration, choice.layer) == ({"block": 1}, "memory")
 

@@ -1,4 +1,4 @@
-"""What a call asks for and gets, and the policies and overlays that change it for a `with` block.
+"""What a call gets, and the policies and overlays that change it for a `with` block.
 
 Policies decide what happens if no record is found; overlays replace the lookup. They live in context variables, so each
 thread and task has its own. A block changes JAX's trace context, so that `jax.jit` traces a function again that it has
@@ -15,76 +15,39 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ejcache.autotune.ejkernel_variables import label_of_calls, label_prefix
+from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.autotune.records.json_values import canonical_json, json_or_repr
-from ejcache.autotune.records.record import NO_CONFIGURATION, RecordKey, Source, differences
+from ejcache.autotune.records.record import RecordKey, Source, differences
 from ejcache.autotune.workers import tries_candidate
 from ejcache.errors import EjcacheError, SettingError
 from ejcache.settings.resolve import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from ejcache.autotune.records.record import Record
-    from ejcache.autotune.records.store import Found
-
-
-def changed_trace_settings() -> dict[str, str]:
-    """JAX's settings that change programs and are not at their default, such as the matmul precision, by name.
-
-    They are part of a key. Settings at their default are left out, so that keys from before they existed stay valid.
-    """
-    from ejcache.jax_integration.seam import flags
-
-    return flags.changed_trace_settings()
-
-
-def watch_shape_evaluation() -> None:
-    """From now on `evaluates_shapes` is right, if JAX is imported."""
-    if "jax" in sys.modules:
-        from ejcache.jax_integration.seam.autotune import tracing
-
-        tracing.watch_shape_evaluation()
-
-
-def evaluates_shapes() -> bool:
-    """Whether `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
-    from ejcache.jax_integration.seam.autotune import tracing
-
-    tracing.watch_shape_evaluation()
-    return tracing.evaluates_shapes()
 
 
 @cache
 def _user_context() -> Any:
     import jax
 
-    make = getattr(jax, "make_user_context", None)
-    return None if make is None else make(None)
+    return jax.make_user_context(None)
 
 
-@contextlib.contextmanager
-def traced_apart(token: str) -> Iterator[None]:
+def traced_apart(token: str) -> contextlib.AbstractContextManager[Any]:
     """In this block `jax.jit` reuses only traces made under the same token."""
-    context = _user_context()
-    if context is None:
-        yield
-        return
-    with context(token):
-        yield
+    return _user_context()(token)  # type: ignore[no-any-return]  # JAX's class has no name
 
 
-@contextlib.contextmanager
-def labelled(key: RecordKey, configuration: Any) -> Iterator[None]:
+def labelled(key: RecordKey, configuration: Any, *, as_json: bool) -> contextlib.AbstractContextManager[Any]:
     """Label the operations in this block `<prefix><operation>@v<version>:<digest>`, and the call if that is wanted."""
     import jax
 
-    wanted = label_of_calls()
     label = f"{label_prefix()}{key.operation}@v{key.version}:{key.digest}"
-    if wanted == "json":
+    if as_json:
         label += canonical_json({"call": dict(key.call), "configuration": json_or_repr(configuration)})
-    with jax.named_scope(label) if wanted is not None else contextlib.nullcontext():
-        yield
+    return jax.named_scope(label)  # type: ignore[no-any-return]  # the seam of JAX has no types
 
 
 OnMiss = Literal["autotune", "heuristics", "error"]
@@ -187,16 +150,9 @@ def overlaid(key: RecordKey) -> tuple[Any] | None:
     return None
 
 
-@contextlib.contextmanager
-def _retraced() -> Iterator[None]:
-    if "jax" not in sys.modules:
-        yield
-        return
-    from ejcache.autotune.choice import traced_apart
-
+def _retraced() -> contextlib.AbstractContextManager[Any]:
     # The token is made of the content, so that a second, equal block reuses the traces of the first.
-    with traced_apart(_fingerprint()):
-        yield
+    return traced_apart(_fingerprint()) if "jax" in sys.modules else contextlib.nullcontext()
 
 
 def _fingerprint() -> str:
@@ -266,38 +222,3 @@ class Event:
     key: RecordKey
     source: Source | None = None
     detail: str = ""
-
-
-@dataclass(frozen=True)
-class ChoiceRequest:
-    """One call that needs a configuration.
-
-    Attributes:
-        key: of its record.
-        restore: (stored configuration, its source) → the operation's own form; raises `ConfigurationError` if the
-            operation cannot use it.
-        heuristic: returns the operation's own guess; None if it has none.
-        candidates: returns the configurations that may be measured.
-        tune: measures the candidates, given an earlier record or None and the default; returns a record, which does
-            not work if all candidates failed.
-        override: the configuration that the call gave.
-        legacy: returns a configuration from outside the store, such as a file of ejkernel; asked after the layers.
-        policy: the operation's own.
-        unhashable: reasons why the call has no key of its own. Such a call is neither looked up nor measured.
-        describe: returns the call as `call_documents` records it; raises `UnrecordableError`.
-        code: returns a digest of the operation's code, or an empty text; a record may be of other code.
-        untraced: returns this request without tracers, so that it can be measured when the trace has ended.
-    """
-
-    key: RecordKey
-    restore: Callable[[Any, Source], Any] = lambda stored, _: stored
-    heuristic: Callable[[], Any] | None = None
-    candidates: Callable[[], Sequence[Any]] = tuple
-    tune: Callable[[Record | None, Any], Record] | None = None
-    override: Any = NO_CONFIGURATION
-    legacy: Callable[[], Found | None] | None = None
-    policy: Policy | None = None
-    unhashable: Sequence[str] = ()
-    describe: Callable[[], dict[str, Any]] | None = None
-    code: Callable[[], str] = str
-    untraced: Callable[[], ChoiceRequest] | None = None

@@ -5,39 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
-from ejcache.autotune.operation import Autotuned
+from ejcache.autotune.operation import Autotuned, Options
 from ejcache.autotune.records.json_values import module_name
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.autotune.choice import Policy
-    from ejcache.autotune.measure.results import Check
-    from ejcache.autotune.measure.tuner import Tuner
-    from ejcache.autotune.records.store import AutotuneStore
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Options(TypedDict, total=False):
-    """The optional arguments of `autotuned`, which says what each is."""
-
-    name: str | None
-    version: int | str
-    key: Callable[..., Any] | None
-    heuristic: Any
-    tuner: Tuner | None
-    store: AutotuneStore | None
-    policy: Policy | None
-    gradient: bool
-    initialisers: Mapping[str, Callable[..., Any]] | None
-    check: Check | None
-    prune: Callable[..., Sequence[Any]] | None
 
 
 Configs = Sequence[Any] | Callable[..., Sequence[Any]]
@@ -84,8 +63,9 @@ def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, *
 
     def decorate(decorated: Callable[..., Any]) -> Autotuned[..., Any]:
         own_name = f"{module_name(decorated)}.{decorated.__qualname__}".replace(".<locals>", "")
-        given: Any = {**options, "name": options.get("name") or own_name, "version": str(options.get("version", 1))}
-        return Autotuned(decorated, configs=configs if callable(configs) else tuple(configs), **given)
+        name, version = options.get("name") or own_name, str(options.get("version", 1))
+        held = configs if callable(configs) else tuple(configs)
+        return Autotuned(decorated, held, name=name, version=version, options=options)
 
     return decorate if function is None else decorate(function)
 

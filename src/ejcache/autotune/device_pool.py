@@ -7,7 +7,7 @@ process, or hangs on a device, would end the measurements on the other devices, 
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import RecordedNames
@@ -57,18 +57,42 @@ class DevicePool:
 
         Raises:
             UsageError: a module cannot be imported, or the store cannot be opened.
-            EjcacheError: a process ended before its first call.
+            EjcacheError: the devices cannot be counted.
         """
-        if not calls:
-            return
-        places = _places()
-        queue = _Queue(self, calls)
+        waiting, ended = deque(calls), Counter[str]()
+        workers: WorkerProcesses[_Worker] = WorkerProcesses()
+
+        def start(place: _Place) -> None:
+            if waiting:
+                workers.add(_Worker(place, self, waiting.popleft()))
+
         try:
-            for place in places[: len(calls)]:
-                queue.start(place)
-            yield from queue.results()
+            for place in _places() if calls else ():
+                start(place)
+            for worker, answer in workers.answers():
+                task = worker.task
+                if answer is not None:
+                    if "error" in answer:
+                        raise UsageError(str(answer["error"]))
+                    yield _result(task, answer)
+                    if waiting and not answer["last"]:
+                        worker.give(waiting.popleft())
+                        continue
+                    workers.remove(worker)
+                    # Where a candidate still runs, the process would not end.
+                    worker.kill() if answer["last"] else worker.end()
+                else:
+                    how = how_it_ended(worker.end())
+                    ended[task.path] += 1
+                    if ended[task.path] < _ATTEMPTS:
+                        waiting.appendleft(task)
+                    else:
+                        operation = "" if task.call is None else str(task.call["operation"])
+                        problem = f"the process that measured it ended with {how}, {_ATTEMPTS} times"
+                        yield TunedCall(task.path, operation, TuningOutcome.FAILED, problem=problem)
+                start(worker.place)
         finally:
-            queue.workers.kill()
+            workers.kill()
 
 
 @dataclass(frozen=True)
@@ -99,80 +123,17 @@ def _places() -> list[_Place]:
 
 
 class _Worker(WorkerProcess):
-    """A process that measures on one device."""
+    """A process that measures on one device, and the call that it measures now."""
 
-    def __init__(self, place: _Place, setup: DevicePool) -> None:
+    def __init__(self, place: _Place, pool: DevicePool, task: RecordedCall) -> None:
         super().__init__(PROGRAM, environment=worker_environment(place.environment))
         self.place = place
-        self.is_ready = False
-        self.task: RecordedCall | None = None
-        self.send(
-            do="setup",
-            path=list(setup.path),
-            modules=None if setup.modules is None else list(setup.modules),
-            directory=setup.directory,
-            device=place.device,
-            force=setup.force,
-            unsure=setup.unsure,
-        )
+        self.pool = pool
+        self.give(task)
 
     def give(self, task: RecordedCall) -> None:
         self.task = task
-        self.send(do="tune", path=task.path, call=task.call, problem=task.problem)
-
-
-class _Queue:
-    """The calls that wait, and the workers that take them."""
-
-    def __init__(self, setup: DevicePool, calls: Sequence[RecordedCall]) -> None:
-        self.setup = setup
-        self.waiting = deque(calls)
-        self.ended: Counter[str] = Counter()
-        self.workers: WorkerProcesses[_Worker] = WorkerProcesses()
-
-    def start(self, place: _Place) -> None:
-        self.workers.add(_Worker(place, self.setup))
-
-    def results(self) -> Iterator[TunedCall]:
-        for worker, answer in self.workers.answers():
-            if answer is None:
-                yield from self._lost(worker)
-                continue
-            if "error" in answer:
-                raise UsageError(str(answer["error"]))
-            worker.is_ready = True
-            if worker.task is not None:
-                yield _result(worker.task, answer)
-                worker.task = None
-            if answer.get("last"):
-                self.workers.remove(worker)
-                worker.kill()
-                self._replace(worker)
-            elif self.waiting:
-                worker.give(self.waiting.popleft())
-            else:
-                self.workers.remove(worker)
-                worker.end()
-
-    def _lost(self, worker: _Worker) -> Iterator[TunedCall]:
-        """A worker has ended: its call is tried again, and another worker takes its place."""
-        how = how_it_ended(worker.end())
-        task = worker.task
-        if not worker.is_ready:
-            raise EjcacheError(f"a process for measuring ended with {how} before its first call")
-        if task is not None:
-            self.ended[task.path] += 1
-            if self.ended[task.path] < _ATTEMPTS:
-                self.waiting.appendleft(task)
-            else:
-                operation = "" if task.call is None else str(task.call["operation"])
-                problem = f"the process that measured it ended with {how}, {_ATTEMPTS} times"
-                yield TunedCall(task.path, operation, TuningOutcome.FAILED, problem=problem)
-        self._replace(worker)
-
-    def _replace(self, worker: _Worker) -> None:
-        if self.waiting:
-            self.start(worker.place)
+        self.send(do="tune", pool=asdict(self.pool), device=self.place.device, call=asdict(task))
 
 
 def _result(task: RecordedCall, body: dict[str, Any]) -> TunedCall:

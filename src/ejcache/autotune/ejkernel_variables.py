@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_LIMITS: Final = {
+LIMITS: Final = {
     "triton_smem_limit": "EJKERNEL_TRITON_SMEM_LIMIT",
     "rda_max_candidates": "EJKERNEL_RDA_MAX_CANDIDATES",
 }
@@ -46,7 +46,7 @@ def label_prefix() -> str:
 
 def kernel_limits() -> dict[str, str]:
     """The limits of candidates that are set; they are part of a tuned configuration's key."""
-    found = {name: _read(variable, integer) for name, variable in _LIMITS.items()}
+    found = {name: _read(variable, integer) for name, variable in LIMITS.items()}
     return {name: str(value) for name, value in found.items() if value is not None}
 
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import abc
-import copy
 import dataclasses
 import functools
 import inspect
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, overload
 
-from ejcache.autotune.call_documents import encode_arguments, import_path, refuse_mapped
-from ejcache.autotune.call_key import MAPPED, Describer, code_digest, fingerprint
-from ejcache.autotune.choice import (
-    ChoiceRequest,
-    altered,
-    changed_trace_settings,
-    current_policy,
-    labelled,
-    watch_shape_evaluation,
-)
-from ejcache.autotune.chooser import chooser_for, default_chooser, similar_configurations
-from ejcache.autotune.measure.device import device_and_environment
-from ejcache.autotune.measure.inputs import mapped_call, untraced
+from ejcache.autotune.call import Call
+from ejcache.autotune.call_documents import import_path
+from ejcache.autotune.call_key import code_digest, fingerprint
+from ejcache.autotune.choice import altered, current_policy, labelled
+from ejcache.autotune.chooser import chooser_for, default_chooser
+from ejcache.autotune.ejkernel_variables import label_of_calls
 from ejcache.autotune.measure.results import check_setting
-from ejcache.autotune.measure.tuner import Tuner, attempt
+from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source
 from ejcache.errors import UsageError
-from ejcache.settings.resolve import environment_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +31,6 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
-    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
 P = ParamSpec("P")
@@ -52,121 +41,20 @@ _GUESS_SECONDS: Final = 1.0
 _REMEMBERED_CALLS: Final = 10_000
 
 
-class Call(abc.ABC):
-    """A call of an operation: its key, its possible configurations, and how to measure them.
+class Options(TypedDict, total=False):
+    """The optional arguments of `autotuned`, which says what each is."""
 
-    Attributes:
-        key: of its record.
-        args: of the call.
-        kwargs: of the call.
-        describer: has described the arguments.
-        names: of the positional arguments.
-        axes: over which `jax.vmap` maps the call, outermost first.
-    """
-
-    key: RecordKey
-    axes: tuple[MappedAxis, ...]
-
-    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.names = names
-        self.describer = Describer()
-
-    @property
-    def unhashable(self) -> list[str]:
-        """Reasons why the call has no key of its own; empty if it has one."""
-        return self.describer.unhashable
-
-    @abc.abstractmethod
-    def candidates(self) -> list[Any]:
-        """The configurations to measure."""
-
-    @abc.abstractmethod
-    def default(self) -> Any:
-        """The configuration for a call that was not measured."""
-
-    @abc.abstractmethod
-    def restored(self, stored: Any, source: Source) -> Any:
-        """The configuration that a record has; raises `ConfigurationError` if the operation cannot use it."""
-
-    @abc.abstractmethod
-    def build(self, configuration: Any) -> Callable[..., Any]:
-        """The function of the call's arguments that runs with this configuration."""
-
-    @abc.abstractmethod
-    def how(self) -> dict[str, Any]:
-        """The names by which another process finds the operation; raises `UnrecordableError`."""
-
-    @abc.abstractmethod
-    def tuner(self) -> Tuner:
-        """How the call is measured."""
-
-    @abc.abstractmethod
-    def store(self) -> AutotuneStore:
-        """The records of the operation."""
-
-    def keyed(self, operation: str, version: str, call: dict[str, Any], *, gradient: bool) -> RecordKey:
-        """The key of a call that has been described, with what every operation's key has."""
-        call["mode"] = "forward and backward" if gradient else "forward"
-        if settings := changed_trace_settings():
-            call["settings"] = settings
-        # Asked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
-        self.axes, mapped = mapped_call(self.args, self.kwargs, self.names)
-        if mapped:
-            call[MAPPED] = mapped
-        device, environment = device_and_environment(self.args, self.kwargs)
-        return RecordKey(operation, version, device, environment, call)
-
-    def request(self) -> ChoiceRequest:
-        """The call as a chooser takes it."""
-        return ChoiceRequest(
-            key=self.key,
-            restore=self.restored,
-            heuristic=self.default,
-            candidates=self.candidates,
-            tune=self.tune,
-            unhashable=self.unhashable,
-            describe=self.described,
-            untraced=self.untraced,
-        )
-
-    def described(self) -> dict[str, Any]:
-        """The call as `call_documents` records it; raises `UnrecordableError`."""
-        refuse_mapped(self.key)
-        return {"how": self.how(), **encode_arguments(self.args, self.kwargs)}
-
-    def measured(self) -> Record:
-        """Measure all candidates. If all fail, the record does not work."""
-        return self.tune(None, self.default())
-
-    def attempt(self, stored: Any) -> None:
-        """Make the call once with this configuration, a JSON value."""
-        build = self.build(self.restored(stored, Source.PINNED))
-        attempt(build, self.args, self.kwargs, tuner=self.tuner(), names=self.names, axes=self.axes)
-
-    def tune(self, known: Record | None, default: Any) -> Record:
-        """Measure the candidates that no earlier record knows, against this default; None for no default."""
-        tuner = self.tuner()
-        return tuner.tune(
-            self.build,
-            self.args,
-            self.kwargs,
-            key=self.key,
-            candidates=self.candidates(),
-            default=NO_CONFIGURATION if default is None else default,
-            known=known,
-            names=self.names,
-            axes=self.axes,
-            call=self.described() if tuner.isolate else None,
-            starts=lambda: similar_configurations(self.store(), self.key),
-        )
-
-    def untraced(self) -> ChoiceRequest:
-        """The request with stand-ins for tracers, so that it can be measured when the trace has ended."""
-        again = copy.copy(self)
-        again.args, again.kwargs = untraced(self.args, self.kwargs)
-        return again.request()
+    name: str | None
+    version: int | str
+    key: Callable[..., Any] | None
+    heuristic: Any
+    tuner: Tuner | None
+    store: AutotuneStore | None
+    policy: Policy | None
+    gradient: bool
+    initialisers: Mapping[str, Callable[..., Any]] | None
+    check: Check | None
+    prune: Callable[..., Sequence[Any]] | None
 
 
 class BoundCall(Call):
@@ -175,12 +63,9 @@ class BoundCall(Call):
     def __init__(self, operation: Autotuned[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__(args, kwargs, list(operation.signature.parameters))
         self.operation = operation
+        self.policy = operation.policy
         call = self._described_arguments()
         self.key = self.keyed(operation.name, operation.version, call, gradient=self._measures_gradient())
-
-    def request(self) -> ChoiceRequest:
-        """The call as a chooser takes it."""
-        return dataclasses.replace(super().request(), policy=self.operation.policy, code=lambda: self.operation.code)
 
     def candidates(self) -> list[Any]:
         """The configurations to measure."""
@@ -233,9 +118,13 @@ class BoundCall(Call):
         check = tuner.check if self.operation.check is None else self.operation.check
         return dataclasses.replace(tuner, gradient=self._measures_gradient(), initialisers=initialisers, check=check)
 
-    def tune(self, known: Record | None, default: Any) -> Record:
+    def code(self) -> str:
+        """The digest of the function's code."""
+        return self.operation.code
+
+    def measured(self, known: Record | None = None) -> Record:
         """The record, with the digest of the function's code."""
-        record = super().tune(known, default)
+        record = super().measured(known)
         return dataclasses.replace(record, provenance={**record.provenance, CODE: self.operation.code})
 
     def _described_arguments(self) -> dict[str, Any]:
@@ -287,43 +176,39 @@ class Autotuned(Generic[P, R]):
     def __init__(
         self,
         function: Callable[P, R],
-        *,
         configs: Sequence[Any] | Callable[..., Sequence[Any]],
+        *,
         name: str,
         version: str,
-        key: Callable[..., Any] | None = None,
-        heuristic: Any = None,
-        tuner: Tuner | None = None,
-        store: AutotuneStore | None = None,
-        policy: Policy | None = None,
-        gradient: bool = False,
-        initialisers: Mapping[str, Callable[..., Any]] | None = None,
-        check: Check | None = None,
-        prune: Callable[..., Sequence[Any]] | None = None,
+        options: Options,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function: Callable[..., R] = function
         self.name = name
         self.version = version
         self.configs = configs
-        self.key_of = key
-        self.heuristic = heuristic
-        self.tuner = tuner
-        self.policy = policy
-        self.gradient = gradient
-        self.initialisers = dict(initialisers or {})
-        if check is not None:
-            check_setting(check)
-        self.check = check
-        self.prune = prune
+        self.key_of = options.get("key")
+        self.heuristic = options.get("heuristic")
+        self.tuner = options.get("tuner")
+        self.policy = options.get("policy")
+        self.gradient = options.get("gradient", False)
+        self.initialisers = dict(options.get("initialisers") or {})
+        self.prune = options.get("prune")
+        self.check = options.get("check")
+        if self.check is not None:
+            check_setting(self.check)
         self.signature = inspect.signature(function)
         self.takes_config = _CONFIG in self.signature.parameters
         self.config_names = frozenset() if self.takes_config else self._names_of_configs()
         self._config_index = self._first_config_index()
         self._check_configs()
+        store = options.get("store")
         self._own_chooser = None if store is None else chooser_for(store)
         self._calls: dict[Any, _RememberedCall] = {}
-        watch_shape_evaluation()
+        if "jax" in sys.modules:
+            from ejcache.jax_integration.seam.tracing import watch_shape_evaluation
+
+            watch_shape_evaluation()
 
     def __repr__(self) -> str:
         return f"Autotuned({self.name!r}, version={self.version!r})"
@@ -365,7 +250,7 @@ class Autotuned(Generic[P, R]):
             if held is not None and held.counts(chooser):
                 return self._run(held.configuration, args, kwargs)
         generation = chooser.store.generation
-        choice = chooser.choose(self.bound(args, kwargs).request())
+        choice = chooser.choose(self.bound(args, kwargs))
         if call is not None:
             firm = choice.source.rank <= Source.SEED.rank
             until = math.inf if firm else time.monotonic() + _GUESS_SECONDS
@@ -380,7 +265,7 @@ class Autotuned(Generic[P, R]):
         Raises:
             ConfigurationMissingError: no configuration was found, or none that is tuned where the policy requires one.
         """
-        return self.chooser().choose(self.bound(args, kwargs).request())
+        return self.chooser().choose(self.bound(args, kwargs))
 
     def key(self, *args: Any, **kwargs: Any) -> RecordKey:
         """The key of a call with these arguments."""
@@ -428,9 +313,10 @@ class Autotuned(Generic[P, R]):
 
     def _run(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
         """`invoke`, with a label in profiles if `EJKERNEL_OPS_STAMP` asks for one."""
-        if environment_variable("EJKERNEL_OPS_STAMP") is None:
+        wanted = label_of_calls()
+        if wanted is None:
             return self.invoke(configuration, args, kwargs)
-        with labelled(self.bound(args, kwargs).key, configuration):
+        with labelled(self.bound(args, kwargs).key, configuration, as_json=wanted == "json"):
             return self.invoke(configuration, args, kwargs)
 
     def chooser(self) -> Chooser:
@@ -489,20 +375,9 @@ class BoundOperation(Generic[R]):
         self.__func__ = operation
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__func__, name)
+        held = getattr(self.__func__, name)
+        return functools.partial(held, self.__self__) if name in {"choose", "key", "tune"} else held
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """`Autotuned.__call__`, bound."""
         return self.__func__(self.__self__, *args, **kwargs)
-
-    def choose(self, *args: Any, **kwargs: Any) -> Choice:
-        """`Autotuned.choose`, bound."""
-        return self.__func__.choose(self.__self__, *args, **kwargs)
-
-    def key(self, *args: Any, **kwargs: Any) -> RecordKey:
-        """`Autotuned.key`, bound."""
-        return self.__func__.key(self.__self__, *args, **kwargs)
-
-    def tune(self, *args: Any, **kwargs: Any) -> Record:
-        """`Autotuned.tune`, bound."""
-        return self.__func__.tune(self.__self__, *args, **kwargs)

@@ -25,7 +25,7 @@ from ejcache.errors import EjcacheError, EntryError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.autotune.choice import ChoiceRequest
+    from ejcache.autotune.call import Call
     from ejcache.jax_integration.seam.backends import CoordinationClient
 
 
@@ -65,7 +65,7 @@ class PodAgreement:
         self._find_coordination = find_coordination
         self.deadline = deadline
 
-    def settle(self, request: ChoiceRequest, propose: Callable[[], Choice]) -> Choice:
+    def settle(self, call: Call, propose: Callable[[], Choice]) -> Choice:
         """The choice of all processes. The first process that asks calls `propose`.
 
         Raises:
@@ -76,16 +76,14 @@ class PodAgreement:
         if coordination is None:
             return propose()
         try:
-            return self._settle(coordination, request, propose)
+            return self._settle(coordination, call, propose)
         except StoreError as exc:
             # A record may be in the store of this process only, so every process uses the operation's own guess.
             warn_once("pod coordination", "JAX's coordination service failed, so each process guesses: %s", exc)
-            return _guessed(request)
+            return _guessed(call)
 
-    def _settle(
-        self, coordination: CoordinationClient, request: ChoiceRequest, propose: Callable[[], Choice]
-    ) -> Choice:
-        name = f"ejcache/autotune/{request.key.digest}"
+    def _settle(self, coordination: CoordinationClient, call: Call, propose: Callable[[], Choice]) -> Choice:
+        name = f"ejcache/autotune/{call.key.digest}"
         if coordination.set_once(f"{name}/claim", str(coordination.process).encode()):
             try:
                 choice = propose()
@@ -94,32 +92,30 @@ class PodAgreement:
                 coordination.set_once(name, _json({"error": exc.reason, "process": coordination.process}))
                 raise
             except ConfigurationError as exc:
-                choice = _guessed(request)
+                choice = _guessed(call)
                 text = _json({"guess": str(exc), "process": coordination.process})
             if coordination.set_once(name, text):
                 return replace(choice, layer=POD)
         else:
             chooser = "the first process of the job that came to it, which chooses the configuration of"
-            answer = coordination.get(name, timeout=self.deadline, what=f"{chooser} {request.key.operation}")
+            answer = coordination.get(name, timeout=self.deadline, what=f"{chooser} {call.key.operation}")
             if answer is not None:
-                return _decoded(answer, request)
-            warn_once("pod deadline", "no process of the job chose a configuration for %s in time", request.key.text)
-            guess = _guessed(request)
+                return _decoded(answer, call)
+            warn_once("pod deadline", "no process of the job chose a configuration for %s in time", call.key.text)
+            guess = _guessed(call)
             if coordination.set_once(name, _encoded(guess, coordination.process)):
                 return guess
         answer = coordination.get(name, timeout=_GRACE_SECONDS)
         if answer is None:
-            raise DisagreementError(
-                f"another process published a configuration for {request.key.text}, unreadable here"
-            )
-        return _decoded(answer, request)
+            raise DisagreementError(f"another process published a configuration for {call.key.text}, unreadable here")
+        return _decoded(answer, call)
 
 
-def _guessed(request: ChoiceRequest) -> Choice:
-    if request.heuristic is None:
+def _guessed(call: Call) -> Choice:
+    if not call.may_guess:
         reason = "no process of the job chose one in time, and the operation has no heuristic"
-        raise ConfigurationMissingError(request.key, None, reason)
-    return Choice(request.heuristic(), Source.HEURISTIC, request.key, POD)
+        raise ConfigurationMissingError(call.key, None, reason)
+    return Choice(call.default(), Source.HEURISTIC, call.key, POD)
 
 
 def _json(body: dict[str, Any]) -> bytes:
@@ -135,15 +131,15 @@ def _encoded(choice: Choice, process: int) -> bytes:
     return _json(body)
 
 
-def _decoded(answer: bytes, request: ChoiceRequest) -> Choice:
-    key, body = request.key, json.loads(answer)
+def _decoded(answer: bytes, call: Call) -> Choice:
+    key, body = call.key, json.loads(answer)
     if "error" in body:
         raise ConfigurationMissingError(key, None, f"process {body['process']} found none: {body['error']}")
     if "guess" in body:
-        return _guessed(request)
+        return _guessed(call)
     source, stored = Source(body["source"]), body["configuration"]
     try:
-        configuration = request.restore(stored, source)
+        configuration = call.restored(stored, source)
         here = _digest(to_json(configuration))
     except ConfigurationError as exc:
         raise DisagreementError(f"process {body['process']} runs {key.text} with {stored}: {exc}") from exc

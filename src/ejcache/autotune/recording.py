@@ -12,9 +12,9 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.autotune.call_documents import MAX_CALL_BYTES, UnrecordableError, decode_call, encode_call
+from ejcache.autotune.call_documents import MAX_CALL_BYTES, decode_call, encode_call
 from ejcache.autotune.choice import traced_apart
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.trial import WorkerThread
@@ -27,12 +27,12 @@ from ejcache.stores.documents import open_documents
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.autotune.choice import ChoiceRequest
-    from ejcache.autotune.records.record import Record, RecordKey
+    from ejcache.autotune.call import Call
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.stores.documents import Documents
 
 
+T = TypeVar("T")
 RECORDED: Final = "autotune-recorded/"
 _MOST_NOTED: Final = 10_000
 
@@ -62,29 +62,24 @@ class CollectedCall:
     """A call that can be measured when the trace in which it was made has ended.
 
     Attributes:
-        request: the call, with stand-ins for tracers.
-        store: takes the record.
+        call: with stand-ins for tracers.
     """
 
-    def __init__(
-        self, request: ChoiceRequest, store: AutotuneStore, measure: Callable[[ChoiceRequest], Record]
-    ) -> None:
-        self.request = request if request.untraced is None else request.untraced()
-        self.store = store
-        self._measure = measure
+    def __init__(self, call: Call) -> None:
+        self.call = call.untraced()
         # The call may be inside `with jax.default_matmul_precision(...)`, which the measurement must see, too.
         self._thread = WorkerThread()
 
-    def measured(self) -> Record:
-        """Measure the call under the settings of JAX that it had; errors of the measurement pass."""
+    def run(self, function: Callable[[Call], T]) -> T:
+        """The result of `function`, which gets the call, under the settings of JAX that the call had."""
 
-        def measure() -> Record:
+        def run() -> T:
             # The thread has the context of the call, in which operations that a candidate calls are collected.
             _collected.set(None)
-            return self._measure(self.request)
+            return function(self.call)
 
         try:
-            return self._thread.run(measure)
+            return self._thread.run(run)
         finally:
             self._thread.close()
 
@@ -112,20 +107,14 @@ def collect() -> Iterator[dict[tuple[int, str], CollectedCall]]:
         _collected.reset(token)
 
 
-def collected(request: ChoiceRequest, store: AutotuneStore, measure: Callable[[ChoiceRequest], Record]) -> bool:
-    """Whether calls are collected now. If so, the call is among them from now on.
-
-    Args:
-        request: the call.
-        store: takes its record.
-        measure: measures it.
-    """
+def collected(call: Call) -> bool:
+    """Whether calls are collected now. If so, the call is among them from now on."""
     calls = _collected.get()
     if calls is None:
         return False
-    place = (id(store), request.key.digest)
-    if place not in calls and request.tune is not None:
-        calls[place] = CollectedCall(request, store, measure)
+    place = (id(call.store()), call.key.digest)
+    if place not in calls:
+        calls[place] = CollectedCall(call)
     return True
 
 
@@ -158,37 +147,31 @@ def _opened(url: str) -> Documents:
     return open_documents(url)
 
 
-def note(key: RecordKey, describe: Callable[[], dict[str, Any]], store: AutotuneStore) -> bool:
-    """Record the call unless it was recorded before; False if it cannot be recorded.
-
-    Args:
-        key: of the call.
-        describe: returns `how`, `args` and `kwargs`; raises `UnrecordableError`.
-        store: its first layer takes the recording, unless `record` or `EJCACHE_AUTOTUNE_RECORD` names another place.
-    """
+def note(call: Call) -> bool:
+    """Record the call unless it was recorded before; False if it cannot be recorded."""
+    key = call.key
     try:
-        documents = _place(store)
+        documents = _place(call.store())
     except EjcacheError as exc:
         warn_once("recording", "calls are not recorded: %s", exc)
         return False
     noted = _noted.get((documents.url, key.digest))
     if noted is not None:
         return noted
-    call: dict[str, Any] = {"operation": key.operation, "version": key.version, "key": key.text, "digest": key.digest}
-    call |= {"device": key.device, "environment": dict(key.environment), "call": dict(key.call)}
-    call |= {"created": time.time(), "host": socket.gethostname()}
+    body: dict[str, Any] = {"operation": key.operation, "version": key.version, "key": key.text, "digest": key.digest}
+    body |= {"device": key.device, "environment": dict(key.environment), "call": dict(key.call)}
+    body |= {"created": time.time(), "host": socket.gethostname()}
     recordable = False
     try:
-        documents.create(f"{RECORDED}{slug(key.operation)}/{key.digest}.json", encode_call(call | describe()))
+        path = f"{RECORDED}{slug(key.operation)}/{key.digest}.json"
+        documents.create(path, encode_call(body | call.described()))
         recordable = True
     except StoreError as exc:
         # The storage may work again later, so the call is not noted.
         warn_once(f"recording to {documents.url}", "calls are not recorded: %s", exc)
         return False
-    except UnrecordableError as exc:
-        warn_once(f"recording {key.operation}", "a call of %s is not recorded: %s", key.operation, exc)
     except (EjcacheError, *MALFORMED) as exc:
-        warn_once(f"recording {key.operation}", "a call of %s is not recorded: %r", key.operation, exc)
+        warn_once(f"recording {key.operation}", "a call of %s is not recorded: %s", key.operation, exc)
     if len(_noted) >= _MOST_NOTED:
         _noted.clear()
     _noted[documents.url, key.digest] = recordable

@@ -20,8 +20,7 @@ from ejcache.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.autotune.ejkernel.chain import InvocationCall
-    from ejcache.autotune.operation import BoundCall
+    from ejcache.autotune.call import Call
     from ejcache.autotune.recording import CollectedCall, RecordedCall
     from ejcache.autotune.records.record import Record, RecordKey
     from ejcache.autotune.records.store import AutotuneStore
@@ -66,64 +65,41 @@ def replay(
         force: measure the call even if it has a tuned record.
         unsure: measure the call also if its record is unsure.
     """
-    if recorded.call is None:
+    body = recorded.call
+    if body is None:
         return TunedCall(recorded.path, "", TuningOutcome.FAILED, problem=recorded.problem)
-    operation = recorded.call["operation"]
+    described = body.get("call")
+    # A call that was measured without its gradient has the recorded key only in this mode.
+    recorded_forward = isinstance(described, dict) and described.get("mode") == "forward"
     try:
-        with _mode_of(recorded.call):
-            return _replayed(recorded.path, recorded.call, store, names, force=force, unsure=unsure)
+        with forward_only() if recorded_forward else contextlib.nullcontext():
+            call = tunable(body, names)
+            _check_same(call.key, body)
+            return tuned_call(recorded.path, call, store, force=force, unsure=unsure)
     except Exception as exc:
         # A call that cannot be replayed must not end the tuning of the others.
-        return TunedCall(recorded.path, operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
+        return TunedCall(recorded.path, body["operation"], TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
 
 
-def _replayed(
-    path: str, call: dict[str, Any], store: AutotuneStore, names: RecordedNames, *, force: bool, unsure: bool
-) -> TunedCall:
-    again = tunable(call, names)
-    _check_same(again.key, call)
-    return tuned_call(path, again.key, again.measured, store, force=force, unsure=unsure)
+def tuned_call(path: str, call: Call, store: AutotuneStore, *, force: bool = False, unsure: bool = False) -> TunedCall:
+    """Measure a call unless it has a tuned record, and publish the record; see `replay`.
 
-
-def tuned_call(
-    path: str,
-    key: RecordKey,
-    measured: Callable[[], Record],
-    store: AutotuneStore,
-    *,
-    force: bool = False,
-    unsure: bool = False,
-) -> TunedCall:
-    """Measure a call unless it has a tuned record, and publish the record; errors of the measurement pass.
-
-    Args:
-        path: for the result.
-        key: of the call.
-        measured: measures the call.
-        store: takes the record.
-        force: measure the call even if it has a tuned record.
-        unsure: measure the call also if its record is unsure.
+    `path` is for the result. Errors of the measurement pass.
     """
-    found = store.find(key)
-    again_wanted = force or found is None or not found.record.works or (unsure and bool(found.record.unsure))
-    if found is not None and found.source.rank <= Source.TUNED.rank and not again_wanted:
-        return TunedCall(path, key.operation, TuningOutcome.ALREADY, found.record)
-    record = measured()
+    operation = call.key.operation
+    if call.unhashable:
+        raise UsageError(f"it has no key of its own, because {call.unhashable[0]}")
+    found = store.find(call.key)
+    again = force or found is None or not found.record.works or (unsure and bool(found.record.unsure))
+    if found is not None and found.source.rank <= Source.TUNED.rank and not again:
+        return TunedCall(path, operation, TuningOutcome.ALREADY, found.record)
+    record = call.measured()
     published = store.publish(record)
     if not record.works:
-        return TunedCall(
-            path, key.operation, TuningOutcome.FAILED, problem=f"every candidate failed: {record.failures()}"
-        )
+        return TunedCall(path, operation, TuningOutcome.FAILED, problem=f"every candidate failed: {record.failures()}")
     if not published:
-        return TunedCall(path, key.operation, TuningOutcome.FAILED, record, "it could not be stored")
-    return TunedCall(path, key.operation, TuningOutcome.TUNED, record)
-
-
-def _mode_of(call: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """A context in which the call has the key that was recorded: without the gradient, if it was measured so."""
-    described = call.get("call")
-    recorded_forward = isinstance(described, dict) and described.get("mode") == "forward"
-    return forward_only() if recorded_forward else contextlib.nullcontext()
+        return TunedCall(path, operation, TuningOutcome.FAILED, record, "it could not be stored")
+    return TunedCall(path, operation, TuningOutcome.TUNED, record)
 
 
 def _check_same(key: RecordKey, call: dict[str, Any]) -> None:
@@ -133,7 +109,7 @@ def _check_same(key: RecordKey, call: dict[str, Any]) -> None:
         raise UsageError(f"what was recorded as {call.get('key', call['operation'])} is now {key.text}")
 
 
-def tunable(call: dict[str, Any], names: RecordedNames) -> BoundCall | InvocationCall:
+def tunable(call: dict[str, Any], names: RecordedNames) -> Call:
     """The call bound to its operation, ready to be measured.
 
     Raises:
@@ -182,20 +158,16 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Tune
     with collect() as calls:
         traced_function(program, args, kwargs)
     done = [_tuned(call) for call in calls.values()]
-    for store in {id(call.store): call.store for call in calls.values()}.values():
+    for store in {id(call.call.store()): call.call.store() for call in calls.values()}.values():
         # Functions that are traced from now on choose again.
         store.reload()
     return done
 
 
-def _tuned(call: CollectedCall) -> TunedCall:
-    request = call.request
-    key = request.key
-    if request.unhashable:
-        problem = f"it has no key of its own, because {request.unhashable[0]}"
-        return TunedCall(key.path, key.operation, TuningOutcome.FAILED, problem=problem)
+def _tuned(collected: CollectedCall) -> TunedCall:
+    key, store = collected.call.key, collected.call.store()
     try:
-        return tuned_call(key.path, key, call.measured, call.store, unsure=True)
+        return collected.run(lambda call: tuned_call(key.path, call, store, unsure=True))
     except Exception as exc:
         # A call that cannot be measured must not end the tuning of the others.
         return TunedCall(key.path, key.operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")

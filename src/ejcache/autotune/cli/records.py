@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ejcache.autotune.chooser import nearest
 from ejcache.autotune.cli.store import (
     Device,
     Dir,
@@ -197,7 +196,7 @@ def why(key: Key, directory: Dir = None, as_json: Json = False) -> None:
             "text": wanted.text,
             "records": [record_fields(item) for item in found],
             "elsewhere": compared(store.other_environments(wanted)),
-            "nearest": compared([] if found else nearest(store, wanted, same_environment=False)[:3]),
+            "nearest": compared([] if found else store.nearest(wanted, same_environment=False)[:3]),
         }
     if as_json:
         output.print_json(fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,21 +12,21 @@ import typer
 
 from ejcache.autotune.cli.store import Device, Dir, named_layer, open_autotune, record_fields, strongest
 from ejcache.autotune.ejkernel.cache import export_to_ejkernel, import_from_ejkernel
-from ejcache.autotune.ejkernel.cache import merge as merge_records
+from ejcache.autotune.records.record import dated_after
 from ejcache.autotune.records.store import RecordLayer
 from ejcache.autotune.records.tokamax import MAX_TABLE_BYTES, read_table
 from ejcache.cli import output
 from ejcache.cli.listing import NotFoundError
 from ejcache.cli.options import DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
 from ejcache.cli.transfer import check_different
-from ejcache.errors import StoreError, UsageError
+from ejcache.errors import StoreError, StoreReadOnlyError, UsageError
 from ejcache.stores.documents import open_documents
 from ejcache.stores.location import Location, LocationKind
 from ejcache.util.files import write_atomically
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import Found
@@ -101,7 +102,7 @@ def import_files(
             problems += failures
     with open_autotune(directory, write=True) as store:
         layer = named_layer(store)
-        outcome = merge_records(records, layer, imported=True)
+        outcome = _merge(records, layer, imported=True)
     for problem in problems:
         output.warn(problem)
     _report(", ".join(files), layer, outcome, as_json=as_json, problems=problems)
@@ -146,7 +147,7 @@ def export(
 
 def _export_ejkernel(found: Sequence[Found], to: str, *, as_json: bool) -> None:
 
-    files, left_out, failed = export_to_ejkernel(found, open_documents(to))
+    files, left_out, failed = export_to_ejkernel(found, to)
     if as_json:
         output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failed": failed})
     else:
@@ -235,10 +236,43 @@ def _read_tokamax(files: Sequence[str]) -> tuple[list[Record], list[str]]:
     return records, problems
 
 
+def _merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = False) -> Counter[str]:
+    """Publish records in a layer, each merged with an existing one of its key.
+
+    Args:
+        records: what to publish.
+        target: the layer.
+        imported: a person takes the records from files now, so they replace what was imported earlier.
+
+    Returns:
+        How many records were `new`, `changed`, `same`, and `failed`.
+
+    Raises:
+        StoreReadOnlyError: the layer cannot be written.
+    """
+    if not target.writable:
+        raise StoreReadOnlyError(f"{target.documents.url} cannot be written")
+    outcome: Counter[str] = Counter()
+    for record in records:
+        if imported and (held := target.read(record.key)) is not None:
+            if record.repeats(held):
+                outcome["same"] += 1
+                continue
+            record = dated_after(record, [held])  # noqa: PLW2901
+        before = target.documents.read(record.key.path)
+        if not target.publish(record):
+            outcome["failed"] += 1
+        elif before is None:
+            outcome["new"] += 1
+        else:
+            outcome["same" if target.documents.read(record.key.path) == before else "changed"] += 1
+    return outcome
+
+
 def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool) -> None:
 
     if not dry_run:
-        _report(source, target, merge_records(records, target), as_json=as_json)
+        _report(source, target, _merge(records, target), as_json=as_json)
         return
     new = sum(target.documents.read(record.key.path) is None for record in records)
     url = target.documents.url

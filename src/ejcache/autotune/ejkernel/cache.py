@@ -17,14 +17,15 @@ import tempfile
 import time
 from argparse import Namespace
 from collections import Counter
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.records.json_values import ConfigurationError, from_json, to_json
-from ejcache.autotune.records.record import Record, RecordKey, Source, dated_after
+from ejcache.autotune.records.json_values import ConfigurationError, from_json, parse_json, to_json
+from ejcache.autotune.records.record import Record, RecordKey, Source
 from ejcache.autotune.records.store import QUARANTINE, default_store
-from ejcache.errors import EjcacheError, InvalidKeyError, StoreError, StoreReadOnlyError
+from ejcache.errors import EjcacheError, StoreError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
 from ejcache.util.files import why_untrusted
@@ -32,7 +33,7 @@ from ejcache.util.files import why_untrusted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ejcache.autotune.records.store import AutotuneStore, Found, RecordLayer
+    from ejcache.autotune.records.store import AutotuneStore, Found
     from ejcache.stores.documents import Documents
 
 
@@ -87,41 +88,37 @@ def _usable(directory: Path) -> bool:
 def parsed_file(data: bytes) -> dict[str, Any] | None:
     """The entries of a file, or None if it is not a JSON object."""
     try:
-        parsed = json.loads(data[: MAX_FILE_BYTES + 1])
-    except (ValueError, RecursionError):
+        parsed = parse_json(data, max_size=MAX_FILE_BYTES)
+    except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None
 
 
 class OperationFile:
-    """One of the files. Other processes may write it at any time. A failed read finds nothing and is logged once.
+    """One of the files. Other processes may write it at any time. A failure raises nothing and is logged once.
 
     Args:
-        documents: its directory.
-        name: of the file.
+        path: a path or URL that ends in the name of the file.
     """
 
-    def __init__(self, documents: Documents, name: str) -> None:
-        self.documents = documents
-        self.name = name
-        self.counters: Counter[str] = Counter()
+    def __init__(self, path: str) -> None:
+        self.path = path
         self._held: dict[str, Any] = {}
         self._stamp: str | None = None
         self._checked = -1e9
 
-    @classmethod
-    def at(cls, path: str) -> OperationFile:
-        """The file at `path`, a path or URL that ends in a file name."""
-        directory, _, name = path.rpartition("/")
-        return cls(open_documents(directory or "."), name)
-
     @property
-    def path(self) -> str:
-        """The path or URL of the file."""
-        return f"{self.documents.url}/{self.name}"
+    def name(self) -> str:
+        """The name of the file."""
+        return self.path.rpartition("/")[2]
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The directory of the file; raises `UsageError` if the path is no place of files."""
+        return open_documents(self.path.rpartition("/")[0] or ".")
 
     def read(self) -> dict[str, Any]:
-        """The entries as they were at most a second ago."""
+        """The entries as they were at most a second ago; none if the file cannot be read."""
         if time.monotonic() - self._checked < _RECHECK_SECONDS:
             return self._held
         self._checked = time.monotonic()
@@ -130,10 +127,12 @@ class OperationFile:
             if stamp != self._stamp:
                 data = self.documents.read(self.name, max_size=MAX_FILE_BYTES)
                 self._stamp = stamp
-                self._held = {} if data is None else self._parsed(data)
-        except (StoreError, InvalidKeyError) as exc:
-            self.counters["errors"] += 1
-            warn_once(self.documents.url, "%s cannot be read: %s", self.path, exc)
+                entries = {} if data is None else parsed_file(data)
+                if entries is None:
+                    warn_once(self.path, "%s is not a JSON object and counts as empty", self.path)
+                self._held = entries or {}
+        except EjcacheError as exc:
+            warn_once(self.path, "%s cannot be read: %s", self.path, exc)
         return self._held
 
     def put(self, key: str, value: Any) -> bool:
@@ -142,38 +141,24 @@ class OperationFile:
         Files in a bucket are only read, because a bucket takes about one write per second to an object. The records
         hold the same configurations.
         """
-        if self.documents.remote and "://" in self.documents.url:
-            return False
 
         def change(old: bytes | None) -> bytes:
             entries = {} if old is None else parsed_file(old)
             if entries is None:
-                self._quarantine(old or b"")
+                self.documents.replace(f"{QUARANTINE}{self.name}", old or b"")
                 entries = {}
             entries[key] = value
             return json.dumps(entries).encode()
 
         self._checked = -1e9
         try:
+            if self.documents.remote and "://" in self.documents.url:
+                return False
             self.documents.update(self.name, change)
         except (EjcacheError, TypeError, ValueError) as exc:
-            self.counters["errors"] += 1
             warn_once(self.path, "%s cannot be written: %s", self.path, exc)
             return False
         return True
-
-    def _parsed(self, data: bytes) -> dict[str, Any]:
-        entries = parsed_file(data)
-        if entries is None:
-            self.counters["corrupt"] += 1
-            warn_once(self.path, "%s is not a JSON object and counts as empty", self.path)
-        return entries or {}
-
-    def _quarantine(self, data: bytes) -> None:
-        try:
-            self.documents.replace(f"{QUARANTINE}{self.name}", data)
-        except (StoreError, InvalidKeyError):
-            self.counters["errors"] += 1
 
 
 EJKERNEL_KEY: Final = "ejkernel_key"
@@ -181,37 +166,11 @@ EJKERNEL_FILE: Final = "ejkernel_file"
 """In a record's provenance: the key and the file in which ejkernel looks for it, if that key is unambiguous."""
 
 
-def merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = False) -> Counter[str]:
-    """Publish records in a layer, each merged with an existing one of its key.
-
-    Args:
-        records: what to publish.
-        target: the layer.
-        imported: a person takes the records from files now, so they replace what was imported earlier.
-
-    Returns:
-        How many records were `new`, `changed`, `same`, and `failed`.
-
-    Raises:
-        StoreReadOnlyError: the layer cannot be written.
-    """
-    if not target.writable:
-        raise StoreReadOnlyError(f"{target.documents.url} cannot be written")
-    outcome: Counter[str] = Counter()
-    for record in records:
-        if imported and (held := target.read(record.key)) is not None:
-            if record.repeats(held):
-                outcome["same"] += 1
-                continue
-            record = dated_after(record, [held])  # noqa: PLW2901
-        before = target.documents.read(record.key.path)
-        if not target.publish(record):
-            outcome["failed"] += 1
-        elif before is None:
-            outcome["new"] += 1
-        else:
-            outcome["same" if target.documents.read(record.key.path) == before else "changed"] += 1
-    return outcome
+def imported_record(text: str, plain: Any, name: str) -> Record | None:
+    """The record of an entry of the file with this name; None if its key has another form."""
+    key = key_of_file(text)
+    provenance = {EJKERNEL_KEY: text, EJKERNEL_FILE: name}
+    return None if key is None else Record(key, plain, Source.IMPORTED, provenance=provenance, created=time.time())
 
 
 def import_from_ejkernel(documents: Documents, names: Iterable[str]) -> tuple[list[Record], list[str]]:
@@ -238,13 +197,12 @@ def import_from_ejkernel(documents: Documents, names: Iterable[str]) -> tuple[li
             problems.append(f"{name} is not a JSON object")
             continue
         for text, plain in entries.items():
-            key = key_of_file(text)
-            if key is None:
+            record = imported_record(text, plain, name.rpartition("/")[2])
+            if record is None:
                 # Other programs may have put entries of their own into the file.
                 problems.append(f"{name}: {text!r} is not a key of ejkernel's")
-                continue
-            provenance = {EJKERNEL_KEY: text, EJKERNEL_FILE: name.rpartition("/")[2]}
-            records.append(Record(key, plain, Source.IMPORTED, provenance=provenance, created=time.time()))
+            else:
+                records.append(record)
     return records, problems
 
 
@@ -253,18 +211,15 @@ def legacy_key(record: Record) -> tuple[str, str] | None:
     text, name = record.provenance.get(EJKERNEL_KEY), record.provenance.get(EJKERNEL_FILE)
     if isinstance(text, str) and isinstance(name, str):
         return name, text
-    call = record.key.call
-    if set(call) == {"ejkernel"}:
-        return f"{record.key.operation}.json", _text_of(record.key, str(call["ejkernel"]))
+    key = record.key
+    if set(key.call) == {"ejkernel"}:
+        device = f"{key.device}|{key.environment.get('platform_version', '')}"
+        text = file_key(device, f"{key.operation}@v{key.version}", str(key.call["ejkernel"]))
+        return f"{key.operation}.json", text
     return None
 
 
-def _text_of(key: RecordKey, call_key: str) -> str:
-    device = f"{key.device}|{key.environment.get('platform_version', '')}"
-    return file_key(device, f"{key.operation}@v{key.version}", call_key)
-
-
-def export_to_ejkernel(found: Iterable[Found], documents: Documents) -> tuple[Counter[str], int, int]:
+def export_to_ejkernel(found: Iterable[Found], directory: str) -> tuple[Counter[str], int, int]:
     """Write records into ejkernel's files, and keep the other entries of these files.
 
     Returns:
@@ -282,7 +237,7 @@ def export_to_ejkernel(found: Iterable[Found], documents: Documents) -> tuple[Co
         if held is None or item.source.rank < held[0]:
             strongest[place] = (item.source.rank, item.record.configuration)
     for (name, text), (_, configuration) in sorted(strongest.items()):
-        if OperationFile(documents, name).put(text, configuration):
+        if OperationFile(f"{directory}/{name}").put(text, configuration):
             written[name] += 1
         else:
             failed += 1
@@ -333,36 +288,21 @@ class PersistentCache(Generic[Cfg]):
     @property
     def path(self) -> str:
         """The path of the file now."""
-        return self.file.path
+        return self._path or f"{operation_directory()}/{self.opname}.json"
 
     @property
     def file(self) -> OperationFile:
         """The file at its present path."""
-        where = self._path or f"{operation_directory()}/{self.opname}.json"
-        if where not in self._files:
-            self._files[where] = OperationFile.at(where)
-        return self._files[where]
+        return self._files.setdefault(self.path, OperationFile(self.path))
 
     @property
     def store(self) -> AutotuneStore:
         """The store that takes the records."""
         return default_store() if self._store is None else self._store
 
-    @property
-    def _data(self) -> dict[str, Any]:
-        return {**self._read(), **self._memory}
-
-    @property
-    def _disabled(self) -> bool:
-        return False
-
-    def _key(self, device: str, op_id: str, call_key: str) -> str:
-        return file_key(device, op_id, call_key)
-
     def get(self, device: str, op_id: str, call_key: str) -> Cfg | None:
         """The configuration, or None."""
-        text = self._key(device, op_id, call_key)
-        for plain in self._stored(text):
+        for plain in self._stored(file_key(device, op_id, call_key)):
             try:
                 return self.load(plain)
             except Exception as exc:
@@ -374,24 +314,23 @@ class PersistentCache(Generic[Cfg]):
 
         Its source is IMPORTED, because ejkernel does not say how it was found.
         """
-        text = self._key(device, op_id, call_key)
+        text = file_key(device, op_id, call_key)
         try:
             plain = self.dump(cfg)
         except Exception as exc:
             warn_once(f"{self.opname} dump", "a configuration of %s is not kept: %s", self.opname, exc)
             return
         self._memory[text] = plain
-        self.write(text, plain)
-        key = key_of_file(text)
-        if key is not None:
-            provenance = {EJKERNEL_KEY: text, EJKERNEL_FILE: f"{self.opname}.json"}
-            record = Record(key, plain, Source.IMPORTED, provenance=provenance, created=time.time())
-            try:
-                held = self.store.find(key)
-                if held is None or not record.repeats(held.record):
-                    self.store.publish(record)
-            except EjcacheError as exc:
-                warn_once(f"{self.opname} publish", "a configuration of %s is not kept: %s", self.opname, exc)
+        self.file.put(text, plain)
+        record = imported_record(text, plain, f"{self.opname}.json")
+        if record is None:
+            return
+        try:
+            held = self.store.find(record.key)
+            if held is None or not record.repeats(held.record):
+                self.store.publish(record)
+        except EjcacheError as exc:
+            warn_once(f"{self.opname} publish", "a configuration of %s is not kept: %s", self.opname, exc)
 
     def load(self, plain: Any) -> Cfg:
         """A stored value as the configuration.
@@ -418,30 +357,12 @@ class PersistentCache(Generic[Cfg]):
         """
         return to_json(cfg if self.dumper is None else self.dumper(cfg))
 
-    def write(self, text: str, plain: Any) -> None:
-        """Set the entry in the file only."""
-        try:
-            self.file.put(text, plain)
-        except EjcacheError as exc:
-            warn_once(f"{self.opname} file", "ejkernel's file of %s cannot be used: %s", self.opname, exc)
-
-    def read(self, text: str) -> Any:
-        """The entry in the file, or None."""
-        return self._read().get(text)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            return self.file.read()
-        except EjcacheError as exc:
-            warn_once(f"{self.opname} file", "ejkernel's file of %s cannot be used: %s", self.opname, exc)
-            return {}
-
     def _stored(self, text: str) -> Sequence[Any]:
         if text in self._memory:
             return (self._memory[text],)
         key = key_of_file(text)
         found = [] if key is None else [item.record.configuration for item in self.store.find_all(key)]
-        entry = self.read(text)
+        entry = self.file.read().get(text)
         return found if entry is None else [*found, entry]
 
 

@@ -7,25 +7,24 @@ one of its keys is used only if the key is unambiguous.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 import sys
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary
 
+from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import UnrecordableError, import_path
 from ejcache.autotune.call_key import Describer
-from ejcache.autotune.choice import ChoiceRequest, Policy, current_policy
+from ejcache.autotune.choice import Policy, current_policy
 from ejcache.autotune.chooser import default_chooser
 from ejcache.autotune.ejkernel.cache import EJKERNEL_FILE, EJKERNEL_KEY, adopt, file_key, key_of_file
+from ejcache.autotune.ejkernel_variables import LIMITS
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.measure.inputs import untraced
 from ejcache.autotune.measure.trial import refuse_spanning
 from ejcache.autotune.measure.tuner import Tuner
-from ejcache.autotune.operation import Call
 from ejcache.autotune.records.json_values import from_json
 from ejcache.autotune.records.record import Record, Source
 from ejcache.autotune.records.store import Found
@@ -33,7 +32,7 @@ from ejcache.autotune.records.store import Found
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.autotune.choice import Choice, ChoiceRequest
+    from ejcache.autotune.choice import Choice
     from ejcache.autotune.records.record import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
 
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
 _GUESSING: Final = frozenset({"attention", "kernel_delta_attention", "sdpa", "unified-attention"})
 """The operations, by the names of their files, that ejkernel never tunes, whatever the policy is."""
 
-_LIMITS: Final = {
-    "triton_smem_limit": "EJKERNEL_TRITON_SMEM_LIMIT",
-    "rda_max_candidates": "EJKERNEL_RDA_MAX_CANDIDATES",
-}
 _kept: Final[WeakKeyDictionary[Any, dict[tuple[str, str, str], tuple[str, int]]]] = WeakKeyDictionary()
 """For each of our choices in ejkernel's memory: its key, which several calls can share → our digest and generation."""
 
@@ -73,16 +68,16 @@ def choose(chain: Any, inv: Any, kernel: Any) -> Any:
         call.emit("override", cfg=inv.override_cfg)
         return inv.override_cfg
     for overlay in reversed(_module("ejkernel.ops.config.cache")._cache_overlay.get()):  # noqa: SLF001 (their overlays)
-        found = overlay.get(call.legacy)
+        found = overlay.get(call.legacy_key)
         if found is not None:
             call.emit("overlay_hit", cfg=found)
             return found
     if not call.describer.ambiguous:
-        found = chain.cache.get(*call.legacy)
+        found = chain.cache.get(*call.legacy_key)
         if found is not None and call.may_use_cached():
             call.emit("cache_hit", level="memory", cfg=found)
             return found
-    choice = default_chooser().choose(call.request())
+    choice = default_chooser().choose(call)
     call.finish(choice)
     return choice.configuration
 
@@ -144,11 +139,13 @@ class InvocationCall(Call):
         self.platform = fingerprints.get_device_platform()
         self.context = "shard_map" if inv.method == "shard_map" else None
         version = str(getattr(kernel, "version", "0"))
-        self.legacy = (
+        self.legacy_key = (
             fingerprints.device_fingerprint(),
             f"{kernel.op_id}@v{version}",
             inv.make_key(kernel.key_builder),
         )
+        self.policy = self._policy()
+        self.may_guess = bool(chain.policy.allow_heuristics)
         self.key = self._key(version)
         # Read before the choice, so that a choice made while another thread reloads the store is made again.
         self.stamp = (self.key.digest, self.store().generation)
@@ -172,7 +169,7 @@ class InvocationCall(Call):
         ambiguous += [f"{name} is {value}" for name, value in call.get("settings", {}).items()]
         if self.axes:
             ambiguous.append("jax.vmap maps the call")
-        ambiguous += [f"{name} is set" for limit, name in _LIMITS.items() if limit in key.environment]
+        ambiguous += [f"{name} is set" for limit, name in LIMITS.items() if limit in key.environment]
         return key
 
     def _argument(self, name: str, value: Any) -> Any:
@@ -191,21 +188,11 @@ class InvocationCall(Call):
                 del ambiguous[before:]
         return described
 
-    def request(self) -> ChoiceRequest:
-        """The call as a chooser takes it."""
-        return dataclasses.replace(
-            super().request(),
-            heuristic=self.default if self.chain.policy.allow_heuristics else None,
-            legacy=self._from_file,
-            policy=self._policy(),
-        )
-
-    def untraced(self) -> ChoiceRequest:
-        """The request, with stand-ins for tracers in the invocation, too."""
-        again = copy.copy(self)
-        again.args, again.kwargs = untraced(self.args, self.kwargs)
+    def untraced(self) -> Self:
+        """The call with stand-ins for tracers, in the invocation, too."""
+        again = super().untraced()
         again.inv = dataclasses.replace(self.inv, args=again.args, kwargs=again.kwargs)
-        return again.request()
+        return again
 
     def how(self) -> dict[str, Any]:
         """The names of the kernel and the executor; raises `UnrecordableError`."""
@@ -225,7 +212,7 @@ class InvocationCall(Call):
         return dataclasses.replace(_tuner or Tuner(), gradient=self._gradient())
 
     def emit(self, event: str, **data: Any) -> None:
-        device, op_id, call_key = self.legacy
+        device, op_id, call_key = self.legacy_key
         self.chain._emit(event, device=device, op_id=op_id, call_key=call_key, **data)  # noqa: SLF001 (their event)
 
     def finish(self, choice: Choice) -> None:
@@ -242,12 +229,12 @@ class InvocationCall(Call):
             self.emit("cache_hit", level="persistent", cfg=choice.configuration)
         if self.describer.ambiguous or choice.source.rank > Source.SEED.rank:
             return
-        _kept.setdefault(self.chain.cache, {})[self.legacy] = self.stamp
-        self.chain.cache.put(*self.legacy, choice.configuration)
+        _kept.setdefault(self.chain.cache, {})[self.legacy_key] = self.stamp
+        self.chain.cache.put(*self.legacy_key, choice.configuration)
 
     def may_use_cached(self) -> bool:
         """Whether ejkernel's memory has this call's configuration of this generation, or one of ejkernel's own."""
-        return _kept.get(self.chain.cache, {}).get(self.legacy, self.stamp) == self.stamp
+        return _kept.get(self.chain.cache, {}).get(self.legacy_key, self.stamp) == self.stamp
 
     def _policy(self) -> Policy:
         theirs = self.chain.policy
@@ -287,14 +274,14 @@ class InvocationCall(Call):
             return from_json(stored, cfg_type=type(like))
         return from_json(stored, like=like)
 
-    def _from_file(self) -> Found | None:
+    def legacy(self) -> Found | None:
         """The configuration under ejkernel's key, in a record or in ejkernel's file, if that key is unambiguous."""
         if self.persistent is None:
             return None
-        text = file_key(*self.legacy)
+        text = file_key(*self.legacy_key)
         key = key_of_file(text)
         found = None if key is None else default_chooser().store.find(key)
-        if found is None and (stored := self.persistent.read(text)) is not None:
+        if found is None and (stored := self.persistent.file.read().get(text)) is not None:
             found = Found(Record(key or self.key, stored, Source.IMPORTED), "ejkernel's file", Source.IMPORTED)
         if found is None:
             return None
@@ -321,16 +308,16 @@ class InvocationCall(Call):
             for found in default_chooser().store.records(operation=self.key.operation, device=self.key.device)
         )
 
-    def tune(self, known: Record | None, default: Any) -> Record:
+    def measured(self, known: Record | None = None) -> Record:
         """The record, which is also written into ejkernel's file if its key there is unambiguous."""
         refuse_spanning([self.inv.mesh], name=self.kernel.op_id)
         count = len(self.candidates())
         self.emit("autotune_start", candidates=count, platform=self.platform, method=self.inv.method)
-        record = super().tune(known, default)
+        record = super().measured(known)
         if self.persistent is None or self.describer.ambiguous or not (record.works and self.chain.persist_autotune):
             return record
-        text = file_key(*self.legacy)
-        self.persistent.write(text, record.configuration)
+        text = file_key(*self.legacy_key)
+        self.persistent.file.put(text, record.configuration)
         legacy = {EJKERNEL_KEY: text, EJKERNEL_FILE: f"{self.persistent.opname}.json"}
         return dataclasses.replace(record, provenance={**record.provenance, **legacy})
 

@@ -77,25 +77,6 @@ def load_cached_functions(verbose: bool = True) -> None:  # noqa: FBT001, FBT002
     del verbose
 
 
-_TARGETS: Final = (
-    "easydel.utils.compiling_utils",
-    "ejkernel.callib._ejit",
-    "ejkernel.ops.config.persistent",
-    "ejkernel.ops.config.selection",
-    "ejkernel.ops.execution.executor",
-)
-_NOTHING: Final = object()
-_originals: Final[dict[tuple[str, ...], Any]] = {}
-
-
-_EJIT: Final[dict[str, Callable[..., Any]]] = {
-    "ejit": ejit,
-    "load_cached_functions": load_cached_functions,
-    "smart_compile": smart_compile,
-}
-"""What stands in for functions of ejkernel itself."""
-
-
 def install(*, tuner: Tuner | None = None) -> int:
     """Make all executors of ejkernel use our store and our chain, also those of modules that are imported later.
 
@@ -114,10 +95,9 @@ def install(*, tuner: Tuner | None = None) -> int:
     """
     if tuner is not None:
         set_tuner(tuner)
-    for name in _TARGETS:
-        module = sys.modules.get(name)
-        if module is not None:
-            _patch(module)
+    for name in _STAND_INS:
+        if name in sys.modules:
+            _patch(name)
     if not any(isinstance(finder, _EjkernelFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _EjkernelFinder())
     return len(installed_chains())
@@ -126,14 +106,15 @@ def install(*, tuner: Tuner | None = None) -> int:
 def uninstall() -> None:
     """Restore ejkernel's own chain. Executors keep our `PersistentCache`, which has the same interface."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _EjkernelFinder)]
-    for (module_name, *names), original in list(_originals.items()):
-        target: Any = sys.modules[module_name]
-        for name in names[:-1]:
-            target = getattr(target, name)
+    for (module, path), original in _originals.items():
+        target, name = _owner(module, path)
         if original is _NOTHING:
-            delattr(target, names[-1])
+            delattr(target, name)
         else:
-            setattr(target, names[-1], original)
+            setattr(target, name, original)
+        for copy in _copies(module, path):
+            if getattr(copy, path) is _STAND_INS[module][path]:
+                setattr(copy, path, original)
     _originals.clear()
 
 
@@ -174,42 +155,6 @@ def recorded_invocation(kernel: Any, executor: Any, args: tuple[Any, ...], kwarg
     return InvocationCall(executor.chooser, inv, kernel)
 
 
-def _patch(module: ModuleType) -> None:
-    if module.__name__ == "easydel.utils.compiling_utils":
-        if hasattr(module, "NoCompileContext"):
-            _replace(module, NoCompileContext, "NoCompileContext")
-    elif module.__name__ == "ejkernel.callib._ejit":
-        for name, ours in _EJIT.items():
-            _replace(module, ours, name)
-            package = sys.modules.get("ejkernel.callib")
-            if package is not None and hasattr(package, name):
-                # The package may have ours already, from its module.
-                setattr(package, name, _originals[module.__name__, name])
-                _replace(package, ours, name)
-    elif module.__name__ == "ejkernel.ops.config.persistent":
-        _replace(module, PersistentCache, "PersistentCache")
-        for name in ("ejkernel.ops.config", "ejkernel.ops"):
-            if name in sys.modules and hasattr(sys.modules[name], "PersistentCache"):
-                _replace(sys.modules[name], PersistentCache, "PersistentCache")
-    elif module.__name__ == "ejkernel.ops.config.selection":
-        _replace(module, choose, "ConfigSelectorChain", "choose")
-        if hasattr(module, "PersistentCache"):
-            _replace(module, PersistentCache, "PersistentCache")
-    else:
-        _replace(module, choose_for_executor, "Executor", "_choose_heuristics_only")
-        _replace(module, property(_prefix, _set_prefix), "Executor", "stamp_prefix")
-
-
-def _replace(module: ModuleType, value: Any, *names: str) -> None:
-    target: Any = module
-    for name in names[:-1]:
-        target = getattr(target, name)
-    if (module.__name__, *names) in _originals:
-        return
-    _originals[module.__name__, *names] = getattr(target, names[-1], _NOTHING)
-    setattr(target, names[-1], value)
-
-
 def _prefix(executor: Any) -> Any:
     """The prefix of labels. ejkernel documents `EJKERNEL_OPS_PREFIX`, but does not use it here."""
     if environment_variable("EJKERNEL_OPS_PREFIX"):
@@ -221,12 +166,57 @@ def _set_prefix(executor: Any, prefix: str) -> None:
     vars(executor)["stamp_prefix"] = prefix
 
 
+_NOTHING: Final = object()
+_originals: Final[dict[tuple[str, str], Any]] = {}
+"""What stood under a module and a path in it."""
+_STAND_INS: Final[dict[str, dict[str, Any]]] = {
+    "easydel.utils.compiling_utils": {"NoCompileContext": NoCompileContext},
+    "ejkernel.callib._ejit": {
+        "ejit": ejit,
+        "load_cached_functions": load_cached_functions,
+        "smart_compile": smart_compile,
+    },
+    "ejkernel.ops.config.persistent": {"PersistentCache": PersistentCache},
+    "ejkernel.ops.config.selection": {"ConfigSelectorChain.choose": choose},
+    "ejkernel.ops.execution.executor": {
+        "Executor._choose_heuristics_only": choose_for_executor,
+        "Executor.stamp_prefix": property(_prefix, _set_prefix),
+    },
+}
+"""What replaces names of ejkernel and EasyDeL, by the module and the path in it."""
+_COPIES: Final = {
+    "ejkernel.callib._ejit": ("ejkernel.callib",),
+    "ejkernel.ops.config.persistent": ("ejkernel.ops.config", "ejkernel.ops", "ejkernel.ops.config.selection"),
+}
+"""Modules that have names of another one."""
+
+
+def _owner(module: str, path: str) -> tuple[Any, str]:
+    """The module, or the class in it, that has the last name of a path."""
+    outer, _, name = path.rpartition(".")
+    held = sys.modules[module]
+    return (getattr(held, outer) if outer else held), name
+
+
+def _copies(module: str, path: str) -> list[Any]:
+    loaded = [sys.modules[name] for name in _COPIES.get(module, ()) if name in sys.modules]
+    return [held for held in loaded if hasattr(held, path)]
+
+
+def _patch(module: str) -> None:
+    for path, ours in _STAND_INS[module].items():
+        target, name = _owner(module, path)
+        _originals.setdefault((module, path), getattr(target, name, _NOTHING))
+        for held in (target, *_copies(module, path)):
+            setattr(held, name, ours)
+
+
 class _EjkernelFinder:
-    """Patches the modules of ejkernel in `_TARGETS` after they have been executed."""
+    """Patches the modules in `_STAND_INS` after they have been executed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """The ordinary spec of a module in `_TARGETS`, with a loader that patches it; None for all other modules."""
-        if name not in _TARGETS:
+        """The ordinary spec of a module in `_STAND_INS`, with a loader that patches it; None for all other modules."""
+        if name not in _STAND_INS:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
@@ -235,7 +225,7 @@ class _EjkernelFinder:
 
         def run_and_patch(module: ModuleType) -> None:
             run(module)
-            _patch(module)
+            _patch(name)
 
         spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
         return spec

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
+import re
 import sys
 import threading
 import time
@@ -35,6 +37,7 @@ from ejcache.autotune.records.record import (
     Source,
     dated_after,
     decode_record,
+    differences,
     encode_record,
     merged,
     slug,
@@ -232,6 +235,7 @@ class RecordLayer:
         return None
 
 
+_ARRAY: Final = re.compile(r"([A-Za-z0-9_]+)\[([0-9,]*)\]")
 _REFRESH_SECONDS: Final = 2.0
 _LONGEST_REFRESH_SECONDS: Final = 60.0
 _REMEMBERED_KEYS: Final = 10_000
@@ -418,6 +422,23 @@ class AutotuneStore:
         ]
         return sorted(found, key=lambda item: -item.record.created)
 
+    def nearest(self, key: RecordKey, *, same_environment: bool = True) -> list[Found]:
+        """Records of similar calls of the same operation, most similar first.
+
+        Args:
+            key: of the call.
+            same_environment: only records of this device, environment and version whose calls differ in the sizes of
+                arrays alone. Otherwise any record of the operation.
+        """
+        scored = [
+            (distance, -found.record.created, found)
+            for found in self.records(operation=key.operation, device=key.device if same_environment else None)
+            if found.record.key != key
+            and (distance := _distance(key, found.record.key, sizes_only=same_environment)) is not None
+        ]
+        scored.sort(key=lambda item: item[:2])
+        return [Found(found.record, found.layer, Source.NEAREST) for _, _, found in scored]
+
     def stats(self) -> dict[str, int]:
         """Counters of all layers together, the keys in memory, and the records that wait for a layer.
 
@@ -485,6 +506,25 @@ def _found_in(layers: Sequence[RecordLayer], key: RecordKey) -> list[Found]:
 
 def _found(layer: RecordLayer, record: Record) -> Found:
     return Found(record, layer.name, Source.SEED if layer.seeds else record.source)
+
+
+def _distance(one: RecordKey, other: RecordKey, *, sizes_only: bool) -> float | None:
+    """Doublings between the sizes, plus a hundred for each other difference, for which `sizes_only` returns None."""
+    doublings = [_doublings(here, there) for here, there in differences(one, other).values()]
+    if sizes_only and None in doublings:
+        return None
+    return sum(100.0 if doubled is None else doubled for doubled in doublings)
+
+
+def _doublings(here: Any, there: Any) -> float | None:
+    left = _ARRAY.fullmatch(here) if isinstance(here, str) else None
+    right = _ARRAY.fullmatch(there) if isinstance(there, str) else None
+    if left is None or right is None or left[1] != right[1]:
+        return None
+    sizes = [[int(size) for size in match[2].split(",") if size] for match in (left, right)]
+    if len(sizes[0]) != len(sizes[1]) or 0 in (*sizes[0], *sizes[1]):
+        return None
+    return sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True))
 
 
 def _strength(item: Found) -> tuple[int, bool]:

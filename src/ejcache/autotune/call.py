@@ -1,0 +1,161 @@
+"""`Call`: one call of an operation, as it is chosen for, recorded and measured."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ejcache.autotune.call_documents import encode_arguments, refuse_mapped
+from ejcache.autotune.call_key import MAPPED, Describer
+from ejcache.autotune.measure.device import device_and_environment
+from ejcache.autotune.measure.inputs import mapped_call, untraced
+from ejcache.autotune.measure.tuner import attempt
+from ejcache.autotune.records.record import NO_CONFIGURATION, RecordKey, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ejcache.autotune.choice import Policy
+    from ejcache.autotune.measure.tuner import Tuner
+    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.store import AutotuneStore, Found
+    from ejcache.jax_integration.seam.tracing import MappedAxis
+
+
+_SIMILAR: Final = 3
+_being_measured: Final[ContextVar[frozenset[str]]] = ContextVar("ejcache_autotune_being_measured", default=frozenset())
+
+
+class Call(abc.ABC):
+    """A call of an operation: its key, its possible configurations, and how to measure them.
+
+    Attributes:
+        key: of its record.
+        args: of the call.
+        kwargs: of the call.
+        names: of the positional arguments.
+        describer: has described the arguments.
+        axes: over which `jax.vmap` maps the call, outermost first.
+        policy: the operation's own.
+        may_guess: the default may be used for a call that was not measured.
+    """
+
+    key: RecordKey
+    axes: tuple[MappedAxis, ...]
+    policy: Policy | None = None
+    may_guess = True
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.names = names
+        self.describer = Describer()
+
+    @property
+    def unhashable(self) -> list[str]:
+        """Reasons why the call has no key of its own. Such a call is neither looked up nor measured."""
+        return self.describer.unhashable
+
+    @property
+    def is_being_measured(self) -> bool:
+        """Whether a candidate makes this call while this call is measured."""
+        return self.key.digest in _being_measured.get()
+
+    @abc.abstractmethod
+    def candidates(self) -> list[Any]:
+        """The configurations to measure."""
+
+    @abc.abstractmethod
+    def default(self) -> Any:
+        """The operation's own guess."""
+
+    @abc.abstractmethod
+    def restored(self, stored: Any, source: Source) -> Any:
+        """The configuration that a record has; raises `ConfigurationError` if the operation cannot use it."""
+
+    @abc.abstractmethod
+    def build(self, configuration: Any) -> Callable[..., Any]:
+        """The function of the call's arguments that runs with this configuration."""
+
+    @abc.abstractmethod
+    def how(self) -> dict[str, Any]:
+        """The names by which another process finds the operation; raises `UnrecordableError`."""
+
+    @abc.abstractmethod
+    def tuner(self) -> Tuner:
+        """How the call is measured."""
+
+    @abc.abstractmethod
+    def store(self) -> AutotuneStore:
+        """The records of the operation."""
+
+    def code(self) -> str:
+        """A digest of the operation's code, or an empty text; a record may be of other code."""
+        return ""
+
+    def legacy(self) -> Found | None:
+        """A configuration from outside the store, such as a file of ejkernel; it ranks as imported."""
+        return None
+
+    def keyed(self, operation: str, version: str, call: dict[str, Any], *, gradient: bool) -> RecordKey:
+        """The key of a call that has been described, with what every operation's key has."""
+        from ejcache.jax_integration.seam.flags import changed_trace_settings
+
+        call["mode"] = "forward and backward" if gradient else "forward"
+        # Settings at their default are left out, so that keys from before they existed stay valid.
+        if settings := changed_trace_settings():
+            call["settings"] = settings
+        # Looked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
+        self.axes, mapped = mapped_call(self.args, self.kwargs, self.names)
+        if mapped:
+            call[MAPPED] = mapped
+        device, environment = device_and_environment(self.args, self.kwargs)
+        return RecordKey(operation, version, device, environment, call)
+
+    def described(self) -> dict[str, Any]:
+        """The call as `call_documents` records it; raises `UnrecordableError`."""
+        refuse_mapped(self.key)
+        return {"how": self.how(), **encode_arguments(self.args, self.kwargs)}
+
+    def untraced(self) -> Self:
+        """The call with stand-ins for tracers, so that it can be measured when the trace has ended."""
+        again = copy.copy(self)
+        again.args, again.kwargs = untraced(self.args, self.kwargs)
+        return again
+
+    def attempt(self, stored: Any) -> None:
+        """Make the call once with this configuration, a JSON value."""
+        build = self.build(self.restored(stored, Source.PINNED))
+        attempt(build, self.args, self.kwargs, tuner=self.tuner(), names=self.names, axes=self.axes)
+
+    def measured(self, known: Record | None = None) -> Record:
+        """Measure the candidates against the default. If all fail, the record does not work.
+
+        Args:
+            known: an earlier record. Its candidates are not measured again.
+        """
+        tuner, default = self.tuner(), self.default()
+        token = _being_measured.set(_being_measured.get() | {self.key.digest})
+        try:
+            return tuner.tune(
+                self.build,
+                self.args,
+                self.kwargs,
+                key=self.key,
+                candidates=self.candidates(),
+                default=NO_CONFIGURATION if default is None else default,
+                known=known,
+                names=self.names,
+                axes=self.axes,
+                call=self.described() if tuner.isolate else None,
+                starts=self._similar_configurations,
+            )
+        finally:
+            _being_measured.reset(token)
+
+    def _similar_configurations(self) -> list[Any]:
+        """The configurations, JSON values, of the most similar calls."""
+        found = self.store().nearest(self.key)[:_SIMILAR]
+        return [item.record.configuration for item in found if item.record.works]
