@@ -223,8 +223,7 @@ def test_the_journal_names_who_was_running(clean_environment):
     # One of two ended the process. Which one is not known yet, so they are compiled one after the other.
     both = CandidateJournal("digest", [1, 2, 3])
     assert both.crashed == {"2": "2 processes that ran it ended"}
-    assert both.suspects([1])
-    assert not both.suspects([2])
+    assert both.suspicious
     both.close()
     # A version that knew no suspicion wrote the first one down as blame.
     header = {"candidates": ["1", "2"], "crashed": {"2": "the process that ran it ended"}}

@@ -23,20 +23,10 @@ from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
 from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.inputs import split_arguments
-from ejcache.autotune.measure.results import (
-    DifferentResultError,
-    GainVerdict,
-    Results,
-    check_results,
-    gains,
-    hopeless,
-    median,
-    quantile,
-    timing,
-    verdict,
-)
+from ejcache.autotune.measure.race import GainVerdict, gains, hopeless, verdict
+from ejcache.autotune.measure.results import DifferentResultError, Results, check_results
 from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
-from ejcache.autotune.records.record import Source, Status
+from ejcache.autotune.records.record import Source, Status, Timing, quantile
 from ejcache.autotune.workers import screened
 from ejcache.errors import EntryCorruptError, UsageError
 from ejcache.jax_integration.seam.autotune.device_time import has_pgle_profile
@@ -87,11 +77,9 @@ def test_too_few_samples_decide_nothing():
 
 
 def test_quantiles():
-    """Medians and quantiles are the textbook's."""
-    assert median([3, 1, 2]) == 2
-    assert median([4, 1, 2, 3]) == 2.5
+    """Quantiles are the textbook's."""
     assert quantile([0, 10], 0.2) == 2
-    assert (timing([1, 2, 3, 4, 5]).p20, timing([1, 2, 3, 4, 5]).p80) == (1.8, 4.2)
+    assert Timing.of([1, 2, 3, 4, 5]) == Timing(1.8, 3, 4.2, 5)
     assert hopeless([2, 2, 2], [1, 1, 1])
     assert not hopeless([1.2] * 3, [1, 1, 1])
 
@@ -140,13 +128,13 @@ def test_measuring_in_a_trace_measures_execution():
     """Inside `jit` the number is that of an execution, and the inputs are concrete."""
     seen = []
 
-    def f(x):
+    def f(x, n):
         seen.append(type(x))
         return jax.lax.fori_loop(0, 300, lambda _, y: jnp.tanh(y @ x), x)
 
     x = jnp.eye(64)
     inside = []
-    jaxpr = jax.make_jaxpr(lambda x: (inside.append(QUICK.measure(f, x)), x)[1])(x)
+    jaxpr = jax.make_jaxpr(lambda x: (inside.append(tuned(f, [1], x).candidates[0].seconds), x)[1])(x)
     assert len(jaxpr.eqns) == 0
     # Tracing alone takes far longer than this; what matters is that it is not next to nothing, either.
     assert inside[0].p50 > 1e-5
@@ -157,13 +145,13 @@ def test_ambient_settings_reach_the_candidates():
     """What the caller set for compilation holds in the measurement too."""
     precisions = []
 
-    def f(x):
+    def f(x, n):
         precisions.append(jax.config.jax_default_matmul_precision)
         return x
 
     with jax.default_matmul_precision("float32"):
-        QUICK.measure(f, jnp.ones(4))
-    assert precisions == ["float32"]
+        tuned(f, [1], jnp.ones(4))
+    assert set(precisions) == {"float32"}
 
 
 def test_a_call_that_takes_too_long_is_left_behind():

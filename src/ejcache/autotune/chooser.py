@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _KEPT_EVENTS: Final = 1000
 _REMEMBERED_KEYS: Final = 10_000
-_LONGEST_WAIT: Final = 60.0
 _FEW_NUMBERS: Final = 3
 _MEASURED: Final = frozenset({Source.PGLE, Source.TUNED})
 
@@ -53,7 +52,6 @@ class _KeyState:
         choice: the last one.
         policy: under which a guess was made.
         until: monotonic seconds at which a guess is made again; infinite for any other choice.
-        wait: seconds for which the last guess was kept.
         failed: tuning failed in this process and is not tried again.
     """
 
@@ -61,7 +59,6 @@ class _KeyState:
     choice: Choice | None = None
     policy: Policy | None = None
     until: float = -math.inf
-    wait: float = 0.0
     failed: bool = False
 
     def current(self, policy: Policy) -> Choice | None:
@@ -166,8 +163,7 @@ class Chooser:
             state.until = math.inf
         else:
             # A guess is kept for a while only: another process may publish a better configuration.
-            state.wait = min(2 * state.wait, _LONGEST_WAIT) if state.wait else self.store.refresh_seconds
-            state.until = time.monotonic() + state.wait
+            state.until = time.monotonic() + self.store.refresh_seconds
 
     def _chosen(self, choice: Choice) -> Choice:
         self.emit("chosen", choice.key, source=choice.source, detail=choice.layer)

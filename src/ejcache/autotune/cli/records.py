@@ -47,7 +47,7 @@ from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.listing import NotFoundError, check_wanted
 from ejcache.cli.maintain import confirm
-from ejcache.cli.options import DryRun, Json, Limit, Name, OlderThan, Yes, age, count
+from ejcache.cli.options import DryRun, Json, Limit, Name, OlderThan, Yes, age, argument, count, flag
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.text import plural
 
@@ -207,8 +207,8 @@ def why(key: Key, directory: Dir = None, as_json: Json = False) -> None:
 
 
 def diff(
-    one: Annotated[str, typer.Argument(metavar="KEY|URL", help="A record's key, or a store.")],
-    other: Annotated[str, typer.Argument(metavar="KEY|URL", help="The key or store to compare it with.")],
+    one: Annotated[str, argument("KEY|URL", "A record's key, or a store.")],
+    other: Annotated[str, argument("KEY|URL", "The key or store to compare it with.")],
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
@@ -305,8 +305,7 @@ def _gain(record: Record) -> str:
 def pin(
     key: Key,
     configuration: Annotated[
-        str | None,
-        typer.Argument(metavar="[JSON]", help="The configuration. Default: the one that the record has."),
+        str | None, argument("[JSON]", "The configuration. Default: the one that the record has.")
     ] = None,
     directory: Dir = None,
     as_json: Json = False,
@@ -335,11 +334,10 @@ def prune(
     older_than: OlderThan = None,
     name: Name = None,
     old_versions: Annotated[
-        bool,
-        typer.Option("--old-versions", help="Remove a call's records of another JAX, jaxlib or host than the newest."),
+        bool, flag("--old-versions", "Remove a call's records of another JAX, jaxlib or host than the newest.")
     ] = False,
-    recorded: Annotated[bool, typer.Option("--recorded", help="Remove recorded calls.")] = False,
-    quarantine: Annotated[bool, typer.Option("--quarantine", help="Delete quarantined documents.")] = False,
+    recorded: Annotated[bool, flag("--recorded", "Remove recorded calls.")] = False,
+    quarantine: Annotated[bool, flag("--quarantine", "Delete quarantined documents.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -465,12 +463,8 @@ def _doubt(plain: Any, record: Record) -> str:
     tried = record.candidate(plain)
     if tried is not None:
         return "" if tried.status is Status.OK else f"this candidate {tried.status.value}: {tried.error}"
-    known = [record.configuration, record.default, *(candidate.configuration for candidate in record.candidates)]
-    if plain in known or not record.candidates:
+    if not record.candidates or plain in (record.configuration, record.default):
         return ""
-    names = {name for configuration in known if isinstance(configuration, dict) for name in configuration}
-    if isinstance(plain, dict) and names and (odd := sorted(set(plain) - names)):
-        return f"no candidate has {', '.join(odd)}"
     return f"{canonical_json(plain)} is not among the candidates that were measured"
 
 

@@ -6,12 +6,12 @@ import contextlib
 import fnmatch
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import typer  # noqa: TC002 (typer reads the annotations)
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.listing import Identifiers, check_directory, check_given, choose
-from ejcache.cli.options import complete
+from ejcache.cli.options import argument, complete, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,25 +32,12 @@ def _texts(directory: str | None) -> set[str]:
 
 Dir = Annotated[
     str | None,
-    typer.Option(
-        "--dir",
-        metavar="URL",
-        help="The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache.",
-        show_default=False,
-    ),
+    option("--dir", "URL", "The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache."),
 ]
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="GLOB", help="Only devices whose kind matches the pattern.")
-]
-Key = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="A key, the beginning of one as `ls` shows it, or a name.", autocompletion=_begun
-    ),
-]
+Device = Annotated[str | None, option("--device", "GLOB", "Only devices whose kind matches the pattern.")]
+Key = Annotated[str, argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=_begun)]
 Keys = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY]...", help="Only these: keys, beginnings of keys, or names.", autocompletion=_begun),
+    list[str] | None, argument("[KEY]...", "Only these: keys, beginnings of keys, or names.", autocompletion=_begun)
 ]
 
 

@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.autotune.cli.store import Device, Dir, named_layer, open_autotune, record_fields, strongest
-from ejcache.autotune.ejkernel.cache import export_to_ejkernel, import_from_ejkernel
+from ejcache.autotune.ejkernel.cache import export_to_ejkernel, read_file
 from ejcache.autotune.records.record import dated_after
 from ejcache.autotune.records.store import RecordLayer
 from ejcache.autotune.records.tokamax import MAX_TABLE_BYTES, read_table
 from ejcache.cli import output
 from ejcache.cli.listing import NotFoundError
-from ejcache.cli.options import DryRun, Json, Name, Url  # noqa: TC001 (typer reads the annotations)
+from ejcache.cli.options import DryRun, Json, Name, Url, argument
 from ejcache.cli.transfer import check_different
-from ejcache.errors import StoreError, StoreReadOnlyError, UsageError
+from ejcache.errors import EjcacheError, StoreError, StoreReadOnlyError, UsageError
 from ejcache.stores.documents import open_documents
 from ejcache.stores.location import Location, LocationKind
 from ejcache.util.files import write_atomically
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import Found
+    from ejcache.stores.documents import Documents
 
 
 _SCHEMA: Final = 1
@@ -78,7 +79,7 @@ def pull(url: Url, directory: Dir = None, name: Name = None, dry_run: DryRun = F
 
 
 def import_files(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="The files, or directories that contain them.")],
+    files: Annotated[list[str], argument("FILE...", "The files, or directories that contain them.")],
     directory: Dir = None,
     kind: Annotated[
         _ImportFormat, typer.Option("--format", help="The library whose files these are.")
@@ -93,13 +94,18 @@ def import_files(
     """
     records: list[Record] = []
     problems: list[str] = []
-    if kind is _ImportFormat.TOKAMAX:
-        records, problems = _read_tokamax(files)
-    else:
-        for file in files:
-            found, failures = _read_ejkernel(file)
-            records += found
-            problems += failures
+    tokamax = kind is _ImportFormat.TOKAMAX
+    for documents, name in _sources(files, nested=tokamax):
+        try:
+            data = documents.read(name, max_size=MAX_TABLE_BYTES) or b""
+            # The directory of one of tokamax's files is named after the device.
+            device = f"{documents.url}/{name}".split("/")[-2]
+            found, failures = read_table(data, device, name) if tokamax else read_file(data, name)
+        except EjcacheError as exc:
+            problems.append(f"{name}: {exc}")
+            continue
+        records += found
+        problems += [f"{name}: {failure}" for failure in failures]
     with open_autotune(directory, write=True) as store:
         layer = named_layer(store)
         outcome = _merge(records, layer, imported=True)
@@ -108,8 +114,22 @@ def import_files(
     _report(", ".join(files), layer, outcome, as_json=as_json, problems=problems)
 
 
+def _sources(files: Iterable[str], *, nested: bool) -> Iterator[tuple[Documents, str]]:
+    """The directory and the name of each file that is named or is in a named directory, also deeper if `nested`."""
+    for file in files:
+        path = _existing(file)
+        if file.endswith(".json") if path is None else not path.is_dir():
+            place, _, name = (file if path is None else str(path.resolve())).rpartition("/")
+            yield open_documents(place, read_only=True), name
+            continue
+        documents = open_documents(file if path is None else path.resolve(), read_only=True)
+        for name in sorted(documents.list("")):
+            if name.endswith(".json") and (nested or "/" not in name):
+                yield documents, name
+
+
 def export(
-    to: Annotated[str, typer.Argument(metavar="PLACE", help="The JSON file, or the directory for ejkernel's files.")],
+    to: Annotated[str, argument("PLACE", "The JSON file, or the directory for ejkernel's files.")],
     directory: Dir = None,
     name: Name = None,
     device: Device = None,
@@ -202,38 +222,6 @@ def _existing(source: str) -> Path | None:
     if not path.exists():
         raise NotFoundError(f"{source} does not exist")
     return path
-
-
-def _read_ejkernel(source: str) -> tuple[list[Record], list[str]]:
-
-    path = _existing(source)
-    if source.endswith(".json") if path is None else not path.is_dir():
-        root, _, name = source.rpartition("/") if path is None else (str(path.parent), "/", path.name)
-        return import_from_ejkernel(open_documents(root, read_only=True), [name])
-    documents = open_documents(source, read_only=True)
-    names = [name for name in documents.list("") if name.endswith(".json") and "/" not in name]
-    return import_from_ejkernel(documents, names)
-
-
-def _read_tokamax(files: Sequence[str]) -> tuple[list[Record], list[str]]:
-    """The records in tokamax's files, in directories with them, and in its JSONs; a line for each that is not read."""
-    records: list[Record] = []
-    problems: list[str] = []
-    for name in files:
-        source = Path(name)
-        if not source.exists():
-            raise NotFoundError(f"{name} does not exist")
-        for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
-            try:
-                with path.open("rb") as file:
-                    data = file.read(MAX_TABLE_BYTES + 1)
-                found, failures = read_table(data, device=path.resolve().parent.name, operation=path.stem)
-            except (OSError, UsageError) as exc:
-                problems.append(f"{path}: {exc}")
-                continue
-            records += found
-            problems += [f"{path}: {failure}" for failure in failures]
-    return records, problems
 
 
 def _merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = False) -> Counter[str]:

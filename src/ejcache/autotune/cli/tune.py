@@ -22,7 +22,7 @@ from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.replay import TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.listing import check_directory
-from ejcache.cli.options import Json, Limit, Name, count
+from ejcache.cli.options import Json, Limit, Name, argument, count, flag, option
 from ejcache.cli.run import command_of
 from ejcache.errors import UsageError
 from ejcache.settings.resolve import child_environment
@@ -55,32 +55,25 @@ class ProgramCommand(TyperCommand):
 
 def run(
     recorded: Annotated[
-        str | None,
-        typer.Argument(metavar="[URL]", help="Where the calls were recorded. Default: the store itself."),
+        str | None, argument("[URL]", "Where the calls were recorded. Default: the store itself.")
     ] = None,
     directory: Dir = None,
     name: Name = None,
-    force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
-    unsure: Annotated[
-        bool, typer.Option("--unsure", help="Measure again the calls whose configuration is unsure.")
-    ] = False,
+    force: Annotated[bool, flag("--force", "Measure again what was measured before.")] = False,
+    unsure: Annotated[bool, flag("--unsure", "Measure again the calls whose configuration is unsure.")] = False,
     limit: Limit = None,
     module: Annotated[
-        list[str] | None,
-        typer.Option("--module", metavar="NAME", help="A module or .py file that has operations and that you trust."),
+        list[str] | None, option("--module", "NAME", "A module or .py file that has operations and that you trust.")
     ] = None,
     spread: Annotated[
-        bool, typer.Option("--spread", help="Measure on all devices of this host at once, in a process for each.")
+        bool, flag("--spread", "Measure on all devices of this host at once, in a process for each.")
     ] = False,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="N", help="End the program of --program after so many seconds.")
+        float | None, option("--seconds", "N", "End the program of --program after so many seconds.")
     ] = None,
     as_json: Json = False,
     program: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--program", metavar="PROGRAM ARGS", help="A program to run, with its arguments; the last option."
-        ),
+        list[str] | None, option("--program", "PROGRAM ARGS", "A program to run, with its arguments; the last option.")
     ] = None,
 ) -> None:
     """Measure the calls that a program recorded with EJCACHE_AUTOTUNE_RECORD=1 or ejcache.autotune.record().

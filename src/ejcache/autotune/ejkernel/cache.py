@@ -25,7 +25,7 @@ from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, parse_json, to_json
 from ejcache.autotune.records.record import Record, RecordKey, Source
 from ejcache.autotune.records.store import QUARANTINE, default_store
-from ejcache.errors import EjcacheError, StoreError
+from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
 from ejcache.util.files import why_untrusted
@@ -173,37 +173,21 @@ def imported_record(text: str, plain: Any, name: str) -> Record | None:
     return None if key is None else Record(key, plain, Source.IMPORTED, provenance=provenance, created=time.time())
 
 
-def import_from_ejkernel(documents: Documents, names: Iterable[str]) -> tuple[list[Record], list[str]]:
-    """The records in ejkernel's files.
+def read_file(data: bytes, name: str) -> tuple[list[Record], list[str]]:
+    """The records in a file of ejkernel's with this name, and a line for each entry that has another key.
 
     Their source is IMPORTED, because a file does not say whether an entry was measured, guessed or given.
 
-    Args:
-        documents: the directory of the files.
-        names: of the files in it.
-
-    Returns:
-        The records, and a line for each entry or file that cannot be read.
+    Raises:
+        UsageError: it is not a JSON object.
     """
-    records, problems = [], []
-    for name in names:
-        try:
-            data = documents.read(name, max_size=MAX_FILE_BYTES)
-        except StoreError as exc:
-            problems.append(str(exc))
-            continue
-        entries = None if data is None else parsed_file(data)
-        if entries is None:
-            problems.append(f"{name} is not a JSON object")
-            continue
-        for text, plain in entries.items():
-            record = imported_record(text, plain, name.rpartition("/")[2])
-            if record is None:
-                # Other programs may have put entries of their own into the file.
-                problems.append(f"{name}: {text!r} is not a key of ejkernel's")
-            else:
-                records.append(record)
-    return records, problems
+    entries = parsed_file(data)
+    if entries is None:
+        raise UsageError("it is not a JSON object")
+    made = {text: imported_record(text, plain, name) for text, plain in entries.items()}
+    # Other programs may have put entries of their own into the file.
+    problems = [f"{text!r} is not a key of ejkernel's" for text, record in made.items() if record is None]
+    return [record for record in made.values() if record is not None], problems
 
 
 def legacy_key(record: Record) -> tuple[str, str] | None:

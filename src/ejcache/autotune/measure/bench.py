@@ -146,10 +146,11 @@ class Bench:
         """Whether the budget for compiling has ended."""
         return monotonic() >= self._compile_deadline
 
-    def workers_for(self, trials: Sequence[Trial]) -> int:
-        """How many of these candidates may compile at the same time."""
-        # If the process ended while several candidates compiled, each is now compiled alone, so that one can be named.
-        return 1 if self.journal.suspects(trial.stored for trial in trials) else self.tuner.workers
+    @property
+    def workers(self) -> int:
+        """How many candidates may compile at the same time."""
+        # If a process ended while several candidates compiled, each is now compiled alone, so that one can be named.
+        return 1 if self.journal.suspicious else int(self.tuner.workers)
 
     def screen(self, trials: list[Trial], call: dict[str, Any] | None) -> None:
         """Try each candidate in a process of its own; those that fail there are not tried here."""

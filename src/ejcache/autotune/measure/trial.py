@@ -17,10 +17,11 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ejcache.autotune.measure.results import DifferentResultError, median, outputs_text, results_of, timing
-from ejcache.autotune.records.record import Candidate, Status
+from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
+from ejcache.autotune.records.record import Candidate, Status, Timing
 from ejcache.errors import UsageError
 from ejcache.util.threads import in_parallel
 
@@ -189,7 +190,6 @@ class Trial:
     status: Status = Status.OK
     error: str = ""
     transient: bool = False
-    cause: Exception | SystemExit | None = None
     compiled: Callable[..., Any] | None = None
     jaxpr: Any = None
     compile_seconds: float | None = None
@@ -239,7 +239,7 @@ class Trial:
         except (Exception, SystemExit) as exc:
             late = isinstance(exc, TookTooLongError)
             self.status = Status.TIMEOUT if late else Status.FAILED
-            self.cause, self.error = exc, error_line(exc)
+            self.error = error_line(exc)
             lacks_memory = isinstance(exc, MemoryError) or any(word in str(exc) for word in _MEMORY_WORDS)
             self.transient = late or (running and lacks_memory)
 
@@ -259,7 +259,7 @@ class Trial:
         return Candidate(
             configuration=self.stored,
             status=self.status,
-            seconds=timing(self.runs or self.warm) if self.works else None,
+            seconds=Timing.of(self.runs or self.warm) if self.works else None,
             error=self.error,
             transient=self.transient,
             compile_seconds=None if self.compile_seconds is None else round(self.compile_seconds, 4),
@@ -293,7 +293,7 @@ def compile_trials(
         # No candidate has a gradient. The times of the forward pass still tell them apart.
         gradient = False
         for trial in trials:
-            trial.status, trial.error, trial.cause = Status.OK, "", None
+            trial.status, trial.error = Status.OK, ""
         lowered = _lower_all(trials, build, bench, gradient=False)
     if lowered:
         bench.gradient = gradient
@@ -307,9 +307,7 @@ def compile_trials(
         for trial in ready:
             trial.compiled = lowered[id(trial)]
     elif ready:
-        done = in_parallel(
-            lambda trial: _compile(trial, lowered[id(trial)], bench), ready, threads=bench.workers_for(ready)
-        )
+        done = in_parallel(lambda trial: _compile(trial, lowered[id(trial)], bench), ready, threads=bench.workers)
         for index, _ in enumerate(done):
             bench.progress.step("compiled", index + 1, len(ready))
 

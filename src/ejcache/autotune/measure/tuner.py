@@ -18,7 +18,7 @@ from ejcache.autotune.measure.bench import Bench
 from ejcache.autotune.measure.device import device_of, provenance
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import Race
-from ejcache.autotune.measure.results import check_setting, timing
+from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.trial import Trial, refuse_spanning
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.autotune.measure.results import Check
-    from ejcache.autotune.records.record import RecordKey, Timing
-    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
+    from ejcache.autotune.records.record import RecordKey
+    from ejcache.jax_integration.seam.tracing import MappedAxis
 
 
 _RANDOM_STARTS: Final = 12
@@ -222,28 +222,6 @@ class Tuner:
         if self.timer not in get_args(Timer):
             raise UsageError(f"timer is {self.timer!r}, and not one of {', '.join(get_args(Timer))}")
         check_setting(self.check)
-
-    def measure(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Timing:
-        """Seconds of one execution of `function`; arguments may be tracers or `jax.ShapeDtypeStruct`s.
-
-        Raises:
-            Exception: the error of compiling or running it.
-            TimeoutError: it took longer than `timeout`.
-            SpansProcessesError: it runs on devices of other processes.
-        """
-        inputs = split_arguments(args, kwargs)
-        refuse_spanning(inputs.leaves, name="the function")
-        bench = Bench(self, inputs, Progress("measure"))
-        try:
-            trial = Trial(configuration=None, stored=None)
-            bench.prepare([trial], lambda _: function)
-            if trial.ready:
-                Race(bench, [trial], None).run()
-            if not trial.ready:
-                raise trial.cause or TimeoutError(trial.error or bench.ended or "the budget for compiling ended")
-            return timing(trial.runs or trial.warm)
-        finally:
-            bench.close()
 
     def tune(
         self,

@@ -29,7 +29,7 @@ from ejcache.settings.directories import make_private, state_directory
 from ejcache.util.locks import locked_descriptors, try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -51,12 +51,13 @@ class CandidateJournal:
 
     Attributes:
         crashed: the reason for each candidate, by canonical JSON, that ended a process.
+        suspicious: a process ended while it compiled or ran one or several candidates.
     """
 
     def __init__(self, digest: str, candidates: Sequence[Any]) -> None:
         self.crashed: dict[str, str] = {}
         self._suspected: dict[str, tuple[int, float]] = {}
-        self._suspects: set[str] = set()
+        self.suspicious = False
         self._places: dict[str, int] = {}
         self._path: Path | None = None
         self._fd: int | None = None
@@ -66,10 +67,6 @@ class CandidateJournal:
             self._open(state_directory() / "tuning" / digest, [canonical_json(item) for item in candidates])
         except (OSError, ValueError):
             self.close()
-
-    def suspects(self, candidates: Iterable[Any]) -> bool:
-        """Whether one of these was among several that compiled when a process ended."""
-        return any(canonical_json(item) in self._suspects for item in candidates)
 
     def compiling(self, candidate: Any) -> contextlib.AbstractContextManager[None]:
         """The candidate is compiled in this block."""
@@ -111,24 +108,25 @@ class CandidateJournal:
         header, _, states = left.partition(b"\n")
         try:
             body = parse_json(header, max_size=_MAX_BYTES)
-            crashed = {str(text): str(reason) for text, reason in body["crashed"].items()}
-            suspected = {str(text): (int(count), float(last)) for text, (count, last) in body["suspected"].items()}
             texts = [str(text) for text in body["candidates"]]
-        except KeyError:
-            crashed, suspected, texts = {}, *_of_earlier_version(body, now)
-        except (AttributeError, TypeError, ValueError):
+            crashed = {str(text): str(reason) for text, reason in body["crashed"].items()}
+            # An earlier version had no suspicions, and blamed at once.
+            suspected = body.get("suspected") or dict.fromkeys(crashed, (1, now))
+            suspected = {str(text): (int(count), float(last)) for text, (count, last) in suspected.items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
             return
-        self.crashed = crashed
-        self._suspected = {text: (count, last) for text, (count, last) in suspected.items() if _counts(last, now)}
+        self.crashed = crashed if "suspected" in body else {}
+        # A suspicion from the future may be of any age.
+        self._suspected = {text: held for text, held in suspected.items() if 0 <= now - held[1] <= _SUSPECTED_SECONDS}
         for state, what in ((_RUNNING, "ran"), (_COMPILING, "compiled")):
             active = [text for text, byte in zip(texts, states, strict=False) if byte == state[0]]
+            self.suspicious = bool(active)
             if len(active) == 1:
                 count = self._suspected.get(active[0], (0, now))[0] + 1
                 self._suspected[active[0]] = count, now
                 if count >= _BLAMED:
                     self.crashed[active[0]] = f"{count} processes that {what} it ended"
             if active:
-                self._suspects = set(active)
                 return
 
     @contextlib.contextmanager
@@ -147,15 +145,3 @@ class CandidateJournal:
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, state, place)
-
-
-def _counts(last: float, now: float) -> bool:
-    """Whether a suspicion of this time still counts; one from the future may be of any age."""
-    return 0 <= now - last <= _SUSPECTED_SECONDS
-
-
-def _of_earlier_version(body: Any, now: float) -> tuple[dict[str, tuple[int, float]], list[str]]:
-    try:
-        return {str(text): (1, now) for text in body["crashed"]}, [str(text) for text in body["candidates"]]
-    except (KeyError, TypeError):
-        return {}, []

@@ -196,17 +196,11 @@ def _like(stored: Any, like: Any) -> Any:
         names = like._fields if hasattr(like, "_asdict") else [field.name for field in dataclasses.fields(kind)]
         _check_fields(stored, set(names), kind)
         return kind(**{name: _like(item, getattr(like, name)) for name, item in stored.items()})
-    if hasattr(like, "model_validate") and not isinstance(like, type):
-        return kind.model_validate(stored)
-    if isinstance(like, enum.Enum):
-        return kind(stored)
-    if isinstance(like, Namespace):
-        return Namespace(**stored)
     if isinstance(like, Mapping) and isinstance(stored, dict):
         return {name: _like(item, like.get(name)) for name, item in stored.items()}
     if isinstance(like, tuple) and isinstance(stored, list):
         return tuple(_like(item, like[i] if i < len(like) else None) for i, item in enumerate(stored))
-    return stored
+    return stored if like is None else _typed(stored, kind)
 
 
 def _typed(stored: Any, cfg_type: Any) -> Any:

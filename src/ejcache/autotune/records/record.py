@@ -25,7 +25,7 @@ from ejcache.autotune.records.json_values import canonical_json, finite, parse_j
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryForeignError, EntryVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 ROOT: Final = "autotune"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -219,6 +219,20 @@ class Timing:
     p50: float
     p80: float
     samples: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Timing:
+        """The quantiles of these seconds."""
+        return cls(quantile(samples, 0.2), quantile(samples, 0.5), quantile(samples, 0.8), len(samples))
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """The value below which `fraction` of the values lie, interpolated."""
+    ordered = sorted(values)
+    place = fraction * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 @dataclass(frozen=True, slots=True)

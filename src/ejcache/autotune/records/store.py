@@ -26,7 +26,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,7 +115,7 @@ class RecordLayer:
     """The records in one directory or bucket.
 
     Attributes:
-        name: `user`, `shared`, `seeds`, `package`, or `package` and the name of an entry point, for people.
+        name: `user`, `shared`, `seeds`, or `package` and the name of an entry point, for people.
         documents: the directory or bucket.
         seeds: its records count as shipped seeds, whatever their own source is.
         counters: how often a record was read, published, corrupt and so on.
@@ -239,7 +238,6 @@ _ARRAY: Final = re.compile(r"([A-Za-z0-9_]+)\[([0-9,]*)\]")
 _REFRESH_SECONDS: Final = 2.0
 _LONGEST_REFRESH_SECONDS: Final = 60.0
 _REMEMBERED_KEYS: Final = 10_000
-_OWN: Final = "package"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +274,7 @@ class AutotuneStore:
             that, the cache directory.
         shared: a second place, read after the first one and written with it.
         seeds: read-only places below both; None for those in `EJCACHE_AUTOTUNE_SEEDS` and those of the installed
-            packages with an entry point `ejcache.seeds`. The ones of this package come last.
+            packages with an entry point `ejcache.seeds`.
         read_only: publish nothing.
         refresh_seconds: how long a key that was not found counts as absent. The time doubles with each lookup, up to
             a minute.
@@ -308,9 +306,6 @@ class AutotuneStore:
             self.layers.append(RecordLayer("seeds", _opened(place, read_only=True), seeds=True))
         self._packages: list[RecordLayer] | None = None if seeds is None else []
         self._asked_packages = False
-        package = files("ejcache.autotune") / "seeds"
-        if isinstance(package, Path):
-            self.layers.append(RecordLayer(_OWN, open_documents(str(package), read_only=True), seeds=True))
         self._lock = threading.Lock()
         self._keys: dict[str, _KeyRecords] = {}
         self._unpublished: dict[tuple[int, str], Record] = {}
@@ -337,8 +332,8 @@ class AutotuneStore:
         if all(item.source.rank >= Source.SEED.rank for item in found):
             # Only now, because finding the packages takes some time.
             found += _found_in(self._package_layers(), key)
-        # The sort is stable: of equally strong records, that of the first layer comes first. Our own seeds come last.
-        found.sort(key=lambda item: (*_strength(item), item.layer == _OWN))
+        # The sort is stable: of equally strong records, that of the first layer comes first.
+        found.sort(key=_strength)
         wait = 0.0
         if not found:
             longest = max(_LONGEST_REFRESH_SECONDS, self.refresh_seconds)

@@ -16,7 +16,6 @@ smallest median. A record of such an entry has the call {"tokamax": {"arguments"
 from __future__ import annotations
 
 import re
-import statistics
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +32,7 @@ _CALL: Final = "tokamax"
 _VERSION: Final = "1"
 
 
-def read_table(data: bytes, *, device: str, operation: str) -> tuple[list[Record], list[str]]:
+def read_table(data: bytes, device: str, name: str) -> tuple[list[Record], list[str]]:
     """The records in a file of tokamax's, or in its JSON of one autotuning.
 
     Their source is IMPORTED: the times are tokamax's, and were not compared as ours are.
@@ -41,7 +40,7 @@ def read_table(data: bytes, *, device: str, operation: str) -> tuple[list[Record
     Args:
         data: the file.
         device: of a file: the name of its directory.
-        operation: of a file: its name without `.json`.
+        name: of a file; it begins with the operation.
 
     Returns:
         The records, and a line for each entry that cannot be read.
@@ -56,6 +55,7 @@ def read_table(data: bytes, *, device: str, operation: str) -> tuple[list[Record
     if not isinstance(body, dict):
         raise UsageError("it is not a JSON object")
     records, problems = [], []
+    operation = name.rpartition("/")[2].removesuffix(".json")
     for number, (of, device_kind, call, times) in enumerate(_entries(body, device, operation)):
         try:
             key = RecordKey(of(), _VERSION, device_kind, {}, {_CALL: call()})
@@ -110,17 +110,13 @@ def _candidate(configuration: Any, times: Any, now: float) -> Candidate:
     if not isinstance(times, dict):
         # tokamax keeps the errors of candidates, too, unless its JSON was written without them.
         return Candidate(configuration, Status.FAILED, error=str(times)[:300], measured=now)
-    seconds = sorted(finite(value) / 1e3 for value in times["evaluation_times_ms"])
+    seconds = [finite(value) / 1e3 for value in times["evaluation_times_ms"]]
     memory = times.get("peak_memory_mb")
     return Candidate(
         configuration,
         Status.OK,
-        Timing(_quantile(seconds, 0.2), statistics.median(seconds), _quantile(seconds, 0.8), len(seconds)),
+        Timing.of(seconds),
         compile_seconds=(finite(times["compile_time_ms"]) + finite(times["lower_time_ms"])) / 1e3,
         memory_bytes=None if memory is None else round(finite(memory) * 1e6),
         measured=now,
     )
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    return ordered[round(share * (len(ordered) - 1))]
