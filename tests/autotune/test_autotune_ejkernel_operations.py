@@ -67,7 +67,8 @@ def test_what_we_measured_is_used_by_ejkernel(run, tmp_path):
     ours = run("install", tmp_path, EXCHANGED)
     assert ours["counters"]["tuned"] == 2
     written = entries(tmp_path)
-    assert ours["used"] == [["autotune_finish", None, written[name]] for name in FILES]
+    events = (("autotune_finish", None), ("cache_hit", "memory"))
+    assert ours["used"] == [[*event, written[name]] for name in FILES for event in events]
     theirs = run("plain", tmp_path, EXCHANGED)
     assert theirs["used"] == [["cache_hit", "persistent", written[name]] for name in FILES]
     assert theirs["digests"] == ours["digests"]

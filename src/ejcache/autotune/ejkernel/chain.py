@@ -13,7 +13,6 @@ import sys
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Self
-from weakref import WeakKeyDictionary
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import UnrecordableError, import_path
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 _GUESSING: Final = frozenset({"attention", "kernel_delta_attention", "sdpa", "unified-attention"})
 """The operations, by the names of their files, that ejkernel never tunes, whatever the policy is."""
 
-_kept: Final[WeakKeyDictionary[Any, dict[tuple[str, str, str], tuple[str, int]]]] = WeakKeyDictionary()
-"""For each of our choices in ejkernel's memory: its key, which several calls can share → our digest and generation."""
 
 _tuner: Tuner | None = None
 
@@ -71,11 +68,6 @@ def choose(chain: Any, inv: Any, kernel: Any) -> Any:
         found = overlay.get(call.legacy_key)
         if found is not None:
             call.emit("overlay_hit", cfg=found)
-            return found
-    if not call.describer.ambiguous:
-        found = chain.cache.get(*call.legacy_key)
-        if found is not None and call.may_use_cached():
-            call.emit("cache_hit", level="memory", cfg=found)
             return found
     choice = default_chooser().choose(call)
     call.finish(choice)
@@ -147,8 +139,6 @@ class InvocationCall(Call):
         self.policy = self._policy()
         self.may_guess = bool(chain.policy.allow_heuristics)
         self.key = self._key(version)
-        # Read before the choice, so that a choice made while another thread reloads the store is made again.
-        self.stamp = (self.key.digest, self.store().generation)
 
     def _key(self, version: str) -> RecordKey:
         names, ambiguous = self.names, self.describer.ambiguous
@@ -216,25 +206,15 @@ class InvocationCall(Call):
         self.chain._emit(event, device=device, op_id=op_id, call_key=call_key, **data)  # noqa: SLF001 (their event)
 
     def finish(self, choice: Choice) -> None:
-        """Notify ejkernel's listener, and keep a tuned choice in ejkernel's memory."""
+        """Notify ejkernel's listener."""
         if choice.source is Source.OVERLAY:
             self.emit("overlay_hit", cfg=choice.configuration)
-            return
-        if choice.source is Source.HEURISTIC:
+        elif choice.source is Source.HEURISTIC:
             self.emit("heuristics", cfg=choice.configuration, platform=self.platform, method=self.inv.method)
-            return
-        if choice.layer == "memory":
-            self.emit("autotune_finish", cfg=choice.configuration, platform=self.platform, method=self.inv.method)
         else:
-            self.emit("cache_hit", level="persistent", cfg=choice.configuration)
-        if self.describer.ambiguous or choice.source.rank > Source.SEED.rank:
-            return
-        _kept.setdefault(self.chain.cache, {})[self.legacy_key] = self.stamp
-        self.chain.cache.put(*self.legacy_key, choice.configuration)
-
-    def may_use_cached(self) -> bool:
-        """Whether ejkernel's memory has this call's configuration of this generation, or one of ejkernel's own."""
-        return _kept.get(self.chain.cache, {}).get(self.legacy_key, self.stamp) == self.stamp
+            self.emit(
+                "cache_hit", level="memory" if choice.layer == "memory" else "persistent", cfg=choice.configuration
+            )
 
     def _policy(self) -> Policy:
         theirs = self.chain.policy
@@ -314,7 +294,11 @@ class InvocationCall(Call):
         count = len(self.candidates())
         self.emit("autotune_start", candidates=count, platform=self.platform, method=self.inv.method)
         record = super().measured(known)
-        if self.persistent is None or self.describer.ambiguous or not (record.works and self.chain.persist_autotune):
+        if not record.works:
+            return record
+        winner = self.restored(record.configuration, record.source)
+        self.emit("autotune_finish", cfg=winner, platform=self.platform, method=self.inv.method)
+        if self.persistent is None or self.describer.ambiguous or not self.chain.persist_autotune:
             return record
         text = file_key(*self.legacy_key)
         self.persistent.file.put(text, record.configuration)

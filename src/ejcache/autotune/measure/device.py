@@ -59,29 +59,23 @@ def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
     import jax
 
     device = device_of(leaf for leaf in jax.tree_util.tree_leaves((tuple(args), dict(kwargs))) if is_array(leaf))
-    return str(device.device_kind), _environment_of(device)
+    return str(device.device_kind), {**dict(_environment(device)), **kernel_limits()}
 
 
-def _environment_of(device: Any) -> dict[str, str]:
-    """The environment part of a key: the platform, its toolchain, compiler flags, and limits of candidates.
+@cache
+def _environment(device: Any) -> tuple[tuple[str, str], ...]:
+    """The environment part of a key: the platform, its toolchain, and the compiler's flags.
 
     A CPU's has its model and the number of cores that the process may use: XLA makes one thread for each.
 
     Versions are cut after the minor number, because a patch release rarely changes which configuration is best. A
     record of another version is still used where measuring is forbidden.
     """
-    return {**dict(_environment(device)), **kernel_limits()}
-
-
-@cache
-def _environment(device: Any) -> tuple[tuple[str, str], ...]:
-    import jax
-
     version = str(getattr(device.client, "platform_version", ""))
     toolkit = re.search(r"(cuda|rocm|libtpu|neuron\w*)\D{0,20}(\d+(?:\.\d+)?)", version, re.IGNORECASE)
     found = {
         "platform": toolkit[1].lower() if toolkit and device.platform in {"gpu", "cuda", "rocm"} else device.platform,
-        "jaxlib": ".".join(_jaxlib_version().split(".")[:2]) or jax.__version__,
+        "jaxlib": ".".join(_jaxlib_version().split(".")[:2]),
     }
     if toolkit:
         found["toolkit"] = f"{toolkit[1].lower()} {toolkit[2]}"
@@ -93,14 +87,10 @@ def _environment(device: Any) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-@cache
 def _jaxlib_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+    import jax
 
-    try:
-        return version("jaxlib")
-    except PackageNotFoundError:
-        return ""
+    return str(jax.lib.__version__)  # type: ignore[attr-defined]  # it comes from jaxlib, which has no types
 
 
 @cache

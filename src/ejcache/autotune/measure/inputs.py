@@ -102,15 +102,12 @@ class Inputs:
         import jax.numpy as jnp
         import numpy as np
 
-        places = [place for place, is_dynamic in enumerate(self.dynamic) if is_dynamic]
-        arrays = [self.leaves[place] for place in places]
-        names = [self.names[place] for place in places]
-        batches = [tuple(axis.size for axis in self.axes if axis.mapped[place]) for place in places]
-        extents = [size for array in arrays for size in array.shape if size > 1]
+        extents = [size for _, _, array in self._arrays() for size in array.shape if size > 1]
         top = max(2, min([*extents, _INTEGER_TOP]))
         made = []
-        for index, (name, array, batch) in enumerate(zip(names, arrays, batches, strict=True)):
+        for index, (place, name, array) in enumerate(self._arrays()):
             generator = np.random.default_rng([seed, index])
+            batch = tuple(axis.size for axis in self.axes if axis.mapped[place])
             initialiser = _initialiser(name, initialisers or {})
             if initialiser is not None:
                 value = _placed(initialiser(tuple(array.shape), array.dtype, generator), array.dtype)
@@ -134,14 +131,18 @@ class Inputs:
         import jax.numpy as jnp
         import numpy as np
 
-        places = [place for place, is_dynamic in enumerate(self.dynamic) if is_dynamic]
         changed = []
-        for index, (place, array) in enumerate(zip(places, arrays, strict=True)):
-            given = _has_value(self.leaves[place]) and _initialiser(self.names[place], initialisers) is None
+        for index, ((_, name, leaf), array) in enumerate(zip(self._arrays(), arrays, strict=True)):
+            given = _has_value(leaf) and _initialiser(name, initialisers) is None
             if given and jnp.issubdtype(array.dtype, jnp.inexact):
                 array = _varied(array, np.random.default_rng([seed, index, 1]))  # noqa: PLW2901
             changed.append(array)
         return changed
+
+    def _arrays(self) -> list[tuple[int, str, Any]]:
+        """(position, name, leaf) of each array."""
+        leaves = enumerate(zip(self.names, self.leaves, self.dynamic, strict=True))
+        return [(place, name, leaf) for place, (name, leaf, is_dynamic) in leaves if is_dynamic]
 
 
 def split_arguments(
@@ -275,9 +276,7 @@ def _varied(array: Any, generator: Any) -> Any:
     values = np.array(array, order="C")
     wide = values if values.dtype.kind in "fc" and values.dtype.itemsize >= 4 else values.astype(np.float32)
     finite = np.isfinite(wide)
-    # In place where all is finite, as nearly always: a copy of a large array may be all of the memory that is left.
-    whole = bool(finite.all())
-    chosen = wide.reshape(-1) if whole else wide[finite]
+    chosen = wide[finite]
     if not chosen.size:
         return array
     if np.any(chosen != chosen[0]):
@@ -286,8 +285,7 @@ def _varied(array: Any, generator: Any) -> Any:
         chosen *= generator.uniform(0.5, 1.5, chosen.size).astype(chosen.dtype)
     else:
         chosen[:] = generator.standard_normal(chosen.size, dtype=np.float32)
-    if not whole:
-        wide[finite] = chosen
+    wide[finite] = chosen
     # An array that is committed to its devices and one that is not are two calls for `jax.jit`, compiled one by one.
     return jax.device_put(wide.astype(values.dtype, copy=False), array.sharding if array.committed else None)
 
