@@ -59,24 +59,8 @@ def test_a_directory_that_does_not_exist(tmp_path, command):
     assert (said.status, len(said.err.splitlines())) == (1, 1)
     assert "there is no autotune store at" in said.err
     assert not (tmp_path / "none").exists()
-
-
-def test_run_of_calls_in_a_directory_that_does_not_exist(tmp_path):
-    """A misspelt place of recorded calls is an error, not a store without calls."""
     said = run("run", tmp_path / "misspelt", "--dir", tmp_path / "store")
-    assert (said.status, said.out, len(said.err.splitlines())) == (1, "", 1)
-    assert "misspelt: the directory does not exist" in said.err
-
-
-@pytest.mark.parametrize("columns", [60, 80])
-def test_a_narrow_terminal(place, columns):
-    """No row of a table is broken, and the configuration is always shown."""
-    for command in (["ls"], ["show", key().digest], ["why", key().digest], ["stats"]):
-        said = ejcache("autotune", *command, "--dir", place, columns=columns)
-        too_long = [line for line in said.lines if len(line) > columns and len(line.split()[-1]) < 40]
-        assert too_long == [], command
-    heading = ejcache("autotune", "ls", "--dir", place, columns=columns).lines[0]
-    assert {"key", "operation", "configuration"} <= set(heading.split())
+    assert (said.status, said.out, "misspelt: the directory does not exist" in said.err) == (1, "", True)
 
 
 def test_show_draws_the_candidates(place):
@@ -174,17 +158,10 @@ def test_pin_and_unpin(place):
     assert run("pin", digest, "{", "--dir", place).status == 2
 
 
-def test_pin_of_a_misspelt_name_says_so(place):
-    """A name that no candidate has is most likely a typing error, which the program would only pass over."""
-    said = run("pin", key().digest, '{"blok": 8}', "--dir", place)
-    assert "blok" in said.err
-    # A candidate that was measured needs no warning.
-    assert run("pin", key().digest, '{"block": 16}', "--dir", place).err == ""
-
-
 def test_pin_of_no_candidate_says_so(place):
-    """A configuration that was not measured, or failed, is pinned with a warning."""
-    assert "not among the candidates" in run("pin", key().digest, '{"block": 9}', "--dir", place).err
+    """A configuration that was not measured, or failed, is pinned with a warning; a measured one needs none."""
+    assert "not among the candidates" in run("pin", key().digest, '{"blok": 8}', "--dir", place).err
+    assert run("pin", key().digest, '{"block": 16}', "--dir", place).err == ""
     failing = Candidate({"block": 3}, Status.FAILED, error="out of shared memory")
     AutotuneStore(str(place)).publish(dataclasses.replace(record(), candidates=(failing,)))
     assert "out of shared memory" in run("pin", key().digest, '{"block": 3}', "--dir", place).err
@@ -219,16 +196,21 @@ def test_prune(place):
     assert blocks == [16, 16, 32]
 
 
-@pytest.fixture
-def pod(tmp_path, monkeypatch):
-    """A bucket that the settings name, with a tuned record; the same is in this user's directory. (bucket, user)"""
+@pytest.fixture(scope="module")
+def gcs():
     with GcsServerProcess() as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", "gs://bucket/tuned")
-        store = AutotuneStore(seeds=())
-        assert [layer.name for layer in store.layers][:2] == ["user", "shared"]
-        assert store.publish(record(created=1_795_000_000.0))
-        yield AutotuneStore(store.layers[1].documents, seeds=()), AutotuneStore(store.layers[0].documents, seeds=())
+        yield server
+
+
+@pytest.fixture
+def pod(tmp_path, monkeypatch, gcs):
+    """A bucket that the settings name, with a tuned record; the same is in this user's directory. (bucket, user)"""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", f"gs://{tmp_path.name}/tuned")
+    store = AutotuneStore(seeds=())
+    assert [layer.name for layer in store.layers][:2] == ["user", "shared"]
+    assert store.publish(record(created=1_795_000_000.0))
+    return AutotuneStore(store.layers[1].documents, seeds=()), AutotuneStore(store.layers[0].documents, seeds=())
 
 
 def held(store, of=None):
@@ -249,24 +231,26 @@ def test_a_pin_reaches_the_place_that_the_settings_name(pod):
     assert (held(bucket), held(user)) == ((16, Source.TUNED), (16, Source.TUNED))
 
 
-def test_pull_writes_the_place_that_the_settings_name(pod, tmp_path):
-    """With a bucket in the settings, pull writes the bucket, and says so; a dry run writes nothing."""
-    bucket, user = pod
+def test_pull_and_import_write_the_place_that_the_settings_name(pod, tmp_path):
+    """With a bucket in the settings, they write the bucket alone, and say so; a dry run writes nothing."""
     AutotuneStore(str(tmp_path / "other"), seeds=()).publish(record(key("pull")))
     dry = run("pull", tmp_path / "other", "--dry-run", "--json").json
     assert (dry["dry_run"], dry["planned_records"], dry["new"]) == (True, 1, 1)
-    assert held(bucket, key("pull")) is None
+    assert held(pod[0], key("pull")) is None
     said = run("pull", tmp_path / "other", "--json").json
-    assert (said["to"], said["new"]) == ("gs://bucket/tuned", 1)
-    assert held(bucket, key("pull")) == (16, Source.TUNED)
-    assert held(user, key("pull")) is None
+    assert (said["to"], said["new"]) == (f"gs://{tmp_path.name}/tuned", 1)
+    (tmp_path / "op.json").write_text(json.dumps({"cpu|cpu|op@v1|12": {"block": 1}}))
+    said = run("import", tmp_path / "op.json", "--json").json
+    assert (said["to"], said["new"]) == (f"gs://{tmp_path.name}/tuned", 1)
+    found = [sorted(item.record.key.operation for item in store.records()) for store in pod]
+    assert found == [["matmul", "op", "pull"], ["matmul"]]
 
 
-def test_prune_removes_from_the_bucket_and_from_this_users_directory(pod):
+def test_prune_removes_from_the_bucket_and_from_this_users_directory(pod, tmp_path):
     """Pruned records are removed wherever this user's programs would find them."""
     bucket, user = pod
     dry = run("prune", "--older-than", "0d", "-n", "--json").json
-    assert (dry["planned_documents"], dry["url"]) == (2, "gs://bucket/tuned")
+    assert (dry["planned_documents"], dry["url"]) == (2, f"gs://{tmp_path.name}/tuned")
     assert [item["path"] for item in dry["planned"]] == [key().path]
     assert held(bucket) == held(user) == (16, Source.TUNED)
     assert run("prune", "--older-than", "0d", "--json").json["removed_documents"] == 2
@@ -298,25 +282,14 @@ def test_ejkernels_files_in_and_out(tmp_path):
     assert json.loads((out / "mat-mul.json").read_text()) == entries
 
 
-def test_an_import_reaches_the_place_that_the_settings_name(pod, tmp_path):
-    """With a bucket in the settings, what is imported goes into the bucket, where the other hosts find it."""
-    bucket, user = pod
-    (tmp_path / "op.json").write_text(json.dumps({"cpu|cpu|op@v1|12": {"a": 1}}))
-    said = run("import", tmp_path / "op.json", "--json").json
-    assert (said["new"], said["to"]) == (1, "gs://bucket/tuned")
-    (imported,) = [item.record for item in bucket.records() if item.record.source is Source.IMPORTED]
-    assert imported.configuration == {"a": 1}
-    assert not [item for item in user.records() if item.record.source is Source.IMPORTED]
-
-
 def test_an_import_from_a_bucket(pod, tmp_path):
     """ejkernel's files are also taken from a bucket: all of a prefix, or one by its name."""
-    documents = open_documents("gs://bucket/files")
+    documents = open_documents(f"gs://{tmp_path.name}/files")
     for name in ("one", "other"):
         documents.create(f"{name}.json", json.dumps({f"cpu|cpu|{name}@v1|12": {"a": 1}}).encode())
     documents.create("deeper/third.json", json.dumps({"cpu|cpu|third@v1|12": {"a": 1}}).encode())
-    assert run("import", "gs://bucket/files/one.json", "--dir", tmp_path / "place", "--json").json["new"] == 1
-    said = run("import", "gs://bucket/files", "--dir", tmp_path / "place", "--json").json
+    assert run("import", f"{documents.url}/one.json", "--dir", tmp_path / "place", "--json").json["new"] == 1
+    said = run("import", documents.url, "--dir", tmp_path / "place", "--json").json
     assert (said["new"], said["same"]) == (1, 1)
 
 
