@@ -14,7 +14,7 @@ from ejcache._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
-    from ejcache.autotune.decorator import autotuned
+    from ejcache.autotune.operation import autotuned
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.cache.counters import Stats
     from ejcache.cache.opening import CompilationCache

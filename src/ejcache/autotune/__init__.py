@@ -21,10 +21,9 @@ if TYPE_CHECKING:
         require,
     )
     from ejcache.autotune.chooser import Chooser, chooser_for, default_chooser
-    from ejcache.autotune.decorator import Implementation, autotuned, implementations
     from ejcache.autotune.log import show_progress
     from ejcache.autotune.measure.tuner import Tuner
-    from ejcache.autotune.operation import Autotuned
+    from ejcache.autotune.operation import Autotuned, Implementation, autotuned, implementations
     from ejcache.autotune.recording import record
     from ejcache.autotune.records.json_values import ConfigurationError
     from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source
@@ -76,10 +75,9 @@ _MODULES: Final = {
         "require",
     ),
     "chooser": ("Chooser", "chooser_for", "default_chooser"),
-    "decorator": ("Implementation", "autotuned", "implementations"),
     "log": ("show_progress",),
     "measure.tuner": ("Tuner",),
-    "operation": ("Autotuned",),
+    "operation": ("Autotuned", "Implementation", "autotuned", "implementations"),
     "recording": ("record",),
     "records.json_values": ("ConfigurationError",),
     "records.record": ("Candidate", "Record", "RecordKey", "Source"),

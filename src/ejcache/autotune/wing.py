@@ -11,7 +11,7 @@ WING: Final = Wing(
     settings="ejcache.autotune.settings:AutotuneSettings",
     names={
         "AutotuneStore": "ejcache.autotune.records.store",
-        "autotuned": "ejcache.autotune.decorator",
+        "autotuned": "ejcache.autotune.operation",
     },
     hooks={"report": "ejcache.autotune.cli.records:report_rows"},
     commands={

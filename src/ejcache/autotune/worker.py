@@ -1,6 +1,6 @@
 """A process that tries or measures calls on one device: `python -m ejcache.autotune.worker`.
 
-It answers lines of JSON with lines of JSON; see `util.worker_processes`. Its parents are `workers` and `device_pool`.
+It answers lines of JSON with lines of JSON; see `util.worker_processes`. Its parents are `workers` and `replay`.
 
     {"do": "devices"}                                                → {"platform": text, "devices": [number, …]}
     {"do": "try", "path": sys.path, "call": {…}, "configuration": …} → {"begun": true} when the call is made, and
@@ -22,13 +22,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.call_documents import RecordedNames
-from ejcache.autotune.device_pool import DevicePool
 from ejcache.autotune.measure.device import local_devices, measure_on
 from ejcache.autotune.measure.trial import error_line
 from ejcache.autotune.recording import RecordedCall
 from ejcache.autotune.records.record import Status, encode_record
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.autotune.replay import tunable
+from ejcache.autotune.replay import DevicePool, tunable
 from ejcache.errors import EjcacheError
 from ejcache.util.worker_processes import answering
 

@@ -16,10 +16,9 @@ import typer
 from typer.core import TyperCommand
 
 from ejcache.autotune.cli.store import Dir, named_layer, open_autotune
-from ejcache.autotune.device_pool import DevicePool
 from ejcache.autotune.recording import recorded_calls
 from ejcache.autotune.records.record import RecordKey
-from ejcache.autotune.replay import TuningOutcome
+from ejcache.autotune.replay import DevicePool, TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.listing import check_directory
 from ejcache.cli.options import Json, Limit, Name, argument, count, flag, option
