@@ -31,7 +31,7 @@ def run_impatiently(thread, function, *, timeout=None):
     # Little time for the one that hangs alone: the others may be slow, too, on a busy machine.
     (trial, *_) = getattr(function, "args", ()) or (None,)
     hangs = way.startswith("hang") and getattr(trial, "configuration", None) == {"n": 2}
-    return run(thread, function, timeout=2.0 if hangs else timeout)
+    return run(thread, function, timeout=1.0 if hangs else timeout)
 
 WorkerThread.run = run_impatiently
 

@@ -155,7 +155,7 @@ print(encode_record(record).decode())
 """
 
 
-def test_sixteen_processes_that_tune_one_operation_keep_one_sure_record(run_forked, tmp_path):
+def test_eight_processes_that_tune_one_operation_keep_one_sure_record(run_forked, tmp_path):
     """Their clocks are a month apart, and most have too little time to be sure."""
     order = random.Random(0)
     place = str(tmp_path / "store")
@@ -165,8 +165,8 @@ def test_sixteen_processes_that_tune_one_operation_keep_one_sure_record(run_fork
         done = run_forked(TUNES, shift, "sure" if number % 4 == 0 else "unsure", place)
         return decode_record(done.stdout.encode())
 
-    with ThreadPoolExecutor(16) as threads:
-        made = list(threads.map(tune, range(16)))
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(tune, range(8)))
     assert {bool(record.unsure) for record in made} == {True, False}
     found = AutotuneStore(place, seeds=()).find(made[0].key).record
     assert not found.unsure

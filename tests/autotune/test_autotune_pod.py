@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 import threading
@@ -24,7 +23,7 @@ from ejcache.errors import StoreUnavailableError
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from pod import free_port, run_pod
+from pod import run_pod
 
 
 class Notes:
@@ -211,8 +210,7 @@ def test_a_program_of_one_process_asks_nobody(tmp_path):
 RANK = textwrap.dedent("""
     import json, sys
     import jax, jax.numpy as jnp, numpy as np
-    port, rank, place, shape = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    jax.distributed.initialize(f"127.0.0.1:{port}", 2, rank)
+    rank, place, shape = jax.process_index(), sys.argv[1], 8
     from ejcache.autotune import AutotuneStore, Tuner, autotuned
     from ejcache.autotune import chooser_for
     store = AutotuneStore(f"{place}/{rank}")
@@ -237,27 +235,19 @@ RANK = textwrap.dedent("""
             "layers": [op.choose(x).layer, other.choose(x).layer], "tuned": chooser_for(store).counters["tuning"],
             "record": op.choose(x).record.configuration}
     print("SAID " + json.dumps(said), flush=True)
-    jax.distributed.shutdown()
 """)
+
+
+def said_by(program, place):
+    """What each of two ranks says."""
+    ranks = run_pod(program, str(place), processes=2, timeout=280, start=Forked)
+    assert [rank.returncode for rank in ranks] == [0, 0], [rank.stderr for rank in ranks]
+    return [json.loads(rank.stdout.partition("SAID ")[2].splitlines()[0]) for rank in ranks]
 
 
 def test_two_ranks_of_a_job(tmp_path):
     """Two real processes of a JAX job with different local stores trace the same program; each key is tuned once."""
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(port), str(rank), str(tmp_path), "8"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = []
-    for process in processes:
-        out, err = process.communicate(timeout=280)
-        assert process.returncode == 0, err
-        said.append(json.loads(next(line for line in out.splitlines() if line.startswith("SAID "))[5:]))
+    said = said_by(RANK, tmp_path)
     assert said[0]["op"] == said[1]["op"]
     assert said[0]["other"] == said[1]["other"]
     assert said[0]["record"] == said[1]["record"]
@@ -320,11 +310,7 @@ print("SAID " + json.dumps(said), flush=True)
 
 def test_what_spans_processes_is_not_measured(tmp_path):
     """A candidate with a collective is never run by one rank alone: all take the guess, and the program is right."""
-    ranks = run_pod(SPANNING, str(tmp_path), processes=2, timeout=280, start=Forked)
-    said = []
-    for rank in ranks:
-        assert rank.returncode == 0, rank.stderr
-        said.append(json.loads(next(line for line in rank.stdout.splitlines() if line.startswith("SAID "))[5:]))
+    said = said_by(SPANNING, tmp_path)
     errors = said[0].pop("errors") | said[1].pop("errors")
     assert said[0] == said[1]
     assert said[0] == {

@@ -19,7 +19,7 @@ SIZE = 256
 
 def slow(x):
     """The right result, after work that every wrong candidate saves: each of them would win if it were not refused."""
-    return 2 * x + 0 * jax.lax.fori_loop(0, 60_000, lambda _, y: jnp.sin(y) + 1, x.ravel()[0])
+    return 2 * x + 0 * jax.lax.fori_loop(0, 200_000, lambda _, y: jnp.sin(y) + 1, x.ravel()[0])
 
 
 def from_run(number, then):
