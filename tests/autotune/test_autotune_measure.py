@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import random
 import sys
@@ -24,7 +23,7 @@ from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, de
 from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import GainVerdict, gains, hopeless, verdict
-from ejcache.autotune.measure.results import DifferentResultError, Results, check_results
+from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Source, Status, Timing, quantile
 from ejcache.autotune.workers import screened
@@ -243,72 +242,69 @@ def test_what_is_new_is_compared_with_a_default_of_the_record():
     assert (failed.status, "bfloat16[8]" in failed.error) == (Status.FAILED, True)
 
 
-def test_results_are_compared_under_a_gradient_too():
-    """A candidate with another shape fails, although the sums of which the gradient is taken have one shape."""
-    tuner = Tuner(gradient=True, confirm=False, sample_seconds=0.0005)
-    record = tuned(lambda x, n: x * 2 if n == 1 else x[:4] * 2, [1, 2], jnp.ones(8), tuner=tuner)
-    assert {c.configuration: c.status for c in record.candidates} == {1: Status.OK, 2: Status.FAILED}
-
-
-def test_nan_is_no_difference_where_the_default_has_it():
-    """Where the default computes NaN, others may."""
-    record = tuned(lambda x, n: x * jnp.nan * n, [1, 2], jnp.ones(8))
-    assert {c.status for c in record.candidates} == {Status.OK}
-
-
 def statuses(record):
     return {c.configuration: c.status for c in record.candidates}
 
 
-def test_rounding_is_no_difference():
-    """Results may differ by what another order of operations makes of them, in the coarsest data type of the call."""
-    noise = {jnp.float32: 1e-5, jnp.bfloat16: 2e-2}
-    for dtype, size in noise.items():
-        x = jnp.linspace(-3, 3, 64, dtype=dtype)
-        found = tuned(lambda x, n, size=size: x * (1 + size * (n == 2)), [1, 2], x)
-        assert statuses(found) == {1: Status.OK, 2: Status.OK}
-        # The result has more digits than its inputs had.
-        wide = tuned(lambda x, n, size=size: x.astype(jnp.float32) * (1 + size * (n == 2)), [1, 2], x)
-        assert statuses(wide) == {1: Status.OK, 2: Status.OK}
-    whole = jnp.arange(8)
-    assert statuses(tuned(lambda x, n: x + (n == 2), [1, 2], whole))[2] is Status.FAILED
+def differs(found, right, *, check=True, inputs=()):
+    """Whether a candidate that computes `found` from `inputs` is refused, where the default computes `right`."""
+    try:
+        check_results(results_of(found), results_of(right), check=check, inputs=inputs)
+    except DifferentResultError:
+        return True
+    return False
 
 
-@pytest.mark.parametrize(("dtype", "error"), [(jnp.float32, 9e-3), (jnp.float8_e4m3fn, 0.2), (jnp.bfloat16, 0.2)])
-def test_the_tolerance_is_that_of_the_result(dtype, error):
-    """A float32 result of a CPU is compared as float32; a coarse input loosens that to bfloat16's tolerance at most."""
-    x = jnp.ones(8, dtype)
-    record = tuned(lambda x, n: x.astype(jnp.float32) * (1 + error * (n == 2)), [1, 2], x)
-    assert statuses(record) == {1: Status.OK, 2: Status.FAILED}
+@pytest.mark.parametrize(
+    ("inputs", "result", "error", "refused"),
+    [
+        (jnp.float32, jnp.float32, 1e-5, False),
+        (jnp.float32, jnp.float32, 9e-3, True),
+        (jnp.bfloat16, jnp.bfloat16, 2e-2, False),
+        (jnp.bfloat16, jnp.float32, 2e-2, False),
+        (jnp.bfloat16, jnp.float32, 0.2, True),
+        (jnp.float8_e4m3fn, jnp.float32, 0.2, True),
+    ],
+)
+def test_the_tolerance_is_that_of_the_result(inputs, result, error, refused):
+    """Results may differ by rounding; a coarse input loosens the tolerance, to bfloat16's at most."""
+    x = jnp.linspace(-3, 3, 64).astype(inputs)
+    right = x.astype(result)
+    assert differs((right * (1 + error)).astype(result), right, inputs=[x]) is refused
+
+
+def test_what_is_compared_exactly_and_what_is_not():
+    """Integers are equal; where the default computes NaN, others may compute anything."""
+    assert differs(jnp.arange(8) + 1, jnp.arange(8))
+    assert not differs(jnp.ones(8), jnp.ones(8) * jnp.nan)
+    assert differs(jnp.ones(8) * jnp.nan, jnp.ones(8), check=False)
 
 
 def test_check_changes_the_comparison():
     """`check=` is a tolerance, a function of both results, or False for results that differ by design."""
-
-    def f(x, n):
-        return {"y": x * (1.0 if n == 1 else 1.2)}
-
-    def status(check):
-        return statuses(tuned(f, [1, 2], jnp.ones(8), tuner=dataclasses.replace(QUICK, check=check)))[2]
-
-    assert status(check=True) is Status.FAILED
-    assert status(check=0.3) is Status.OK
-    assert status(check=0.05) is Status.FAILED
-    assert status(check=False) is Status.OK
-    assert status(check=lambda ours, theirs: jnp.allclose(ours["y"], theirs["y"], rtol=0.3).item()) is Status.OK
-    assert status(check=lambda ours, theirs: bool((ours["y"] == theirs["y"]).all())) is Status.FAILED
-    assert status(check=lambda ours, theirs: np.testing.assert_array_equal(ours["y"], theirs["y"])) is Status.FAILED
+    ours, theirs = {"y": jnp.ones(8) * 1.2}, {"y": jnp.ones(8)}
+    refused = {
+        True: True,
+        0.3: False,
+        0.05: True,
+        False: False,
+        lambda a, b: jnp.allclose(a["y"], b["y"], rtol=0.3).item(): False,
+        lambda a, b: bool((a["y"] == b["y"]).all()): True,
+        lambda a, b: np.testing.assert_array_equal(a["y"], b["y"]): True,
+    }
+    for check, expected in refused.items():
+        assert differs(ours, theirs, check=check) is expected
     for wrong in (0, -1.0, "loose", None):
         with pytest.raises(UsageError, match="check"):
             Tuner(check=wrong)
     with pytest.raises(UsageError, match="check"):
         autotuned(configs=[{"n": 1}], check="loose")(lambda x, *, n: x)
-    loose = autotuned(configs=[{"n": 1}, {"n": 2}], check=0.3, tuner=QUICK)(lambda x, *, n: f(x, n))
+    loose = autotuned(configs=[{"n": 1}, {"n": 2}], check=0.3, tuner=QUICK)(lambda x, *, n: x * (0.9 + 0.1 * n))
     assert {c.status for c in loose.bound((jnp.ones(8),), {}).measured().candidates} == {Status.OK}
 
 
 def test_gradients_are_compared():
-    """A candidate whose results are right and whose gradients are wrong has failed."""
+    """A candidate whose results are right and whose gradients are wrong has failed, and so has one of another shape."""
 
     @jax.custom_vjp
     def wrong(x):
@@ -316,20 +312,16 @@ def test_gradients_are_compared():
 
     wrong.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 3,))
     tuner = Tuner(gradient=True, confirm=False, sample_seconds=0.0005)
-    record = tuned(lambda x, n: x * 2 if n == 1 else wrong(x), [1, 2], jnp.ones(8), tuner=tuner)
-    assert statuses(record) == {1: Status.OK, 2: Status.FAILED}
+    results = {1: lambda x: x * 2, 2: wrong, 3: lambda x: x[:4] * 2}
+    record = tuned(lambda x, n: results[n](x), [1, 2, 3], jnp.ones(8), tuner=tuner)
+    assert statuses(record) == {1: Status.OK, 2: Status.FAILED, 3: Status.FAILED}
+    assert record.measurement["mode"] == "forward and backward"
     # A gradient that cancels out is rounding noise, and any noise is as right.
     record = tuned(lambda x, n: jax.nn.softmax(x * (1 + 1e-7 * n)), [1, 2], jnp.linspace(0, 5, 8), tuner=tuner)
     assert statuses(record) == {1: Status.OK, 2: Status.OK}
-
-
-def test_gradients_fall_back_to_the_forward_pass():
-    """Where nothing has a gradient, the forward pass is timed, and the record says so."""
-    tuner = Tuner(gradient=True, confirm=False, sample_seconds=0.0005)
-    assert tuned(lambda x, n: x * n, [1], jnp.ones(8), tuner=tuner).measurement["mode"] == "forward and backward"
+    # Where nothing has a gradient, the forward pass is timed.
     assert tuned(lambda x, n: x * n, [1], jnp.ones(8, jnp.int32), tuner=tuner).measurement["mode"] == "forward"
-    stopped = tuned(lambda x, n: (x > 0) * n, [1], jnp.ones(8), tuner=tuner)
-    assert stopped.measurement["mode"] == "forward"
+    assert tuned(lambda x, n: (x > 0) * n, [1], jnp.ones(8), tuner=tuner).measurement["mode"] == "forward"
 
 
 def test_candidates_are_compiled_through_the_cache(tmp_path):
