@@ -32,8 +32,8 @@ from ejcache.autotune.call_documents import (
     RecordedNames,
     arguments_of,
     decode_call,
-    encode_arguments,
     encode_call,
+    encode_value,
     import_path,
 )
 from ejcache.autotune.call_key import CODE_DIGITS, Describer, code_digest, fingerprint
@@ -318,7 +318,8 @@ def test_golden_keys_and_documents(store, name):
     assert dict(key.call) == golden["call"]
     assert (key.call_digest, key.device) == (golden["digest"], golden["device"])
     if name in recordable_calls():
-        call = {"operation": "golden", "how": {}, **encode_arguments(arguments, {})}
+        args = [encode_value(item) for item in arguments]
+        call = {"operation": "golden", "how": {}, "args": args, "kwargs": {}}
         assert encode_call(call).decode() == golden["document"]
         args, kwargs = arguments_of(decode_call(golden["document"].encode()), RecordedNames(["autotune_calls"]))
         assert operation.key(*args, **kwargs) == key

@@ -524,7 +524,6 @@ def test_progress(monkeypatch, caplog, stream, shown, late, drawn, lines):
     monkeypatch.setattr("ejcache.autotune.log._LATE", late)
     monkeypatch.setattr("ejcache.autotune.log._shown", shown)
     progress = Progress("block_matmul")
-    progress.best({"block_of_rows": 128}, 0.001234)
     for done in range(3):
         progress.step("race", done, 3)
     progress.close()

@@ -7,7 +7,7 @@ import copy
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ejcache.autotune.call_documents import encode_arguments, refuse_mapped
+from ejcache.autotune.call_documents import UnrecordableError, encode_value
 from ejcache.autotune.call_key import MAPPED, Describer
 from ejcache.autotune.measure.device import device_and_environment
 from ejcache.autotune.measure.inputs import mapped_call, untraced
@@ -116,8 +116,14 @@ class Call(abc.ABC):
 
     def described(self) -> dict[str, Any]:
         """The call as `call_documents` records it; raises `UnrecordableError`."""
-        refuse_mapped(self.key)
-        return {"how": self.how(), **encode_arguments(self.args, self.kwargs)}
+        if MAPPED in self.key.call:
+            # Its arguments have the shapes of one element.
+            raise UnrecordableError(f"this call of {self.key.operation} is under jax.vmap")
+        return {
+            "how": self.how(),
+            "args": [encode_value(item, name=f"argument {i}") for i, item in enumerate(self.args)],
+            "kwargs": {name: encode_value(item, name=name) for name, item in self.kwargs.items()},
+        }
 
     def untraced(self) -> Self:
         """The call with stand-ins for tracers, so that it can be measured when the trace has ended."""

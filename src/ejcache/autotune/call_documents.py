@@ -21,7 +21,7 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.call_key import MAPPED, array_text
+from ejcache.autotune.call_key import array_text
 from ejcache.autotune.measure.inputs import is_scalar
 from ejcache.autotune.records.json_values import MAIN_MODULES, ValueKind, dtype_name, parse_json, parts_of
 from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, UsageError
@@ -29,8 +29,6 @@ from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from ejcache.autotune.records.record import RecordKey
 
 
 KIND: Final = "autotune call"
@@ -70,20 +68,6 @@ def decode_call(data: bytes) -> dict[str, Any]:
     if not body["operation"].isprintable():
         raise EntryCorruptError("the recorded call has an operation with control characters")
     return body
-
-
-def refuse_mapped(key: RecordKey) -> None:
-    """Raise `UnrecordableError` for a call under `jax.vmap`: its arguments have the shapes of one element."""
-    if MAPPED in key.call:
-        raise UnrecordableError(f"this call of {key.operation} is under jax.vmap")
-
-
-def encode_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
-    """`args` and `kwargs` of a call document; raises as `encode_value` does."""
-    return {
-        "args": [encode_value(item, name=f"argument {i}") for i, item in enumerate(args)],
-        "kwargs": {name: encode_value(item, name=name) for name, item in kwargs.items()},
-    }
 
 
 def encode_value(value: Any, *, name: str = "an argument") -> Any:
@@ -233,8 +217,6 @@ def arguments_of(call: dict[str, Any], names: RecordedNames) -> tuple[tuple[Any,
 
 def decode_value(value: Any, names: RecordedNames) -> Any:
     """The value that `encode_value` was given; raises as `arguments_of` does."""
-    if not isinstance(value, dict):
-        return value
     try:
         return _decoded(value, names)
     except EjcacheError:
@@ -243,30 +225,31 @@ def decode_value(value: Any, names: RecordedNames) -> Any:
         raise EntryCorruptError(f"the recorded value {str(value)[:200]} cannot be made again: {exc!r}") from exc
 
 
-def _decoded(value: dict[str, Any], names: RecordedNames) -> Any:
+def _decoded(value: Any, names: RecordedNames) -> Any:
     import jax
 
-    def again(item: Any) -> Any:
-        return decode_value(item, names)
-
-    if "array" in value:
-        return jax.ShapeDtypeStruct(tuple(operator.index(size) for size in value["shape"]), _dtype(value["array"]))
-    if "scalar" in value:
-        return _dtype(value["scalar"]).type(again(value["value"]))
-    if "float" in value:
-        return float(value["float"])
-    if "dtype" in value:
-        return _scalar_class(value["dtype"]) if value.get("class") else _dtype(value["dtype"])
-    if "enum" in value:
-        return names.find_type(value["enum"])[value["name"]]
-    if "object" in value:
-        return names.find_type(value["object"])(**{name: again(item) for name, item in value["fields"].items()})
-    if "tuple" in value:
-        return tuple(again(item) for item in value["tuple"])
-    if "list" in value:
-        return [again(item) for item in value["list"]]
-    if "dict" in value:
-        return {name: again(item) for name, item in value["dict"].items()}
+    if not isinstance(value, dict):
+        return value
+    match next(iter(value), "import"):
+        case "array":
+            return jax.ShapeDtypeStruct(tuple(operator.index(size) for size in value["shape"]), _dtype(value["array"]))
+        case "scalar":
+            return _dtype(value["scalar"]).type(_decoded(value["value"], names))
+        case "float":
+            return float(value["float"])
+        case "dtype":
+            return _scalar_class(value["dtype"]) if value.get("class") else _dtype(value["dtype"])
+        case "enum":
+            return names.find_type(value["enum"])[value["name"]]
+        case "object":
+            fields = {name: _decoded(item, names) for name, item in value["fields"].items()}
+            return names.find_type(value["object"])(**fields)
+        case "tuple":
+            return tuple(_decoded(item, names) for item in value["tuple"])
+        case "list":
+            return [_decoded(item, names) for item in value["list"]]
+        case "dict":
+            return {name: _decoded(item, names) for name, item in value["dict"].items()}
     return names.find_function(value["import"])
 
 

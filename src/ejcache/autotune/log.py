@@ -41,7 +41,6 @@ class Progress:
     def __init__(self, title: str) -> None:
         self.title = title
         self._bar: Any = None
-        self._best = ""
         self._next = 0.0
         shown = shows_progress() if _shown is None else _shown
         self._late = time.monotonic() + (_LATE if shown is None else 0.0) if shown is not False else None
@@ -58,7 +57,7 @@ class Progress:
             self._start()
         if self._bar is not None:
             text = f"autotune {self.title} {phase}"
-            self._bar.update(self._bar.task_ids[0], description=text, completed=done, total=total, best=self._best)
+            self._bar.update(self._bar.task_ids[0], description=text, completed=done, total=total)
             if time.monotonic() >= self._next or done == total:
                 self._next = time.monotonic() + _PAUSE
                 self._bar.refresh()
@@ -66,10 +65,6 @@ class Progress:
     def candidate(self, configuration: Any, seconds: float | None, note: str = "") -> None:
         """Log the time of one candidate, or `note` if it has none."""
         logger.info("%s: %s %s", self.title, configuration, note if seconds is None else f"{seconds * 1e3:.4g} ms")
-
-    def best(self, configuration: Any, seconds: float) -> None:
-        """Set the fastest candidate so far, which the bar shows."""
-        self._best = f"best {seconds * 1e3:.4g} ms {configuration}"
 
     def close(self) -> None:
         """Remove the bar."""
@@ -83,9 +78,9 @@ class Progress:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[best]}")
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
         console = Console(stderr=True, force_terminal=True if self._everywhere else None, markup=False, highlight=False)
         # Drawn between the samples: a thread that draws would take the interpreter from them.
         self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
-        self._bar.add_task("", best="")
+        self._bar.add_task("")
         self._bar.start()

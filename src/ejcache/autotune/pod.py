@@ -10,6 +10,7 @@ a process that finishes later. So no process depends on the others to ask, or on
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -84,17 +85,21 @@ class PodAgreement:
 
     def _settle(self, coordination: CoordinationClient, call: Call, propose: Callable[[], Choice]) -> Choice:
         name = f"ejcache/autotune/{call.key.digest}"
+
+        def publish(**answer: Any) -> bool:
+            return coordination.set_once(name, json.dumps(answer | {"process": coordination.process}).encode())
+
         if coordination.set_once(f"{name}/claim", str(coordination.process).encode()):
             try:
                 choice = propose()
-                text = _encoded(choice, coordination.process)
+                mine = publish(**_answer(choice))
             except ConfigurationMissingError as exc:
-                coordination.set_once(name, _json({"error": exc.reason, "process": coordination.process}))
+                publish(error=exc.reason)
                 raise
             except ConfigurationError as exc:
                 choice = _guessed(call)
-                text = _json({"guess": str(exc), "process": coordination.process})
-            if coordination.set_once(name, text):
+                mine = publish(guess=str(exc))
+            if mine:
                 return replace(choice, layer=POD)
         else:
             chooser = "the first process of the job that came to it, which chooses the configuration of"
@@ -102,9 +107,9 @@ class PodAgreement:
             if answer is not None:
                 return _decoded(answer, call)
             warn_once("pod deadline", "no process of the job chose a configuration for %s in time", call.key.text)
-            guess = _guessed(call)
-            if coordination.set_once(name, _encoded(guess, coordination.process)):
-                return guess
+            choice = _guessed(call)
+            if publish(**_answer(choice)):
+                return choice
         answer = coordination.get(name, timeout=_GRACE_SECONDS)
         if answer is None:
             raise DisagreementError(f"another process published a configuration for {call.key.text}, unreadable here")
@@ -118,17 +123,10 @@ def _guessed(call: Call) -> Choice:
     return Choice(call.default(), Source.HEURISTIC, call.key, POD)
 
 
-def _json(body: dict[str, Any]) -> bytes:
-    return json.dumps(body).encode()
-
-
-def _encoded(choice: Choice, process: int) -> bytes:
+def _answer(choice: Choice) -> dict[str, Any]:
     stored = to_json(choice.configuration)
-    body: dict[str, Any] = {"configuration": stored, "digest": _digest(stored), "process": process}
-    body["source"] = choice.source.value
-    if choice.record is not None:
-        body["record"] = encode_record(choice.record).decode()
-    return _json(body)
+    record = {} if choice.record is None else {"record": encode_record(choice.record).decode()}
+    return {"configuration": stored, "digest": _digest(stored), "source": choice.source.value, **record}
 
 
 def _decoded(answer: bytes, call: Call) -> Choice:
@@ -140,18 +138,15 @@ def _decoded(answer: bytes, call: Call) -> Choice:
     source, stored = Source(body["source"]), body["configuration"]
     try:
         configuration = call.restored(stored, source)
-        here = _digest(to_json(configuration))
+        differs = "" if _digest(to_json(configuration)) == body["digest"] else "it differs here"
     except ConfigurationError as exc:
-        raise DisagreementError(f"process {body['process']} runs {key.text} with {stored}: {exc}") from exc
-    if here != body["digest"]:
-        raise DisagreementError(f"process {body['process']} runs {key.text} with {stored}, which differs here")
-    record = None
-    if "record" in body:
-        try:
-            record = decode_record(body["record"].encode())
-        except EntryError as exc:
-            warn_once("pod record", "the measurements of %s could not be read from the job: %s", key.text, exc)
-    return Choice(configuration, source, key, POD, record)
+        differs = str(exc)
+    if differs:
+        raise DisagreementError(f"process {body['process']} runs {key.text} with {stored}: {differs}")
+    # The other process may be of a version whose records this one does not read.
+    with contextlib.suppress(EntryError, KeyError):
+        return Choice(configuration, source, key, POD, decode_record(body["record"].encode()))
+    return Choice(configuration, source, key, POD)
 
 
 def _digest(stored: Any) -> str:

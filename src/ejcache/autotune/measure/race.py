@@ -264,7 +264,6 @@ class Race:
         if not rivals:
             return True
         leader = _leader(rivals)
-        self.bench.progress.best(leader.stored, median(leader.samples))
         self._drop([trial for trial in rivals if trial is not leader and self._beaten(trial, leader, len(rivals))])
         better = verdicts[id(leader)] is GainVerdict.BETTER
         if self.reference is None and self.rounds < _FEWEST_ROUNDS:
