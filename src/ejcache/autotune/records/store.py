@@ -69,28 +69,26 @@ GROUP: Final = "ejcache.seeds"
 
 
 @cache
-def package_seeds() -> tuple[tuple[tuple[str, str], ...], int]:
-    """The directories of the installed packages, and how many entries are broken.
+def package_seeds() -> tuple[tuple[str, str | None], ...]:
+    """(name of the entry, directory) of the installed packages, ordered by name; None for one that has no directory.
 
-    Returns:
-        (name of the entry, directory), ordered by name, and the number of entries that name no directory. One warning
-        for each of these says why. This reads the metadata of all installed packages, once in a process.
+    One warning for each of these says why. This reads the metadata of all installed packages, once in a process.
     """
-    found: dict[tuple[str, str], str] = {}
-    broken = 0
     try:
         points = {(point.name, point.value) for point in importlib.metadata.entry_points(group=GROUP)}
     except Exception as exc:
         warn_once(GROUP, "the packages that ship tuned configurations cannot be listed: %r", exc)
-        return (), 1
-    for name, value in sorted(points):
-        try:
-            found[name, value] = _directory(value)
-        except Exception as exc:
-            # Finding a package runs the import hooks of others, which may raise anything.
-            broken += 1
-            warn_once(f"{GROUP} {name}", "the tuned configurations of %s = %r are not used: %s", name, value, exc)
-    return tuple((name, directory) for (name, _), directory in found.items()), broken
+        return ((GROUP, None),)
+    return tuple((name, _directory_of(name, value)) for name, value in sorted(points))
+
+
+def _directory_of(name: str, value: str) -> str | None:
+    try:
+        return _directory(value)
+    except Exception as exc:
+        # Finding a package runs the import hooks of others, which may raise anything.
+        warn_once(f"{GROUP} {name}", "the tuned configurations of %s = %r are not used: %s", name, value, exc)
+        return None
 
 
 def _directory(value: str) -> str:
@@ -141,17 +139,13 @@ class RecordLayer:
         record: Record | None = self._guarded(lambda: self._read(key.path))
         return record
 
-    def records(self, prefix: str = f"{ROOT}/") -> Iterator[tuple[str, Record]]:
-        """(path, record) of each intact record whose path begins with `prefix`."""
-        for path in self.paths(prefix):
+    def records(self, prefix: str = f"{ROOT}/") -> Iterator[Record]:
+        """Each intact record whose path begins with `prefix`."""
+        paths = self._guarded(lambda: [path for path in self.documents.list(prefix) if path.endswith(".json")])
+        for path in paths or ():
             record = self._guarded(partial(self._read, path))
             if record is not None:
-                yield path, record
-
-    def paths(self, prefix: str = f"{ROOT}/") -> list[str]:
-        """The paths of the records below `prefix`."""
-        listed = self._guarded(lambda: [path for path in self.documents.list(prefix) if path.endswith(".json")])
-        return listed or []
+                yield record
 
     def publish(self, record: Record) -> bool:
         """Write the record, merged with an existing one of its key; False if it could not be written."""
@@ -305,7 +299,7 @@ class AutotuneStore:
         for place in resolve().autotune_seeds if seeds is None else seeds:
             self.layers.append(RecordLayer("seeds", _opened(place, read_only=True), seeds=True))
         self._packages: list[RecordLayer] | None = None if seeds is None else []
-        self._asked_packages = False
+        self._broken_packages = 0
         self._lock = threading.Lock()
         self._keys: dict[str, _KeyRecords] = {}
         self._unpublished: dict[tuple[int, str], Record] = {}
@@ -403,7 +397,7 @@ class AutotuneStore:
             prefix += f"{slug(device)}/"
         for place in self.all_layers():
             if layer in {None, place.name}:
-                for _, record in place.records(prefix):
+                for record in place.records(prefix):
                     if operation in {None, record.key.operation} and device in {None, record.key.device}:
                         yield _found(place, record)
 
@@ -412,8 +406,8 @@ class AutotuneStore:
         found = [
             Found(record, layer.name, Source.STALE)
             for layer in self.all_layers()
-            for path, record in layer.records(f"{key.directory}{key.call_digest}-")
-            if path != key.path
+            for record in layer.records(f"{key.directory}{key.call_digest}-")
+            if record.key != key
         ]
         return sorted(found, key=lambda item: -item.record.created)
 
@@ -444,8 +438,8 @@ class AutotuneStore:
             for name, amount in layer.counters.items():
                 total[name] = total.get(name, 0) + amount
         in_memory = sum(bool(held.found) for held in list(self._keys.values()))
-        broken = package_seeds()[1] if self._asked_packages else 0
-        return total | {"in_memory": in_memory, "waiting": len(self._unpublished), "broken_packages": broken}
+        waiting = len(self._unpublished)
+        return total | {"in_memory": in_memory, "waiting": waiting, "broken_packages": self._broken_packages}
 
     def close(self) -> None:
         """Offer waiting records to their layers once more, and release connections."""
@@ -461,10 +455,13 @@ class AutotuneStore:
     def _package_layers(self) -> list[RecordLayer]:
         """The layers of the installed packages."""
         if self._packages is None:
-            self._asked_packages = True
-            places = package_seeds()[0]
-            opened = [(f"package {name}", open_documents(place, read_only=True)) for name, place in places]
-            self._packages = [RecordLayer(name, documents, seeds=True) for name, documents in opened]
+            self._packages = []
+            for name, place in package_seeds():
+                if place is None:
+                    self._broken_packages += 1
+                else:
+                    documents = open_documents(place, read_only=True)
+                    self._packages.append(RecordLayer(f"package {name}", documents, seeds=True))
         return self._packages
 
     def _remember(self, key: RecordKey, records: _KeyRecords) -> None:
