@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore, Found
-    from ejcache.jax_integration.seam.tracing import MappedAxis
+    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
 _SIMILAR: Final = 3

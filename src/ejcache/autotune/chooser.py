@@ -305,7 +305,7 @@ class Chooser:
 
 def _evaluates_shapes() -> bool:
     """Whether `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
-    from ejcache.jax_integration.seam import tracing
+    from ejcache.jax_integration.seam.autotune import tracing
 
     tracing.watch_shape_evaluation()
     return tracing.evaluates_shapes()

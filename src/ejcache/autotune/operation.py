@@ -210,7 +210,7 @@ class Autotuned(Generic[P, R]):
         self._own_chooser = None if store is None else chooser_for(store)
         self._calls: dict[Any, _RememberedCall] = {}
         if "jax" in sys.modules:
-            from ejcache.jax_integration.seam.tracing import watch_shape_evaluation
+            from ejcache.jax_integration.seam.autotune.tracing import watch_shape_evaluation
 
             watch_shape_evaluation()
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.records.record import RecordKey
-    from ejcache.jax_integration.seam.tracing import MappedAxis
+    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
 _RANDOM_STARTS: Final = 12
