@@ -84,10 +84,10 @@ PARTITIONING = """
 
 
 @pytest.fixture
-def run(run_python, tmp_path):
+def run(run_forked, tmp_path):
     def run(program: str, argument: str, **env: str) -> dict:
         env.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
-        done = run_python(program, str(tmp_path / "cache"), argument, env=env)
+        done = run_forked(program, str(tmp_path / "cache"), argument, env=env)
         return {**json.loads(done.stdout.splitlines()[-1]), "stdout": done.stdout, "stderr": done.stderr}
 
     return run
@@ -129,14 +129,13 @@ def test_host_callbacks_are_those_of_the_process(run):
 
 
 def test_custom_partitioning_is_left_out_and_said(run):
-    """No key is made of a pointer: each process compiles, counts it and says it once, with what to do about it."""
-    for padding in ("0", "977"):
-        found = run(PARTITIONING, padding)
+    """No key is made of a pointer: the process compiles, counts it and says it once, with what to do about it."""
+    found = run(PARTITIONING, "0")
 
-        assert found["results"] == [2 * v + 1.0 for v in range(8)]
-        assert (found["skipped"], found["stores"], found["hits"], found["errors"]) == (1, 0, 0, 0)
-        assert found["stderr"].count("uses custom_partitioning") == 1
-        assert "jax_remove_custom_partitioning_ptr_from_cache_key" in found["stderr"]
+    assert found["results"] == [2 * v + 1.0 for v in range(8)]
+    assert (found["skipped"], found["stores"], found["hits"], found["errors"]) == (1, 0, 0, 0)
+    assert found["stderr"].count("uses custom_partitioning") == 1
+    assert "jax_remove_custom_partitioning_ptr_from_cache_key" in found["stderr"]
 
 
 def test_custom_partitioning_is_cached_where_the_user_says_so(run):
@@ -177,10 +176,9 @@ INSPECTING = """
 """
 
 
-@pytest.mark.parametrize("ignored", ["0", "1"])
-def test_a_program_that_inspects_shardings_is_left_out_and_said(run, ignored):
+def test_a_program_that_inspects_shardings_is_left_out_and_said(run):
     """Its function runs while it compiles; the flag for partitioners does not make it cacheable."""
-    found = run(INSPECTING, "2", JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY=ignored)
+    found = run(INSPECTING, "2", JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY="1")
 
     assert found["results"] == [2 * v + 1.0 for v in range(8)]
     assert (found["seen"], found["skipped"]) == (2, 2)

@@ -119,12 +119,12 @@ def test_an_entry_under_the_key_of_an_earlier_version_is_a_hit(tmp_path, monkeyp
     cache = ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0, preload=False)
     made, asked = compiling.make_key, []
 
-    def earlier(**given):
-        key = made(**given)
+    def earlier(*given):
+        key = made(*given)
         return key._replace(components={**key.components, "machine": "as it was"})
 
-    def now(**given):
-        key = made(**given)._replace(former={"machine": "as it was"})
+    def now(*given):
+        key = made(*given)._replace(former={"machine": "as it was"})
         asked.append(key)
         return key
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from forking import Forked
 from helpers import python_command, run_program
 
 from ejcache.keys.flags import KINDS, Kind, canonical_flags
@@ -114,7 +115,7 @@ def test_dropped_flags_leave_the_compiled_program_alone(tmp_path):
     flags = {text.partition("=")[0]: text for text in accepted}
     assert len(flags) > 20
     plain, dumped = (
-        run_program(python_command(COMPILE), env={"XLA_FLAGS": text}).stdout.partition("COMPILED")[2]
+        run_program(python_command(COMPILE), env={"XLA_FLAGS": text}, start=Forked).stdout.partition("COMPILED")[2]
         for text in ("", " ".join(flags.values()))
     )
     assert dumped == plain != ""

@@ -10,6 +10,7 @@ import os
 import jax
 import jax.numpy as jnp
 import pytest
+from forking import Forked
 from helpers import python_command, run_program
 from hypothesis import given
 from hypothesis import strategies as st
@@ -428,7 +429,7 @@ print(json.dumps([answers[i] for i in range(len(specs))]))
 
 
 def digests_of(specs: list[dict], history: str) -> list:
-    done = run_program(python_command(HISTORY, history), input=json.dumps(specs), env={"JAX_PLATFORMS": "cpu"})
+    done = run_program(python_command(HISTORY, history), input=json.dumps(specs), start=Forked)
     return json.loads(done.stdout.splitlines()[-1])
 
 

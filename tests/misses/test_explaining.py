@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 import ejcache
 from ejcache import entry
+from ejcache.cache.recorder import START_LOG
+from ejcache.cache.run_counts import AppendedLog
 from ejcache.cache.starts import ProgramRecord
 from ejcache.cli.main import build
 from ejcache.keys.difference import Identity, environment_differences
@@ -198,42 +200,6 @@ def test_functions_of_other_names_are_not_compared(cache, directory):
     assert "nor another entry of a function of this name" in sentence(directory)
 
 
-def test_custom_partitioning_is_bypassed_loudly(run_forked, directory):
-    """No key holds a pointer: compiled without the cache, one warning, counted, and `why` knows; the flag overrides."""
-    code = f"""
-        import ejcache, jax, json, numpy as np
-        from jax.experimental.custom_partitioning import custom_partitioning
-        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-
-        cache = ejcache.enable({directory!r}, min_compile_seconds=0)
-
-        @custom_partitioning
-        def doubled(x):
-            return x * 2
-
-        doubled.def_partition(
-            infer_sharding_from_operands=lambda mesh, args, result: args[0].sharding,
-            partition=lambda mesh, args, result: (mesh, lambda x: x * 2, args[0].sharding, (args[0].sharding,)),
-            sharding_rule="i -> i",
-        )
-        x = jax.device_put(np.ones(4, np.float32), NamedSharding(Mesh(np.array(jax.devices()), ("a",)), P("a")))
-        for _ in range(2):
-            jax.clear_caches()
-            assert np.asarray(jax.jit(doubled)(x)).tolist() == [2.0] * 4
-        print(json.dumps(cache.stats().to_dict()))
-    """
-    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    finished = run_forked(code, env=env)
-
-    stats = json.loads(finished.stdout)
-    assert (stats["skipped"], stats["requests"], stats["stores"]) == ({"partitioning": 2}, 0, 0)
-    assert finished.stderr.count("uses custom_partitioning") == 1
-    assert "has no identity outside the process" in sentence(directory)
-
-    overridden = run_forked(code, env={**env, "JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY": "1"})
-    assert json.loads(overridden.stdout)["stores"] == 1
-
-
 def test_the_flag_logs_the_explanation(cache, caplog):
     """`jax_explain_cache_misses` says it where the program runs."""
     jax.config.update("jax_explain_cache_misses", True)
@@ -318,30 +284,36 @@ def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_pat
     assert "argument 0 changed: f32[4] -> f32[8]" in result.output
 
 
-def test_the_log_survives_damage_and_stays_small(tmp_path):
-    """Lines that are no records are passed over; two files of 8 MB at most."""
-    for number in range(900):
-        record_miss(
-            ProgramRecord(
-                time=number, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n" * 20_000
-            )
-        )
+@pytest.fixture
+def small_log(monkeypatch):
+    """The log is renamed when it has 20,000 bytes."""
+    for module in ("cache.recorder", "misses.log"):
+        monkeypatch.setattr(f"ejcache.{module}.START_LOG", AppendedLog("starts", limit=20_000))
+
+
+@pytest.mark.usefixtures("small_log")
+def test_the_log_survives_damage_and_stays_small():
+    """Lines that are no records are passed over; there are two files of the limit at most."""
+    assert START_LOG.limit == 8_000_000
+    for number in range(90):
+        record_miss(ProgramRecord(time=number, reason="absent", key="k", name="n" * 1_000))
     log = state_directory() / "starts.jsonl"
     with log.open("a") as file:
         file.write('not json\n{"unknown": 1}\n')
 
     records = list(read_misses())
 
-    assert records[0].time == 899
-    assert sum(path.stat().st_size for path in log.parent.glob("starts*")) < 16_200_000
+    assert records[0].time == 89
+    assert sum(path.stat().st_size for path in log.parent.glob("starts*")) < 45_000
 
 
+@pytest.mark.usefixtures("small_log")
 def test_a_log_that_another_process_has_moved_aside(monkeypatch):
     """Of two processes that find the log full one moves it; the other one's fresh log stays in its place."""
     record = ProgramRecord(time=1, url="u", reason="absent", outcome="stored", compile_seconds=0, key="k", name="n")
     record_miss(record)
     log = state_directory() / "starts.jsonl"
-    log.write_bytes(log.read_bytes() + b"{}\n" * 2_700_000)
+    log.write_bytes(log.read_bytes() + b"{}\n" * 7_000)
     stat = os.fstat
     calls = []
 
