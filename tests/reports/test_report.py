@@ -15,7 +15,7 @@ from cli_helpers import ejcache
 from helpers import ROOT
 
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
-from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.cache.starts import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.reports.compare import changes, chosen, summed
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
@@ -64,6 +64,7 @@ def test_a_job_of_several_processes(run_forked, bucket, monkeypatch, tmp_path):
     assert all(program.caller.endswith("in <module>") for program in programs)
     assert all({"traced", "lowered", "keyed"} <= program.seconds.keys() for program in programs)
     check_numbers(report, programs)
+    check_timeline(report, records)
 
     bucket.reset()
     said = ejcache("report", "--json")
@@ -77,10 +78,14 @@ def test_a_job_of_several_processes(run_forked, bucket, monkeypatch, tmp_path):
 
 def check_numbers(report, programs):
     """Each number of the page, beside a sum of the records that is made here."""
-    saved = sum(
-        max(0, p.compile_seconds - p.seconds.get("fetched", 0) - p.seconds.get("loaded", 0))
-        for p in programs if p.outcome == HIT
-    )  # fmt: skip
+    saved_by = {
+        name: sum(
+            max(0, p.compile_seconds - p.seconds.get("fetched", 0) - p.seconds.get("loaded", 0))
+            for p in programs if p.outcome == HIT and p.name == name
+        )
+        for name in {p.name for p in programs}
+    }  # fmt: skip
+    saved = sum(saved_by.values())
     waited, lost = (sum(p.seconds.get(phase, 0) for p in programs) for phase in ("waited", "lost"))
     misses = [p for p in programs if p.outcome != HIT]
     page = html_page(report)
@@ -102,6 +107,7 @@ def check_numbers(report, programs):
         assert (int(row["hits"]), int(row["misses"])) == (
             sum(p.outcome == HIT for p in mine), sum(p.outcome != HIT for p in mine),
         )  # fmt: skip
+        assert row["saved"] == f"{saved_by[name]:.3f}"
         assert row["called from"] in {p.caller for p in mine}
     causes = rows_of(page, "first")
     assert sum(int(row["misses"]) for row in causes) == len(misses)
@@ -115,6 +121,31 @@ def check_numbers(report, programs):
         for column, total in (("waited", waited), ("lost", lost), ("net", saved - waited - lost)):
             assert sum(float(row[column]) for row in rows) == pytest.approx(total, abs=0.01)
     assert [row["size"] for row in rows_of(page, "disk")] == ["4.1 kB"]
+
+
+def check_timeline(report, records):
+    """Each phase of the last start has a box as wide as it took, in the lane of its process, where it began."""
+    last = max(records, key=lambda record: record.process.began)
+    boxes = re.findall(
+        r'<b[^>]* title="(.*?): .*?: (\w+)" style="left:(.*?)%;width:(.*?)%;',
+        html_page(report).partition('id="timeline"')[2],
+    )
+    length = max(p.time for p in last.programs) - last.process.began
+    shown = 0
+    for program in last.programs:
+        at = program.time - sum(program.seconds.values()) - last.process.began
+        for phase in PHASES:
+            took = program.seconds.get(phase, 0.0)
+            if took > length / 2000:
+                shown += 1
+                assert any(
+                    (name, which) == (program.name, phase)
+                    and float(left) == pytest.approx(100 * max(0.0, at) / length, abs=0.02)
+                    and float(width) == pytest.approx(100 * took / length, abs=0.02)
+                    for name, which, left, width in boxes
+                ), (program.name, phase)
+            at += took
+    assert shown == len(boxes) > 2
 
 
 def rows_of(page, anchor):

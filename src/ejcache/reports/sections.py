@@ -42,7 +42,9 @@ class Section:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`."""
+    """A time for people: `0 s`, `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`."""
+    if not seconds:
+        return "0 s"
     if abs(seconds) < 1:
         return f"{seconds:.3f} s"
     if abs(seconds) < 120:
