@@ -94,11 +94,15 @@ def smoke(scratch: Path, wheel: Path, python: str, jax: str) -> None:
     print(f"{python}, JAX {second[0]}: {second[1]} hits in the second process; {len(installed)} distributions")
 
 
+def is_usable(interpreter: str) -> bool:
+    """Whether it runs: pyenv has shims for versions that are not selected, which only say so."""
+    found = shutil.which(interpreter)
+    return found is not None and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "interpreter", nargs="*", default=[i for i in INTERPRETERS if shutil.which(i.partition(":")[0])]
-    )
+    parser.add_argument("interpreter", nargs="*", default=[i for i in INTERPRETERS if is_usable(i.partition(":")[0])])
     parser.add_argument("--into", type=Path, help="where the two files are kept")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
