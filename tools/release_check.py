@@ -79,8 +79,9 @@ def check_content(sdist: Path, wheel: Path) -> None:
 def smoke(scratch: Path, wheel: Path, python: str, jax: str) -> None:
     """Install the wheel alone; a program's second process is a hit; the command line shows it."""
     requirements = [str(wheel), *([f"jax=={jax}"] if jax else [])]
-    programs = environment(scratch / python, python, *requirements)
-    home = scratch / f"{python}-home"
+    place = Path(tempfile.mkdtemp(dir=scratch))
+    programs = environment(place / "environment", python, *requirements)
+    home = place / "home"
     home.mkdir()
     outside = {"HOME": str(home), "EJCACHE": "", "JAX_PLATFORMS": "cpu", "XDG_STATE_HOME": str(home / "state")}
     outside |= {"JAX_COMPILATION_CACHE_DIR": str(home / "cache"), "PYTHONPATH": ""}
