@@ -65,6 +65,7 @@ sys.dont_write_bytecode = False
 
 
 _ONE_PYTHON = (
+    "api/test_pytest_plugin.py",
     "autotune",
     "bucket",
     "cache/test_harmless.py",
@@ -108,6 +109,7 @@ _ONE_PYTHON = (
     "maintenance",
     "misses/test_explaining.py",
     "misses/test_why_pairs.py",
+    "reports",
     "stores/test_identities.py",
     "stores/test_kill_storm.py",
     "stores/test_plain_jax.py",
@@ -131,6 +133,7 @@ _ONE_PYTHON = (
 _ONE_JAX = (
     "api/test_notebook.py",
     "api/test_public_names.py",
+    "api/test_pytest_plugin.py",
     "autotune/test_autotune_cli.py",
     "autotune/test_autotune_failures.py",
     "autotune/test_autotune_merging.py",
@@ -157,6 +160,7 @@ _ONE_JAX = (
     "jax_integration/test_remote_programs.py",
     "maintenance",
     "misses/test_why_pairs.py",
+    "reports",
     "settings",
     "stores",
     "util",
