@@ -15,12 +15,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from ejcache.cli import output
-from ejcache.cli.options import Json, argument, count, option
+from ejcache.cli.options import Json, argument, option, positive
 from ejcache.cli.run import BEFORE_A_PROGRAM, command_of
-from ejcache.errors import EjcacheError, UsageError
+from ejcache.errors import EjcacheError
 from ejcache.settings.directories import default_directory
 from ejcache.settings.resolve import all_variables
 from ejcache.settings.table import SETTINGS
@@ -59,16 +57,14 @@ def bench(
     ] = None,
     rounds: Annotated[str, option("--rounds", "N", "How often each contestant starts.")] = "5",
     as_json: Json = False,
-) -> None:
+) -> int:
     """Time the starts of a program without a cache, with JAX's own cache, and with this one, cold and warm.
 
     Nothing is read from or written to your caches, unless the program itself names one. The program should end by
     itself, and do what it does each time that it starts: a few training steps, not all of them. Exits with 1 if a start
     failed, or if its output is another one than without a cache.
     """
-    number = count(rounds, option="--rounds") or 0
-    if not number:
-        raise UsageError("--rounds cannot be 0: accepted is a whole number, 1 or more")
+    number = positive(rounds, option="--rounds")
     command = command_of(program or [])
     starts = number * len(_CONTESTANTS) + sum(_FILLING.values())
     seconds: dict[str, list[float]] = {name: [] for name in _CONTESTANTS}
@@ -91,8 +87,7 @@ def bench(
         output.print_json({"command": command, "rounds": number, "contestants": found})
     else:
         _print(found, number)
-    if any(each["same_output"] is False for each in found):
-        raise typer.Exit(1)
+    return int(any(each["same_output"] is False for each in found))
 
 
 def _starter(

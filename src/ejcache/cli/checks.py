@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from ejcache.cli import output
 from ejcache.cli.listing import Totals, command_settings, open_target
 from ejcache.cli.options import Dir, Json, argument, flag
@@ -48,7 +46,7 @@ def verify(
         flag("--strict", "With --direct, also exit with 1 if a function was refused or nothing compared."),
     ] = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Read and decode every entry, and check the store's own files.
 
     Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. Entries of plain JAX have
@@ -64,14 +62,13 @@ def verify(
         compare = hooks("verify").get("direct")
         if compare is None:
             raise UsageError("this installation has no direct mode")
-        raise typer.Exit(compare(program or [], directory, strict=strict, as_json=as_json))
+        return int(compare(program or [], directory, strict=strict, as_json=as_json))
     if program or strict:
         raise UsageError(f"{program[0] if program else '--strict'} is for verify --direct, which runs a program")
     with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:
         audits = list(_audits(target, fix=fix, advance=advance))
     _report_audits(target.url, audits, as_json=as_json)
-    if not all(one.clean for one in audits):
-        raise typer.Exit(1)
+    return int(not all(one.clean for one in audits))
 
 
 def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
@@ -124,7 +121,7 @@ def doctor(
     url: Annotated[str | None, argument("[URL]", "A directory or a URL. Default: the cache.")] = None,
     directory: Dir = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Try everything that a cache needs of its storage and of this installation, and advise on what does not work.
 
     First: JAX's version and internals, its plug-ins, variables that are misspelt, and the limit of open files. For
@@ -147,8 +144,7 @@ def doctor(
         output.print_json({"url": place, "healthy": healthy, "checks": [asdict(check) for check in checks]})
     else:
         _print_advice(place, checks, healthy=healthy)
-    if not healthy:
-        raise typer.Exit(1)
+    return int(not healthy)
 
 
 def _checks(url: str, settings: Settings) -> Iterator[Check]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,14 +14,15 @@ from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.directories import HOST_FILE, change_file, user_file
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.settings.table import Floors
-from ejcache.stores.location import display_value
+from ejcache.stores.local.layout import Layout
+from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_value
 from ejcache.util.text import format_age, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ejcache.settings.table import Settings
-    from ejcache.stores.location import Location
+    from ejcache.settings.values import Value
 
 _LIMITS_SECONDS: Final = 3.0
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""
@@ -34,29 +33,34 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()
-def config(context: typer.Context, directory: Dir = None, as_json: Json = False) -> None:
+def config(context: typer.Context, directory: Dir = None, as_json: Json = False) -> int:
     """Show every setting, its value and its source, and the limits that are stored with a shared cache.
 
     Exits with 1 if a value in the environment cannot be used. The value of the next source is used instead, unless JAX
     itself cannot be imported with the value.
     """
     if context.invoked_subcommand is not None:
-        context.obj = _GroupOptions(directory, as_json)
-        return
+        return 0
     settings = command_settings(directory)
     problems = [str(problem) for problem in settings.problems]
-    floors = Floors.of(settings)
-    limits = None
+    limits, own_limit, untrusted = None, None, ""
     try:
-        limits = _stored_limits(settings)
+        location, shared = _location(settings)
     except UsageError as exc:
         problem = f"{settings['cache_dir'].source}: {exc}"
         if directory is not None:
             raise UsageError(problem) from exc
         output.warn(problem)
         problems.append(problem)
-    untrusted = _why_untrusted(settings)
-    own_limit = _own_limit(settings)
+    else:
+        if shared:
+            limits = _stored_limits(location, settings)
+        elif location.kind is LocationKind.DIRECTORY:
+            layout = Layout(Path(location.path), trusted=settings.trust_dir)
+            untrusted = layout.why_untrusted()
+            own_limit = layout.limit() if settings.chosen_max_size is None else None
+            own_limit = None if own_limit == -1 else own_limit
+    floors = Floors.of(settings)
     if as_json:
         output.print_json(
             {
@@ -69,22 +73,20 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
                 "settings": [
                     output.fields_of(setting, "name", "default", "accepted", "flag")
                     | {"variables": list(setting.variables), "help": setting.doc}
-                    | {"value": display_value(value.value)}
-                    | output.fields_of(value, "origin", "source")
+                    | _value_fields(value)
                     for setting, value in settings.items()
                 ],
             }
         )
-    else:
-        _print_settings(settings, floors, own_limit)
-        if settings.disabled_reason:
-            output.say(f"\nnothing is cached: {settings.disabled_reason}")
-        if untrusted:
-            output.say(f"\nprograms use a directory of their own: {untrusted}")
-        if limits:
-            output.say(f"\nstored with {settings.cache_dir}, and used instead of a job's own: {_limits_text(limits)}")
-    if problems:
-        raise typer.Exit(1)
+        return int(bool(problems))
+    _print_settings(settings, floors, own_limit)
+    if settings.disabled_reason:
+        output.say(f"\nnothing is cached: {settings.disabled_reason}")
+    if untrusted:
+        output.say(f"\nprograms use a directory of their own: {untrusted}")
+    if limits:
+        output.say(f"\nstored with {settings.cache_dir}, and used instead of a job's own: {_limits_text(limits)}")
+    return int(bool(problems))
 
 
 def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -> None:
@@ -100,14 +102,6 @@ def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -
         shrink=("value", "source"),
         optional="meaning",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupOptions:
-    """Options that were given before the subcommand; they apply to it."""
-
-    directory: str | None
-    as_json: bool
 
 
 _To = Annotated[
@@ -152,7 +146,7 @@ def set_values(
         if not equals:
             raise UsageError(f"{assignment!r} is not an assignment: give NAME=VALUE, such as max_size=100GB")
         changes[name.strip()] = text.strip()
-    _change(context.obj, changes, to, directory, as_json=as_json)
+    _change(context, changes, to, directory, as_json=as_json)
 
 
 @app.command(
@@ -168,7 +162,7 @@ def unset_values(
     as_json: Json = False,
 ) -> None:
     """Remove settings from the user's configuration file, or limits from a shared cache."""
-    _change(context.obj, dict.fromkeys(names), to, directory, as_json=as_json)
+    _change(context, dict.fromkeys(names), to, directory, as_json=as_json)
 
 
 @app.command("get", short_help="Print the value of one setting.", epilog=examples("config get cache_dir"))
@@ -179,29 +173,43 @@ def get_value(
     as_json: Json = False,
 ) -> None:
     """Print the value that a setting has; with --json also where it comes from."""
-    before: _GroupOptions = context.obj
+    directory, as_json = _given(context, directory, as_json=as_json)
     setting = setting_named(name)
-    value = command_settings(directory if directory is not None else before.directory)[setting.name]
-    if as_json or before.as_json:
-        fields = {"name": setting.name, "value": display_value(value.value)}
-        output.print_json(fields | output.fields_of(value, "origin", "source"))
+    value = command_settings(directory)[setting.name]
+    if as_json:
+        output.print_json({"name": setting.name, **_value_fields(value)})
     else:
-        output.say(_plain(value.value), wrap=False)
+        shown = display_value(value.value)
+        text = ",".join(map(str, shown)) if isinstance(shown, list) else "" if shown is None else str(shown)
+        output.say(text.lower() if isinstance(shown, bool) else text, wrap=False)
+
+
+def _given(context: typer.Context, directory: str | None, *, as_json: bool) -> tuple[str | None, bool]:
+    """`--dir` and `--json`, which may also be before the subcommand."""
+    before: Mapping[str, Any] = context.parent.params if context.parent is not None else {}
+    return directory if directory is not None else before.get("directory"), as_json or bool(before.get("as_json"))
+
+
+def _value_fields(value: Value) -> dict[str, Any]:
+    return {"value": display_value(value.value)} | output.fields_of(value, "origin", "source")
 
 
 def _change(
-    before: _GroupOptions, changes: Mapping[str, str | None], to: str | None, directory: str | None, *, as_json: bool
+    context: typer.Context,
+    changes: Mapping[str, str | None],
+    to: str | None,
+    directory: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     from ejcache.maintenance.plan import LIMITS
 
     if to not in (None, "user", "host", "cache"):
         raise SettingError("--to", to, "user, host or cache")
-    directory = directory if directory is not None else before.directory
-    as_json = as_json or before.as_json
+    directory, as_json = _given(context, directory, as_json=as_json)
     settings = command_settings(directory)
-    with_cache = dict(changes) if to == "cache" else {}
-    if to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]:
-        with_cache = {name: text for name, text in changes.items() if name in LIMITS}
+    limits_to_cache = to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]
+    with_cache = {name: text for name, text in changes.items() if to == "cache" or (limits_to_cache and name in LIMITS)}
     in_file = {name: text for name, text in changes.items() if name not in with_cache}
     if in_file and directory is not None:
         names = ", ".join(setting_in_file(name).name for name in in_file)
@@ -258,56 +266,15 @@ def _location(settings: Settings) -> tuple[Location, bool]:
     Raises:
         UsageError: the URL is not one of a cache.
     """
-    from ejcache.stores.location import Location, detect_shared_storage
-
     location = Location.parse(str(settings.cache_dir))
     return location, detect_shared_storage(location)
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    shown = display_value(value)
-    return ",".join(map(str, shown)) if isinstance(shown, list) else "" if shown is None else str(shown)
-
-
-def _why_untrusted(settings: Settings) -> str:
-    """Why programs load no code from the local cache directory; "" if they do, or if it is not a local directory."""
-    from ejcache.stores.local.layout import Layout
-    from ejcache.stores.location import LocationKind
-
-    with suppress(UsageError):
-        location, shared = _location(settings)
-        if location.kind is LocationKind.DIRECTORY and not shared:
-            return Layout(Path(location.path), trusted=settings.trust_dir).why_untrusted()
-    return ""
-
-
-def _own_limit(settings: Settings) -> int | None:
-    """The bytes that a local cache may hold where no setting limits it; None if one does, or there is no such limit."""
-    from ejcache.stores.local.layout import Layout
-    from ejcache.stores.location import LocationKind
-
-    with suppress(UsageError):
-        location, shared = _location(settings)
-        if settings.chosen_max_size is None and location.kind is LocationKind.DIRECTORY and not shared:
-            limit = Layout(Path(location.path)).limit()
-            return None if limit == -1 else limit
-    return None
-
-
-def _stored_limits(settings: Settings) -> dict[str, Any] | None:
-    """The limits that are stored with the cache; None if it is not shared or does not answer in time.
-
-    Raises:
-        UsageError: the URL is not one of a cache.
-    """
+def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | None:
+    """The limits that are stored with a shared cache; None if it does not answer in time."""
     from ejcache.maintenance.plan import read_limits
     from ejcache.stores.opening import open_bucket
 
-    location, shared = _location(settings)
-    if not shared:
-        return None
     try:
         with open_bucket(location, settings=settings, deadline=_LIMITS_SECONDS) as bucket:
             return read_limits(bucket)

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.listing import (
@@ -253,7 +251,7 @@ def _duration(value: float) -> str:
     return f"{value:,.1f} s" + (f" ({format_age(value)})" if value >= 120 else "")
 
 
-def show(key: Key, directory: Dir = None, as_json: Json = False) -> None:
+def show(key: Key, directory: Dir = None, as_json: Json = False) -> int:
     """Show one entry: its header, the components of its key, and whether it is intact.
 
     Of a program with several variants, the one compiled with a PGLE profile is shown and the others are listed. Exits
@@ -274,8 +272,7 @@ def show(key: Key, directory: Dir = None, as_json: Json = False) -> None:
         output.print_json(fields)
     else:
         _print_entry(fields)
-    if fields["problem"]:
-        raise typer.Exit(1)
+    return int(bool(fields["problem"]))
 
 
 def _variants(target: Target, key: str) -> list[ListedEntry]:

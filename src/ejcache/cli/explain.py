@@ -64,7 +64,12 @@ def why(
     with contextlib.ExitStack() as stack:
         explained = _answers(_Caches(stack, directory, quiet=as_json), what, last=last, after=after)
     if not explained:
-        raise NotFoundError(_nothing_found(what, since))
+        of = f" of {what!r}" if what is not None else ""
+        raise NotFoundError(
+            f"no miss{of} was recorded on this host in the last {since}; without --since, earlier ones are explained"
+            if since is not None
+            else f"no miss was recorded on this host{f', and no entry has the key or name {what!r}' if of else ''}"
+        )
     if as_json:
         output.print_json([_fields(record, explanation) for record, explanation in explained])
         return
@@ -72,15 +77,6 @@ def why(
     for record, explanation in explained:
         lines += [*_lines(record, explanation, full=full), ""]
     output.print_lines(lines, paged=full)
-
-
-def _nothing_found(what: str | None, since: str | None) -> str:
-    """No miss was found: entries are searched only where the time is not limited."""
-    if since is None:
-        entry = f", and no entry has the key or name {what!r}" if what is not None else ""
-        return f"no miss was recorded on this host{entry}"
-    of = f" of {what!r}" if what is not None else ""
-    return f"no miss{of} was recorded on this host in the last {since}; without --since, earlier ones are explained"
 
 
 class _Caches:

@@ -152,6 +152,7 @@ _NAMED: Final = 20
 _HEADER_GUESS: Final = 8192
 """Bytes that hold nearly every header; a longer one is read again in full."""
 _BATCH: Final = 256
+_NO_FACTS: Final = {"compile_seconds": None, "profile": None}
 _MAX_REQUESTS: Final = 2000
 """Entries of a remote cache whose headers are read; more would take minutes."""
 
@@ -257,27 +258,17 @@ def list_entries(target: Target, totals: Totals | None = None, *, name: str | No
         StoreError: the cache cannot be listed.
     """
     totals = Totals() if totals is None else totals
+    places = ((target.store, totals.add, False), (target.jax, totals.add_jax, True))
     with output.progress("listing", None) as advance:
-        for row in _list_entries(target, totals, name):
-            advance()
-            yield row
-
-
-def _list_entries(target: Target, totals: Totals, name: str | None) -> Iterator[ListedEntry]:
-    for info in target.store.entries() if target.store is not None else ():
-        if is_side_key(info.key):
-            if name is None:
-                totals.add(info)
-            continue
-        parts = parse_any_key(info.key)
-        if name is None or fnmatch.fnmatchcase(parts.name, name):
-            totals.add(info)
-            yield ListedEntry(info, parts)
-    for info in target.jax.entries() if target.jax is not None else ():
-        parts = parse_any_key(info.key)
-        if name is None or fnmatch.fnmatchcase(parts.name, name):
-            totals.add_jax(info)
-            yield ListedEntry(info, parts, is_jax=True)
+        for place, add, is_jax in places:
+            for info in place.entries() if place is not None else ():
+                parts = parse_any_key(info.key)
+                is_side = not is_jax and is_side_key(info.key)
+                if name is None or (not is_side and fnmatch.fnmatchcase(parts.name, name)):
+                    add(info)
+                    if not is_side:
+                        advance()
+                        yield ListedEntry(info, parts, is_jax)
 
 
 def by_program(rows: Sequence[ListedEntry]) -> list[ListedEntry]:
@@ -408,16 +399,14 @@ def header_facts(row: ListedEntry, target: Target, data: bytes | None = None) ->
         target: the cache.
         data: the entry's bytes, if they have been read.
     """
-    facts: dict[str, Any] = {"compile_seconds": None, "profile": None}
     with contextlib.suppress(StoreError, EntryError):
         if row.is_jax and target.jax is not None:
-            facts["compile_seconds"] = target.jax.compile_seconds(row.info.key)
-        elif target.store is not None:
+            return {"compile_seconds": target.jax.compile_seconds(row.info.key), "profile": None}
+        if target.store is not None:
             header = read_header(target.store, row.info.key) if data is None else entry.decode_header(data)
-            if header is None:
-                return facts
-            facts = {"compile_seconds": header.compile_seconds, "profile": profile_fields(header)}
-    return facts
+            if header is not None:
+                return {"compile_seconds": header.compile_seconds, "profile": profile_fields(header)}
+    return dict(_NO_FACTS)
 
 
 def profile_fields(header: Header) -> dict[str, Any] | None:
@@ -432,26 +421,22 @@ def profile_fields(header: Header) -> dict[str, Any] | None:
 def read_facts(rows: Sequence[ListedEntry], target: Target, *, advance: Callable[[], None]) -> Iterator[dict[str, Any]]:
     """`header_facts` of each of `rows`; `advance` is called after each. Of too many remote entries none is read."""
     if target.shared and len(rows) > _MAX_REQUESTS:
-        yield from ({"compile_seconds": None, "profile": None} for _ in rows)
+        yield from (dict(_NO_FACTS) for _ in rows)
         return
     threads = THREADS if target.shared else 1
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
-        small = _read_small(target.store, [row.info.key for row in batch if not row.is_jax])
-        for facts in in_parallel(partial(_facts, target=target, small=small), batch, threads=threads):
+        small: Mapping[str, bytes] = {}
+        # Of a local store, one look at its index is much faster than one for each; one that can be written to would
+        # note that they were used.
+        if target.store is not None and target.store.read_only:
+            with contextlib.suppress(StoreError):
+                small = target.store.get_small([row.info.key for row in batch if not row.is_jax])
+        read = partial(_facts, target=target, small=small)
+        for facts in in_parallel(read, batch, threads=threads):
             yield facts
             advance()
 
 
 def _facts(row: ListedEntry, *, target: Target, small: Mapping[str, bytes]) -> dict[str, Any]:
     return header_facts(row, target, None if row.is_jax else small.get(row.info.key))
-
-
-def _read_small(store: Store | None, keys: Sequence[str]) -> Mapping[str, bytes]:
-    """Those of these entries that a local store has in its index: one look is much faster than one for each."""
-    # A store that can be written to would note that they were used.
-    if store is None or not store.read_only:
-        return {}
-    with contextlib.suppress(StoreError):
-        return store.get_small(keys)
-    return {}

@@ -54,7 +54,7 @@ def prune(
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Remove the entries that a rule names, and the least recently used ones beyond a limit.
 
     Each rule removes entries independently of the others. --name restricts all rules to matching entries; alone, it
@@ -85,8 +85,7 @@ def prune(
                 _ask_if_most_goes(target, eviction.plan, yes=yes or dry_run)
             report = _run(eviction, quiet=as_json or dry_run)
             _print_pruned(target, report, _plan_fields(target, eviction.plan, report) if as_json else None)
-    if report.failures:
-        raise typer.Exit(1)
+    return int(report.failures > 0)
 
 
 def clear(
@@ -94,7 +93,7 @@ def clear(
     directory: Dir = None,
     yes: Yes = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Remove all entries of ejcache, or those that are named, pinned ones too. Entries of plain JAX stay.
 
     Asks before it removes all, unless --yes is given. If several hosts share the cache, each of them goes on using its
@@ -121,8 +120,7 @@ def clear(
         if target.shared:
             output.say(_COPIES_STAY)
         _warn_of_failures(report)
-    if report.failures:
-        raise typer.Exit(1)
+    return int(report.failures > 0)
 
 
 def pin(key: Key, directory: Dir = None, as_json: Json = False) -> None:

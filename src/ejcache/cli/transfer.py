@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ejcache.cli import output
 from ejcache.cli.listing import NotFoundError, command_settings, open_target
 from ejcache.cli.options import Dir, DryRun, File, Json, Name, NewerThan, Url, UsedWithin, age
@@ -40,7 +38,7 @@ def push(
     used_within: UsedWithin = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Copy entries of the cache to another one, which is created if it does not exist.
 
     Only intact entries are copied, and only those that the other cache does not have. So an interrupted copy is
@@ -50,7 +48,7 @@ def push(
     settings = command_settings(directory)
     check_different(str(settings.cache_dir), url)
     with open_target(directory) as source:
-        _copy(source, url, settings, selection, dry_run=dry_run, as_json=as_json)
+        return _copy(source, url, settings, selection, dry_run=dry_run, as_json=as_json)
 
 
 def pull(
@@ -61,7 +59,7 @@ def pull(
     used_within: UsedWithin = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Copy entries of another cache into the cache, which is created if it does not exist.
 
     Works as `push` does, in the other direction. The entries that were used last are copied last, so that they stay
@@ -72,7 +70,7 @@ def pull(
     here = str(settings.cache_dir)
     check_different(here, url)
     with open_target(url) as source:
-        _copy(source, here, settings, selection, dry_run=dry_run, as_json=as_json)
+        return _copy(source, here, settings, selection, dry_run=dry_run, as_json=as_json)
 
 
 def export(
@@ -83,7 +81,7 @@ def export(
     used_within: UsedWithin = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Write entries of the cache into one file, a bundle, for `ejcache import`. It is a tar archive.
 
     An existing file is replaced when the bundle is complete. Until then it is .FILE.<digest>.partial in the same
@@ -94,17 +92,16 @@ def export(
     with open_target(directory) as source:
         if dry_run:
             with _planned(source, selection, ()) as plan:
-                _report(Transferred(), source.url, file, as_json=as_json, plan=plan)
-            return
+                return _report(Transferred(), source.url, file, as_json=as_json, plan=plan)
         digest = hashlib.sha256(repr((source.url, selection)).encode()).hexdigest()[:12]
         with BundleWriter(path, partial=path.with_name(f".{path.name}.{digest}.partial")) as bundle:
             done = _carry(source, selection, bundle.keys, bundle.add, quiet=as_json)
             if not (done.failed or done.not_tried):
                 bundle.finish()
-    _report(done, source.url, file, as_json=as_json)
+    return _report(done, source.url, file, as_json=as_json)
 
 
-def import_bundle(file: File, directory: Dir = None, as_json: Json = False) -> None:
+def import_bundle(file: File, directory: Dir = None, as_json: Json = False) -> int:
     """Copy the entries of a bundle into the cache, which is created if it does not exist.
 
     Only intact entries are copied, and only those that the cache does not have. Exits with 1 if the bundle is damaged
@@ -130,7 +127,7 @@ def import_bundle(file: File, directory: Dir = None, as_json: Json = False) -> N
         )
     for problem in problems:
         output.warn(f"{file}: {problem}")
-    _report(done, file, url, as_json=as_json, complete=not problems)
+    return _report(done, file, url, as_json=as_json, complete=not problems)
 
 
 def check_different(one: str, other: str) -> None:
@@ -173,15 +170,14 @@ def _records(file: BinaryIO, problems: list[str]) -> Iterator[EntryReader]:
         problems.append(str(exc))
 
 
-def _copy(source: Target, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool) -> None:
+def _copy(source: Target, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool) -> int:
     if dry_run:
         with _planned(source, selection, _keys_at(url, settings)) as plan:
-            _report(Transferred(), source.url, url, as_json=as_json, plan=plan)
-        return
+            return _report(Transferred(), source.url, url, as_json=as_json, plan=plan)
     with contextlib.closing(_open_for_writing(url, settings)) as target:
         have = (info.key for info in target.entries())
         done = _carry(source, selection, have, target.put, quiet=as_json)
-    _report(done, source.url, url, as_json=as_json)
+    return _report(done, source.url, url, as_json=as_json)
 
 
 def _carry(
@@ -241,7 +237,7 @@ def _selection(name: str | None, newer_than: str | None, used_within: str | None
 
 def _report(
     done: Transferred, source: str, target: str, *, as_json: bool, complete: bool = True, plan: CopyPlan | None = None
-) -> None:
+) -> int:
     complete = complete and done.complete
     if as_json:
         fields: dict[str, Any] = {"from": source, "to": target, "dry_run": plan is not None, "complete": complete}
@@ -260,8 +256,7 @@ def _report(
         already = f"; {_entries(done.already)} already there" if done.already else ""
         output.say(f"copied {output.count_and_size(done.copied, done.size)} from {source} to {target}{already}")
         _print_left_out(done)
-    if not complete:
-        raise typer.Exit(1)
+    return int(not complete)
 
 
 def _print_left_out(done: Transferred) -> None:

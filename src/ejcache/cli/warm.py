@@ -16,7 +16,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.cli.listing import command_settings
-from ejcache.cli.options import Dir, Json, MinCompileSeconds, argument, count, examples, flag, option
+from ejcache.cli.options import Dir, Json, MinCompileSeconds, argument, examples, flag, option, positive
 from ejcache.cli.run import RunCommand, absolute_url
 from ejcache.cli.warm_worker import FAILED
 from ejcache.errors import EjcacheError, UsageError
@@ -105,7 +105,7 @@ def diff(
     ] = False,
     directory: Dir = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Say whether keys made for a target are those that this host makes, and which components differ.
 
     A host that compiles for the target must agree with it in versions, native libraries and flags. The host that runs
@@ -127,8 +127,7 @@ def diff(
                 output.print_pairs([("  target", row["target"]), ("  here", row["here"])])
         if found.assumed:
             output.say(f"{name} is assumed from public descriptions; `ejcache target save` on the devices replaces it")
-    if differing:
-        raise typer.Exit(1)
+    return int(bool(differing))
 
 
 def environment_of(name: str) -> Mapping[str, str]:
@@ -205,7 +204,7 @@ def warm(
     directory: Dir = None,
     min_compile_seconds: MinCompileSeconds = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Compile programs and store them, so that an image or a pod that runs them later starts warm.
 
     FUNCTION is jitted, or is given to jax.jit. It is compiled for each of --shapes, and not run. f32[8] stands for an
@@ -231,13 +230,11 @@ def warm(
     if not _is_function(target):
         if shapes or jobs or devices:
             raise UsageError(f"--shapes, --jobs and --target belong to MODULE:FUNCTION, and {target} is a script")
-        raise typer.Exit(_run_script([target, *(arguments or [])], wanted, as_json=as_json))
+        return _run_script([target, *(arguments or [])], wanted, as_json=as_json)
     if arguments:
         raise UsageError(f"arguments are for scripts; give --shapes for {target}")
-    processes = count(jobs, option="--jobs")
-    if processes == 0:
-        raise UsageError("--jobs cannot be 0: accepted is a number of processes, 1 or more")
-    _warm_function(target, _calls(shapes), wanted, jobs=processes, devices=devices, as_json=as_json)
+    processes = None if jobs is None else positive(jobs, option="--jobs")
+    return _warm_function(target, _calls(shapes), wanted, jobs=processes, devices=devices, as_json=as_json)
 
 
 def _run_script(program: list[str], wanted: dict[str, Any], *, as_json: bool) -> int:
@@ -281,7 +278,7 @@ def _warm_function(
     jobs: int | None,
     devices: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     from ejcache.settings.resolve import (
         child_environment,
         command_line,
@@ -323,8 +320,7 @@ def _warm_function(
         raise UsageError(f"warm: {target} called ejcache.warm for nothing; give --shapes to compile it itself")
     if not work.uploaded:
         output.warn("not everything is uploaded; the next process of this host that uses this cache uploads the rest")
-    if counts["failed"] or not work.uploaded:
-        raise typer.Exit(1)
+    return int(bool(counts["failed"]) or not work.uploaded)
 
 
 class _Worker(WorkerProcess):
