@@ -12,7 +12,7 @@ import contextlib
 import functools
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
@@ -22,7 +22,7 @@ from ejcache.util.text import parse_age, parse_limit
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ejcache.bucket.base import Bucket
     from ejcache.cache.counters import Stats
@@ -113,8 +113,7 @@ def why(
     Raises:
         UsageError: `last` is less than 1, or `since` is not a duration.
     """
-    from ejcache.misses.explanation import WingLogs, explain
-    from ejcache.misses.log import read_misses
+    from ejcache.misses.explanation import explain_all
 
     if last < 1:
         raise SettingError("last", last, "a whole number, 1 or more")
@@ -125,18 +124,10 @@ def why(
     def is_within(place: str, moment: float) -> bool:
         return moment >= after and (wanted is None or _same_place(place) == wanted)
 
-    history = list(read_misses())
-    within = [record for record in history if is_within(record.url, record.time)]
-    logs = WingLogs(what, is_within)
-    names = [None] if what is None else [what, *logs.programs()]
-    records = next(filter(None, ([each for each in within if _is_named(each, name)] for name in names)), [])
     with contextlib.ExitStack() as stack:
         known = functools.cache(functools.partial(_known, stack=stack))
-        explained = [
-            replace(explain(record, known(record.url), history), wings=logs.of_program(record.name, record.url))
-            for record in records[:last]
-        ]
-    return explained or [explanation for _, explanation in logs.explained()][:last]
+        found = explain_all(what, is_within, lambda record: known(record.url), most=last, named=_named)
+    return [explanation for _, explanation in found]
 
 
 def prune(
@@ -314,8 +305,8 @@ def _url(settings: Settings) -> str:
     return settings.cache_dir
 
 
-def _is_named(record: ProgramRecord, what: str | None) -> bool:
-    return what is None or record.name in (what, f"jit_{what}") or record.key.startswith(what)
+def _named(records: Iterable[ProgramRecord], what: str) -> list[ProgramRecord]:
+    return [each for each in records if each.name in (what, f"jit_{what}") or each.key.startswith(what)]
 
 
 def _same_place(url: Url) -> Any:

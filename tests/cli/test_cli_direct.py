@@ -90,7 +90,7 @@ def test_stats_show_direct_mode_where_it_was_used(cache):
     with LocalStore(cache) as store:
         store.add_counters({"direct_hit": 3, "direct_refused": 1})
     shown = [line.split() for line in ejcache("stats", "--dir", cache).lines]
-    assert ["Direct", "mode", "4", "calls"] in shown
+    assert ["Direct", "mode", "4"] in shown
     assert ["hit", "3", "/", "4", "(75.0%)"] in shown
     assert ["refused", "1", "/", "4", "(25.0%)"] in shown
     direct = ejcache("stats", "--dir", cache, "--json").json["direct"]
@@ -197,27 +197,30 @@ def test_verify_direct_prints_a_line_for_each_verdict(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("calls", "status", "strict_status"),
+    ("calls", "options", "status"),
     [
-        (["checked=a", "unproven=b"], 0, 0),
-        (["checked=a", "missed=b", "plain=c"], 0, 0),
-        (["checked=a", "refused=b"], 0, 1),
-        (["missed=a"], 0, 1),
-        ([], 0, 1),
-        (["wrong=a"], 1, 1),
+        (["checked=a", "unproven=b", "missed=c", "plain=d"], ["--strict"], 0),
+        (["checked=a", "refused=b"], ["--strict"], 1),
+        (["checked=a", "refused=b"], [], 0),
+        (["missed=a"], ["--strict"], 1),
+        ([], [], 0),
+        (["wrong=a"], [], 1),
     ],
 )
-def test_verify_direct_exits_with_1_if_a_record_was_wrong(tmp_path, calls, status, strict_status):
-    """With --strict also if a function was refused or nothing was compared; the JSON says the same."""
-    said = verify_direct(tmp_path, "verify", "--direct", "--json", "program.py", *calls)
+def test_verify_direct_exits_with_1_if_a_record_was_wrong(tmp_path, calls, options, status):
+    """With --strict also if a function was refused or nothing was compared; the JSON has every call."""
+    said = verify_direct(tmp_path, "verify", *options, "--direct", "--json", "program.py", *calls)
     assert said.returncode == status
     document = json.loads(said.stdout)
-    assert (document["clean"], document["status"], document["calls"]) == (status == 0, 0, len(calls))
+    assert (document["clean"], document["status"], document["calls"]) == ("wrong=a" not in calls, 0, len(calls))
     assert document["compared"] == sum(call.split("=")[0] in {"checked", "unproven", "wrong"} for call in calls)
     assert [f"{each['verdict']}={each['sentence']}" for each in document["functions"]] == calls
-    strict = verify_direct(tmp_path, "verify", "--strict", "--direct", "program.py", *calls)
-    assert strict.returncode == strict_status
-    assert ("nothing was compared: no call of a direct function." in strict.stdout) == (not calls)
+
+
+def test_verify_direct_says_that_nothing_was_compared(tmp_path):
+    """With --strict, a program without direct functions is a failure."""
+    strict = verify_direct(tmp_path, "verify", "--strict", "--direct", "program.py")
+    assert (strict.returncode, "nothing was compared: no call of a direct function." in strict.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(

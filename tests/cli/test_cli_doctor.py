@@ -100,9 +100,11 @@ def test_no_network(monkeypatch, impatient):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", [{"action": "stall"}, {"action": "status", "status": 503}])
-@pytest.mark.parametrize("what", ["GET", "POST", "DELETE"])
-def test_trouble_is_not_waited_for(bucket, impatient, fault, what):
+@pytest.mark.parametrize(
+    ("what", "fault"),
+    [("GET", {"action": "stall"}), ("POST", {"action": "status", "status": 503}), ("DELETE", {"action": "stall"})],
+)
+def test_trouble_is_not_waited_for(bucket, impatient, what, fault):
     """A bucket that stalls or refuses for ever, in any kind of request, is a failure, soon."""
     impatient()
     bucket.add_fault(method=what, **fault)
@@ -132,10 +134,14 @@ def test_read_only(bucket, monkeypatch):
     assert set(verdicts(doctor(URL)).values()) == {"skipped"}
 
 
-@pytest.mark.parametrize("variable", ["EASYDEL_GCS_CLIENT", "GOOGLE_APPLICATION_CREDENTIALS"])
 @pytest.mark.parametrize(
-    ("content", "cause"),
-    [(None, "No such file"), ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("{}", '"type"'), ("dir", "directory")],
+    ("content", "cause", "variable"),
+    [
+        (None, "No such file", "EASYDEL_GCS_CLIENT"),
+        ("[" * 100_000, "not JSON", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("{}", '"type"', "EASYDEL_GCS_CLIENT"),
+        ("dir", "directory", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
 )
 def test_files_of_credentials(tmp_path, monkeypatch, variable, content, cause):
     """A credentials file that cannot be used is named, with the cause and the remedy, before anything is asked."""

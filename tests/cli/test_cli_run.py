@@ -71,13 +71,11 @@ def test_a_script_sees_what_python_shows_it(tmp_path, write):
     assert ours.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["package", "package.module"])
-def test_a_module_sees_what_python_shows_it(tmp_path, write, name):
-    """A module, or a package's main, sees itself as under `python -m`; options behind it are its own."""
+def test_a_module_sees_what_python_shows_it(tmp_path, write):
+    """A package's main sees itself as under `python -m`; options behind it are its own."""
     write("package/__init__.py", "")
     write("package/__main__.py", PROBE)
-    write("package/module.py", PROBE)
-    plain, ours = both(tmp_path, "-m", name, "--json", "-m", "x")
+    plain, ours = both(tmp_path, "-m", "package", "--json", "-m", "x")
     assert json.loads(ours.stdout) == json.loads(plain.stdout)
 
 
@@ -93,15 +91,9 @@ def test_a_directory_with_a_main_module(tmp_path, write):
     "program",
     [
         "import sys; sys.exit(7)",
-        "import sys; sys.exit('a reason')",
-        "raise SystemExit",
         "def f():\n    raise ValueError('of the program')\nf()",
         f"{INTERRUPTIBLE}\nimport os\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(60)",
-        "this is no Python",
         "import ejcache.errors as e\nraise e.UsageError('of the program')",
-        "raise BrokenPipeError('of the program')",
-        "import atexit\natexit.register(lambda: print(__name__, f()))\ndef f(): return 1",
-        "import sys\nsys.excepthook = lambda *a: print('own hook', a[1], a[2].tb_frame.f_code.co_name)\n1/0",
     ],
 )
 def test_endings_are_the_programs_own(tmp_path, write, program):
@@ -111,10 +103,9 @@ def test_endings_are_the_programs_own(tmp_path, write, program):
     assert (ours.returncode, ours.stdout, ours.stderr) == (plain.returncode, plain.stdout, plain.stderr)
 
 
-@pytest.mark.parametrize("arguments", [["-m", "broken"], ["-m", "nothing.here"], ["-mbroken"], ["-c", "1/0", "x"]])
-def test_python_itself_complains(tmp_path, write, arguments):
+@pytest.mark.parametrize("arguments", [["-mnothing.here"], ["-c", "1/0", "x"]])
+def test_python_itself_complains(tmp_path, arguments):
     """A missing module is Python's own error, with Python's exit status."""
-    write("broken.py", "import not_there")
     plain, ours = both(tmp_path, *arguments)
     assert (ours.returncode, ours.stdout, ours.stderr) == (1, plain.stdout, plain.stderr)
 
@@ -228,8 +219,9 @@ def running(tmp_path, *command):
 RUN = ("-m", "ejcache", "run")
 
 
-@pytest.mark.parametrize("report", ["line", "off"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT])
+@pytest.mark.parametrize(
+    ("number", "report"), [(signal.SIGINT, "line"), (signal.SIGTERM, "off"), (signal.SIGHUP, "line")]
+)
 def test_a_signal_that_ends_the_program(tmp_path, write, report, number):
     """It reaches the program, and `ejcache run` ends by the same signal."""
     write("script.py", f"{INTERRUPTIBLE}\n{SIGNALLED}")
@@ -402,27 +394,13 @@ def test_what_the_program_sets_goes_first(tmp_path, write, line):
     assert not (tmp_path / "given").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "environment", "where"),
-    [
-        (["--dir", "given"], {}, "given"),
-        ([], {"COMPILE_FUNC_DIR": "compiled"}, "compiled"),
-        ([], {}, "home/.cache/ejcache"),
-    ],
-)
-def test_an_empty_variable_sets_nothing(tmp_path, write, options, environment, where):
+def test_an_empty_variable_sets_nothing(tmp_path, write):
     """While JAX_COMPILATION_CACHE_DIR is empty, the next source names the directory, as `ejcache config` says."""
     write("train.py", JAX_PROGRAM)
-    done = ejcache_run(
-        *options,
-        "--min-compile-seconds",
-        "0",
-        "train.py",
-        cwd=tmp_path,
-        env={"JAX_COMPILATION_CACHE_DIR": "", **{name: str(tmp_path / path) for name, path in environment.items()}},
-    )
+    environment = {"JAX_COMPILATION_CACHE_DIR": "", "COMPILE_FUNC_DIR": str(tmp_path / "compiled")}
+    done = ejcache_run("--min-compile-seconds", "0", "train.py", cwd=tmp_path, env=environment)
     assert ", 0 stored" not in done.stderr
-    assert (tmp_path / where / "v1").is_dir()
+    assert (tmp_path / "compiled" / "v1").is_dir()
 
 
 def test_the_report_says_why_nothing_is_cached(tmp_path, write):

@@ -157,7 +157,7 @@ def test_what_is_too_quick_is_said(project):
         (["ending.py:f", "--shapes", "f32[]"], 1, "ends its process with exit status 7 when it is imported"),
         (["prog.py:step", "--shapes", "f32[2"], 2, "--shapes cannot be 'f32[2'"),
         (["prog.py:step", "--shapes", "@none.txt"], 2, "the file cannot be read"),
-        (["prog.py:step", "--shapes", "f32[]", "-j", "0"], 2, "--jobs cannot be 0"),
+        (["prog.py:step", "--shapes", "f32[]", "-j", "0"], 2, "--jobs cannot be '0'"),
         (["prog.py:step", "f32[]"], 2, "arguments are for scripts; give --shapes for prog.py:step"),
         (["--shapes", "f32[]", "prog.py"], 2, "prog.py is a script"),
         (["none.py"], 2, "there is no script none.py"),

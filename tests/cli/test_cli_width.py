@@ -1,4 +1,4 @@
-"""Every command on a terminal of 60 and of 80 columns: no row is broken, no word is cut."""
+"""Every command on a terminal of 60 columns: no row is broken, no word is cut."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def commands(group, above=""):
 
 
 COMMANDS = commands(typer.main.get_command(build()))
+COLUMNS = 60
 GROUPS = ("", "autotune", "config")
 SHOWN = {
     "ls": [()],
@@ -118,8 +119,7 @@ def test_every_command_is_here():
     assert sorted({*SHOWN, *running} - {"config"}) == sorted(set(COMMANDS) - {"config"})
 
 
-@pytest.mark.parametrize("columns", [60, 80])
-def test_a_narrow_terminal(places, columns):
+def test_a_narrow_terminal(places):
     """No row of a table is broken and no word cut, in any command."""
     for command, calls in SHOWN.items():
         for arguments in calls:
@@ -127,29 +127,27 @@ def test_a_narrow_terminal(places, columns):
             line += ["--dir", str(places["tuned" if command.startswith("autotune") else "cache"])]
             if command.split()[0] == "config":
                 line = line[:-2]
-            said = ejcache(*line, columns=columns)
+            said = ejcache(*line, columns=COLUMNS)
             assert said.status != 2 or not command.startswith("target"), said.err
-            assert too_long(said.out, columns) == [], line
+            assert too_long(said.out, COLUMNS) == [], line
             if "-n" in arguments or command in {"ls", "show", "stats", "config", "doctor"}:
                 assert words(said.out) - words(ejcache(*line).out) == set(), line
 
 
-@pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize("command", [*GROUPS, *COMMANDS])
-def test_help_on_a_narrow_terminal(command, columns):
+def test_help_on_a_narrow_terminal(command):
     """Help texts and their examples fit."""
-    said = ejcache(*command.split(), "--help", columns=columns)
+    said = ejcache(*command.split(), "--help", columns=COLUMNS)
     assert said.status == 0
-    assert too_long(said.out, columns) == []
+    assert too_long(said.out, COLUMNS) == []
 
 
-@pytest.mark.parametrize("columns", [60, 80])
-def test_messages_on_a_narrow_terminal(monkeypatch, columns):
+def test_messages_on_a_narrow_terminal(monkeypatch):
     """A message on stderr is wrapped between words; in a pipe it stays one line."""
-    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
     message = "the limits that are stored with gs://bucket/prefix could not be read: " + "words " * 30
     for stream, fits in ((Terminal(), True), (type(Terminal()).__mro__[1](), False)):
         monkeypatch.setattr("sys.stderr", stream)
         output.warn(message)
-        assert (too_long(stream.getvalue(), columns) == []) is fits
+        assert (too_long(stream.getvalue(), COLUMNS) == []) is fits
         assert stream.getvalue().split() == f"ejcache: {message}".split()

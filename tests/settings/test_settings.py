@@ -47,17 +47,10 @@ def test_the_directory_comes_from_the_highest_layer_that_has_one():
     env["JAX_COMPILATION_CACHE_DIR"] = "/jax"
     assert resolve(environ=env)["cache_dir"].source == "JAX_COMPILATION_CACHE_DIR"
     settings.set_command_line({"cache_dir": "/flag"})
-    assert resolve(environ=env)["cache_dir"].origin is Origin.COMMAND_LINE
+    read = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))  # JAX holds it; that is no call
+    assert resolve(environ=env, flags=read)["cache_dir"].origin is Origin.COMMAND_LINE
     called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
     assert resolve(environ=env, flags=called)["cache_dir"].value == "/call"
-
-
-def test_jax_flag_that_was_only_read_from_the_environment_does_not_beat_the_command_line():
-    """JAX holds the environment's value; that is no call."""
-    settings.set_command_line({"cache_dir": "/flag"})
-    flags = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))
-
-    assert resolve(environ={"JAX_COMPILATION_CACHE_DIR": "/jax"}, flags=flags).cache_dir == "/flag"
 
 
 @pytest.mark.parametrize(
@@ -193,15 +186,12 @@ def test_empty_xla_caches_are_none_as_in_jax():
     ("name", "value"),
     [
         ("wait_seconds", "inf"),
-        ("wait_seconds", "-inf"),
         ("wait_seconds", -1),
         ("min_compile_seconds", -5),
         ("check_one_in", -2),
         ("report", "lne"),
-        ("max_size", "ten"),
         ("max_size", -2),
         ("min_entry_size", "1.5"),
-        ("min_compile_seconds", "soon"),
         ("cache_dir", 7),
         ("xla_caches", "some"),
         ("enabled", "maybe"),
@@ -228,7 +218,9 @@ def test_values_with_several_spellings():
 def test_every_setting_has_a_variable_of_its_name():
     """`EJCACHE_` and the name count, before other names; JAX itself goes by three settings and reads its own only."""
     of_jax = {"enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile"}
+    assert setting_named("jax_compilation_cache_max_size") is setting_named("compilation_cache_max_size")
     for setting in settings.SETTINGS:
+        assert setting.doc and setting.accepted  # noqa: PT018
         own = f"EJCACHE_{setting.name.upper()}"
         assert (own in setting.variables) == (setting.name not in of_jax)
     now = resolve(environ={"EJCACHE_DIR": "/ours", "JAX_COMPILATION_CACHE_DIR": "/jax", "EJCACHE_MAX_SIZE": "10GB"})
@@ -289,16 +281,6 @@ def test_type_checkers_know_every_setting():
     (options,) = (node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "SettingOptions")
     names = {node.target.id for node in options.body if isinstance(node, ast.AnnAssign)}
     assert names | {"cache_dir", "max_size", "read_only"} == {setting.name for setting in settings.SETTINGS}
-
-
-def test_a_jax_flag_is_known_by_its_own_name_too():
-    """With and without the prefix."""
-    assert setting_named("jax_compilation_cache_max_size") is setting_named("compilation_cache_max_size")
-
-
-def test_every_setting_is_documented():
-    """`ejcache config` has something to say about each."""
-    assert all(setting.doc and setting.accepted for setting in settings.SETTINGS)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from ejcache.settings.table import SETTINGS
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 REGISTRATION: Final = {"bench": BEFORE_A_PROGRAM}
 """How the application registers `bench`."""
@@ -95,7 +95,11 @@ def _starter(
 ) -> Callable[[str, int], tuple[float, bytes]]:
     caches = scratch / "home"
     with contextlib.suppress(OSError):
-        _mirror(default_directory(all_variables()).parent, caches)
+        # Links to what other libraries keep in the user's cache directory, and a place of its own for ejcache.
+        caches.mkdir()
+        for path in default_directory(all_variables()).parent.iterdir():
+            if path.name != "ejcache":
+                (caches / path.name).symlink_to(path)
     ours = {variable for setting in SETTINGS for variable in setting.variables} | _OTHERS
     rest = {
         name: value
@@ -123,14 +127,6 @@ def _starter(
     return start
 
 
-def _mirror(caches: Path, target: Path) -> None:
-    """Links to what other libraries keep in the user's cache directory, and a place of its own for ejcache."""
-    target.mkdir()
-    for path in caches.iterdir():
-        if path.name != "ejcache":
-            (target / path.name).symlink_to(path)
-
-
 def _compared(seconds: Mapping[str, list[float]], outputs: Mapping[str, set[bytes]]) -> list[dict[str, Any]]:
     plain = outputs["no cache"]
     base = statistics.median(seconds["no cache"])
@@ -149,18 +145,13 @@ def _compared(seconds: Mapping[str, list[float]], outputs: Mapping[str, set[byte
 
 
 def _print(found: list[dict[str, Any]], rounds: int) -> None:
-    output.print_table(
-        ("", "median", "least", "most", "no cache ÷ it", "output"),
-        list(_rows(found)),
-        right=("median", "least", "most", "no cache ÷ it"),
-    )
+    words = {None: "varies", True: "same", False: "DIFFERS"}
+    rows = []
+    for each in found:
+        spread = (f"{each[name]:.2f} s" for name in ("seconds", "least_seconds", "most_seconds"))
+        rows.append([each["name"], *spread, f"{each['times_faster']:.2f}x", words[each["same_output"]]])
+    columns = ("", "median", "least", "most", "no cache ÷ it", "output")
+    output.print_table(columns, rows, right=columns[1:5])
     output.say(f"\n{plural(rounds, 'start')} of each, in turn; whole processes")
     if found[0]["same_output"] is None:
         output.say("the program prints something else at each start, so its results were not compared")
-
-
-def _rows(found: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    words = {None: "varies", True: "same", False: "DIFFERS"}
-    for each in found:
-        spread = (f"{each[name]:.2f} s" for name in ("seconds", "least_seconds", "most_seconds"))
-        yield each["name"], *spread, f"{each['times_faster']:.2f}x", words[each["same_output"]]

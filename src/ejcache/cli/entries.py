@@ -31,7 +31,7 @@ from ejcache.stores.base import pinned_keys
 from ejcache.util.text import format_age, format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ejcache.cache.counters import Stats
     from ejcache.cli.listing import ListedEntry, Target
@@ -213,21 +213,15 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
     if counted.requests:
         lines.append(["  hits", output.share(counted.hits, counted.requests)])
         lines.append(["  misses", output.share(counted.misses, counted.requests)])
-        for reason, amount in counted.misses_by_reason.items():
-            lines.append([f"    {reason}", output.share(amount, counted.misses)])
+        lines += _shares("    ", counted.misses_by_reason)
     lines.append(["Stored", f"{counted.stores:,}"])
-    if counted.skipped:
-        total = sum(counted.skipped.values())
-        lines.append(["Not stored", f"{total:,}"])
-        lines += [[f"  {reason}", output.share(amount, total)] for reason, amount in counted.skipped.items()]
+    for label, parts in (("Not stored", counted.skipped), ("Direct mode", counted.direct)):
+        if parts:
+            lines += [[label, f"{sum(parts.values()):,}"], *_shares("  ", parts)]
     ahead = counted.amounts.get("preload_loaded", 0)
     if ahead:
         used, saved = counted.amounts.get("preload_hits", 0), counted.amounts.get("preload_seconds", 0.0)
         lines.append(["Loaded ahead", f"{ahead:,.0f}, used {output.share(int(used), int(ahead))}, {_duration(saved)}"])
-    if counted.direct:
-        calls = sum(counted.direct.values())
-        lines.append(["Direct mode", plural(calls, "call")])
-        lines += [[f"  {verdict}", output.share(number, calls)] for verdict, number in counted.direct.items()]
     for name, what in (("Below a floor", "left_out"), ("For one host", "kept_here")):
         if fields[what]:
             lines.append([name, f"{fields[what]:,} ({_duration(fields[f'{what}_seconds'])} of compiling)"])
@@ -235,9 +229,7 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
         looked = counts.get("hits", 0) + counts.get("misses", 0)
         if looked:
             lines.append([f"{tier.capitalize()} tier", f"hits {output.share(counts.get('hits', 0), looked)}"])
-    for name, failures in (("Damaged", counted.corrupt), ("Errors", counted.errors)):
-        if failures:
-            lines.append([name, f"{failures:,}"])
+    lines += [[name, f"{n:,}"] for name, n in (("Damaged", counted.corrupt), ("Errors", counted.errors)) if n]
     return [
         *lines,
         ["Time compiling", _duration(fields["compile_seconds"])],
@@ -245,6 +237,12 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
         ["Read", format_size(fields["bytes_read"])],
         ["Written", format_size(fields["bytes_written"])],
     ]
+
+
+def _shares(indent: str, parts: Mapping[str, int]) -> list[list[str]]:
+    """A line for each part: its number, and its share of all of them."""
+    whole = sum(parts.values())
+    return [[f"{indent}{name}", output.share(number, whole)] for name, number in parts.items()]
 
 
 def _duration(value: float) -> str:
@@ -262,7 +260,7 @@ def show(key: Key, directory: Dir = None, as_json: Json = False) -> int:
         found = _variants(target, key)
         row = next((row for row in found if row.info.key == key), found[0])
         fields = row.fields() | {"url": target.url, "problem": "", "pinned": row.info.key in pinned_keys(target.store)}
-        fields |= _jax_fields(target, row) if row.is_jax else _entry_fields(target, row, fields)
+        fields |= _entry_fields(target, row, fields)
         fields["variants"] = [
             other.fields() | {"profile": header_facts(other, target)["profile"]}
             for other in found
@@ -285,22 +283,16 @@ def _variants(target: Target, key: str) -> list[ListedEntry]:
     return found
 
 
-def _jax_fields(target: Target, row: ListedEntry) -> dict[str, Any]:
-    try:
-        return {"compile_seconds": target.jax.compile_seconds(row.info.key) if target.jax is not None else None}
-    except EntryError as exc:
-        return {"problem": str(exc)}
-
-
 def _entry_fields(target: Target, row: ListedEntry, listed: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if target.store is None:
-        return fields
     try:
-        entry.decode(target.store.peek(row.info.key) or b"", key=row.info.key)
+        if target.jax is not None and row.is_jax:
+            fields["compile_seconds"] = target.jax.compile_seconds(row.info.key)
+        elif target.store is not None:
+            entry.decode(target.store.peek(row.info.key) or b"", key=row.info.key)
     except EntryError as exc:
         fields["problem"] = str(exc)
-    header = read_header(target.store, row.info.key)
+    header = None if row.is_jax or target.store is None else read_header(target.store, row.info.key)
     if header is not None:
         noted = output.fields_of(header, "codec", "raw_size", "compile_seconds", "jax", "jaxlib", "profile_digest")
         named = output.fields_of(header, "name", "platform", "logical_key")

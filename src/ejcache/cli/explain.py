@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -124,28 +123,19 @@ def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
 ) -> Sequence[tuple[ProgramRecord | WingNote, Explanation]]:
     """The misses that these options name, explained; without one, the entries or functions of that name."""
-    from ejcache.misses.explanation import WingLogs, explain
-    from ejcache.misses.log import read_misses
+    from ejcache.misses.explanation import explain_all
 
     def is_within(url: str, moment: float) -> bool:
         return (after is None or moment >= after) and caches.hold(url)
 
-    history = list(read_misses())
-    within = [record for record in history if is_within(record.url, record.time)]
-    logs = WingLogs(what, is_within)
-    names = [None] if what is None else [what, *logs.programs()]
-    missed = (within if name is None else match(within, name, _identify_miss)[0] for name in names)
-    records = next(filter(None, missed), [])
-    if last is not None or after is None:
-        records = records[: last or 1]
-    if not records and after is None:
-        records = next(filter(None, (_stored(name, caches) for name in names)), [])
-    if not records:
-        return list(logs.explained())[: None if what is not None else last or 1]
-    return [
-        (record, replace(explain(record, caches.of(record), history), wings=logs.of_program(record.name, record.url)))
-        for record in records
-    ]
+    return explain_all(
+        what,
+        is_within,
+        caches.of,
+        most=last or (1 if after is None else None),
+        named=lambda records, name: match(records, name, _identify_miss)[0],
+        stored=lambda name: _stored(name, caches) if after is None else [],
+    )
 
 
 def location_of(url: str) -> str:
@@ -162,15 +152,15 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
     return Identifiers(record.key, frozenset({record.name}), identify_key(record.key).digests if record.key else ())
 
 
-def _stored(what: str | None, caches: _Caches) -> list[ProgramRecord]:
+def _stored(what: str, caches: _Caches) -> list[ProgramRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
     from ejcache.cache.starts import STORED, ProgramRecord
     from ejcache.keys.key import listed_name
 
     known = None
     with contextlib.suppress(NotAStoreError):
-        known = caches.chosen() if what is not None else None
-    if known is None or what is None:
+        known = caches.chosen()
+    if known is None:
         return []
 
     def matching(wanted: str) -> list[str]:

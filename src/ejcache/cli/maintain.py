@@ -80,11 +80,19 @@ def prune(
     with open_target(directory, write=not dry_run) as target:
         store, policy = _to_prune(target, EvictionPolicy(**limits), jax=jax)
         with EvictionPass(store, policy, dry_run=dry_run) as eviction:
+            planned = eviction.plan
             if not as_json:
-                _print_planned(eviction.plan)
-                _ask_if_most_goes(target, eviction.plan, yes=yes or dry_run)
+                _print_planned(planned)
+                most = planned.entries > planned.left or planned.size > planned.left_size
+                if most and sys.stdin.isatty() and not (yes or dry_run):
+                    goes = output.count_and_size(planned.entries, planned.size)
+                    left = output.count_and_size(planned.left, planned.left_size)
+                    confirm(f"Remove {goes} from {target.url}? {left} would stay.", yes=False, as_json=False)
             report = _run(eviction, quiet=as_json or dry_run)
-            _print_pruned(target, report, _plan_fields(target, eviction.plan, report) if as_json else None)
+            if as_json:
+                output.print_json(_plan_fields(target, planned, report))
+            else:
+                _print_pruned(target, report)
     return int(report.failures > 0)
 
 
@@ -116,10 +124,9 @@ def clear(
     elif not report.planned:
         output.say(f"nothing to remove: {target.url} holds no entries of ejcache")
     else:
-        output.say(f"removed {output.count_and_size(report.removed, report.freed)} from {target.url}")
+        _print_pruned(target, report)
         if target.shared:
             output.say(_COPIES_STAY)
-        _warn_of_failures(report)
     return int(report.failures > 0)
 
 
@@ -194,15 +201,6 @@ def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Stor
     return store, replace(policy, keep_pgle=given.keep_pgle)
 
 
-def _ask_if_most_goes(target: Target, planned: EvictionPlan, *, yes: bool) -> None:
-    """On a terminal, ask before more than half of the entries or of the bytes are removed."""
-    most = planned.entries > planned.left or planned.size > planned.left_size
-    if most and not yes and sys.stdin.isatty():
-        goes = output.count_and_size(planned.entries, planned.size)
-        left = output.count_and_size(planned.left, planned.left_size)
-        confirm(f"Remove {goes} from {target.url}? {left} would stay.", yes=False, as_json=False)
-
-
 def _run(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:
     with output.progress("removing", eviction.plan.count, quiet=quiet) as advance:
         return eviction.run(advance=advance)
@@ -250,22 +248,14 @@ def _print_planned(planned: EvictionPlan) -> None:
         output.say(f"and {planned.entries - len(rows):,} more; --json lists them all")
 
 
-def _print_pruned(target: Target, report: EvictionReport, fields: dict[str, Any] | None) -> None:
-    """Print what was removed, or `fields` as JSON."""
-    if fields is not None:
-        output.print_json(fields)
-        return
+def _print_pruned(target: Target, report: EvictionReport) -> None:
     done = "would remove" if report.dry_run else "removed"
     removed = output.count_and_size(report.removed, report.freed)
     left = output.count_and_size(report.left, report.left_size)
     output.say(f"{done} {removed} from {target.url}; {left} {'stays' if report.left == 1 else 'stay'}")
-    _warn_of_failures(report)
     if report.in_use:
         number = plural(report.in_use, "entry", "entries")
         output.say(f"{number} in use: created or used within five minutes")
-
-
-def _warn_of_failures(report: EvictionReport) -> None:
     output.warn_of_each(report.failed, "could not be removed")
     if report.failures > len(report.failed):
         output.warn(f"and {report.failures - len(report.failed):,} more could not be removed")

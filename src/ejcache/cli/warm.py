@@ -17,7 +17,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.listing import command_settings
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, argument, examples, flag, option, positive
-from ejcache.cli.run import RunCommand, absolute_url
+from ejcache.cli.run import RunCommand, absolute_url, command_of, export, run_and_report
 from ejcache.cli.warm_worker import FAILED
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.text import format_size
@@ -25,7 +25,7 @@ from ejcache.util.threads import cores
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ejcache.jax_integration.targets import DeviceTarget
 
@@ -130,13 +130,6 @@ def diff(
     return int(bool(differing))
 
 
-def environment_of(name: str) -> Mapping[str, str]:
-    """The environment variables of processes that compile for the target of this name."""
-    from ejcache.jax_integration.targets import environment_for
-
-    return environment_for(_find(name, None))
-
-
 def _find(name: str, directory: str | None) -> DeviceTarget:
     from ejcache.jax_integration.targets import find_target
 
@@ -230,19 +223,13 @@ def warm(
     if not _is_function(target):
         if shapes or jobs or devices:
             raise UsageError(f"--shapes, --jobs and --target belong to MODULE:FUNCTION, and {target} is a script")
-        return _run_script([target, *(arguments or [])], wanted, as_json=as_json)
+        command = command_of([target, *(arguments or [])])
+        export(wanted)
+        return run_and_report(command, "json" if as_json else "line")
     if arguments:
         raise UsageError(f"arguments are for scripts; give --shapes for {target}")
     processes = None if jobs is None else positive(jobs, option="--jobs")
     return _warm_function(target, _calls(shapes), wanted, jobs=processes, devices=devices, as_json=as_json)
-
-
-def _run_script(program: list[str], wanted: dict[str, Any], *, as_json: bool) -> int:
-    from ejcache.cli.run import command_of, export, run_and_report
-
-    command = command_of(program)
-    export(wanted)
-    return run_and_report(command, "json" if as_json else "line")
 
 
 def _calls(shapes: Sequence[str] | None) -> list[str] | None:
@@ -295,7 +282,9 @@ def _warm_function(
     # What warms is not what runs later: it preloads nothing, and leaves no list of what to preload.
     variables = settings_environment({**command_line(), "report": "off", "preload": False})
     if devices is not None:
-        variables |= environment_of(devices)
+        from ejcache.jax_integration.targets import environment_for
+
+        variables |= environment_for(_find(devices, None))
     if (jobs or 0) > 1:
         # Each process on a GPU would take nearly all of its memory.
         variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -333,6 +322,19 @@ class _Worker(WorkerProcess):
 
     is_ready: bool = False
     request: dict[str, str] | None = None
+
+    @property
+    def shapes(self) -> dict[str, str]:
+        """The field `shapes` of what it is doing."""
+        return {"shapes": (self.request or {}).get("shapes", "")}
+
+    def go_on(self, waiting: deque[dict[str, str]]) -> None:
+        """Begin the next program, or end."""
+        self.request = waiting.popleft() if waiting else None
+        if self.request is None:
+            self.finish()
+        else:
+            self.send(**self.request)
 
 
 class _Work:
@@ -376,7 +378,8 @@ class _Work:
                     if not worker.is_ready:
                         raise EjcacheError(f"warm: {self.target} ends its process with {how} when it is imported")
                     if worker.request is not None:
-                        yield _failure(worker.request, f"its process ended with {how}")
+                        failed = {"program": "", "outcome": FAILED, "seconds": 0.0}
+                        yield {**worker.shapes, **failed, "reason": f"its process ended with {how}"}
                         self._start(bool(waiting))
                 elif "refused" in answer:
                     kind = UsageError if answer["usage"] else EjcacheError
@@ -389,12 +392,12 @@ class _Work:
                             f"warm: {self.target} is jitted; --shapes say for which arguments to compile it"
                         )
                     worker.is_ready = True
-                    _go_on(worker, waiting)
+                    worker.go_on(waiting)
                     self._start_others(str(answer["platform"]), waiting)
                 elif "done" in answer:
-                    _go_on(worker, waiting)
+                    worker.go_on(waiting)
                 else:
-                    yield {"shapes": (worker.request or {}).get("shapes", ""), **answer}
+                    yield {**worker.shapes, **answer}
         finally:
             self.workers.kill()
 
@@ -410,20 +413,6 @@ class _Work:
         coming = sum(not worker.is_ready for worker in self.workers)
         active = sum(not worker.is_finishing for worker in self.workers)
         self._start(min(wanted - active, len(waiting) - coming))
-
-
-def _go_on(worker: _Worker, waiting: deque[dict[str, str]]) -> None:
-    """Give a process the next program, or let it end."""
-    worker.request = waiting.popleft() if waiting else None
-    if worker.request is None:
-        worker.finish()
-    else:
-        worker.send(**worker.request)
-
-
-def _failure(request: dict[str, str], reason: str) -> dict[str, Any]:
-    shapes = request.get("shapes", "")
-    return {"shapes": shapes, "program": "", "outcome": FAILED, "reason": reason, "seconds": 0.0}
 
 
 def _line(program: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ejcache.cache.counters import Miss, Skip
@@ -334,3 +335,37 @@ class WingLogs:
             nothing: dict[str, tuple[WingNote, ...]] = dict.fromkeys(self._logs, ())
             for note in log.named():
                 yield note, Explanation(note.title, wings={**nothing, wing: (note,)})
+
+
+def explain_all(
+    what: str | None,
+    is_within: IsWithin,
+    known: Callable[[ProgramRecord], Known | Exception | None],
+    *,
+    most: int | None,
+    named: Callable[[Iterable[ProgramRecord], str], list[ProgramRecord]],
+    stored: Callable[[str], list[ProgramRecord]] = lambda _: [],
+) -> Sequence[tuple[ProgramRecord | WingNote, Explanation]]:
+    """The misses of this user on this host, explained, the latest first; without one, the functions that wings know.
+
+    Args:
+        what: a name or a key; None for any.
+        is_within: whether to count what happened in a cache (its URL) at a time (seconds since the epoch).
+        known: the entries of the cache in which a program was missed, or why there are none.
+        most: how many misses to explain; None for all.
+        named: the misses that have a name or key.
+        stored: entries of a name in place of its misses, if there are none.
+    """
+    history = list(read_misses())
+    within = [record for record in history if is_within(record.url, record.time)]
+    logs = WingLogs(what, is_within)
+    records = within
+    if what is not None:
+        names = [what, *logs.programs()]
+        records = next(filter(None, (look(name) for look in (partial(named, within), stored) for name in names)), [])
+    if not records:
+        return list(logs.explained())[: most if what is None else None]
+    return [
+        (record, replace(explain(record, known(record), history), wings=logs.of_program(record.name, record.url)))
+        for record in records[:most]
+    ]
