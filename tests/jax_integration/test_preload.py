@@ -177,7 +177,7 @@ def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directo
     """The background does not load it as well."""
     first_run(directory, [1, 2])
     loads.may_go.clear()
-    monkeypatch.setattr("ejcache.util.threads.cores", lambda: 2)
+    monkeypatch.setattr("ejcache.jax_integration.preload.loader.cores", lambda: 2)
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
         run([2])
@@ -207,7 +207,7 @@ def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeyp
     (profile,) = profiles(directory).values()
     (uses,) = profile.environments.values()
     limit = 2 * 26 * max(use.size for use in uses)
-    monkeypatch.setattr("ejcache.jax_integration.preload.preloader._MEMORY", limit)
+    monkeypatch.setattr("ejcache.jax_integration.preload.loader._MEMORY", limit)
     with start(directory) as cache:
         preloader = settle()
         assert loads.programs == 2
@@ -238,7 +238,7 @@ def test_what_is_being_loaded_when_nobody_has_asked_for_long_is_released(directo
     monkeypatch.setattr("ejcache.jax_integration.preload.loader.IDLE_SECONDS", 0.01)
     first_run(directory, [1])
     loads.may_go.clear()
-    monkeypatch.setattr("ejcache.util.threads.cores", lambda: 4)
+    monkeypatch.setattr("ejcache.jax_integration.preload.loader.cores", lambda: 4)
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
         loader = activate._session.compiler.preloader._loader

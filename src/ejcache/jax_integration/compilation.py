@@ -27,7 +27,7 @@ import time
 from collections import OrderedDict
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.cache.counters import Miss
 from ejcache.jax_integration.seam import patch as seam
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.program import Loaded, LoweredProgram
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
+
+
+T = TypeVar("T")
 
 
 class Comparison(Enum):
@@ -65,7 +68,7 @@ class StoredExecutable:
     def __init__(self, loaded: Loaded) -> None:
         self.key = loaded.key
         self.raw = loaded.raw
-        self.program = _program(loaded.executable)
+        self.program = _if_given(seam.optimised_program, loaded.executable)
 
 
 def check(
@@ -84,34 +87,27 @@ def check(
     cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
     if settings.check_contents:
         # As in JAX: a program that asks for the check gets the error, whatever `raise_persistent_cache_errors` is.
-        raise seam.verification_error(stored.key, stored.raw, serialized(fresh) or b"")
+        found = _if_given(seam.serialize_executable, fresh)
+        raise seam.verification_error(stored.key, stored.raw, found or b"")
 
 
 def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:
     """Compare `stored` with a fresh executable; `compile_again` makes a second one where that is needed."""
-    if serialized(fresh) == stored.raw:
+    if _if_given(seam.serialize_executable, fresh) == stored.raw:
         return Comparison.SAME
-    program = _program(fresh)
+    program = _if_given(seam.optimised_program, fresh)
     if program is None or stored.program is None:
         return Comparison.UNSURE
     if program == stored.program:
         return Comparison.SAME
-    return Comparison.DIFFERENT if _program(compile_again()) == program else Comparison.UNSURE
+    again = _if_given(seam.optimised_program, compile_again())
+    return Comparison.DIFFERENT if again == program else Comparison.UNSURE
 
 
-def serialized(executable: Any) -> bytes | None:
-    """The executable's bytes, or None if XLA cannot give them."""
+def _if_given(asked: Callable[[Any], T], executable: Any) -> T | None:
+    """The bytes or the optimised program of an executable; None if XLA cannot give them, as that of some plug-ins."""
     try:
-        return seam.serialize_executable(executable)
-    except RuntimeError:
-        # XLA raises RuntimeError. What cannot be serialised is compared by its optimised program.
-        return None
-
-
-def _program(executable: Any) -> str | None:
-    """The optimised program, or None if XLA cannot show it: some plug-ins cannot."""
-    try:
-        return seam.optimised_program(executable)
+        return asked(executable)
     except RuntimeError:
         return None
 

@@ -33,7 +33,6 @@ import stat
 import threading
 import time
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
@@ -454,12 +453,6 @@ def _stamp(path: Path) -> str | None:
 _BYTES: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    fields: dict[tuple[bytes, bytes], Field]
-    others: list[Field]
-
-
 def merge_kernels(stored: bytes | None, ours: bytes) -> bytes | None:
     """The file with the kernels of both, or None if there is nothing to add to what is stored.
 
@@ -470,20 +463,21 @@ def merge_kernels(stored: bytes | None, ours: bytes) -> bytes | None:
     if new is None:
         return None
     old = _read(stored) if stored is not None else None
-    if old is None or old.others != new.others:
+    if old is None or old[1] != new[1]:
         return ours
-    names = {name for name, _ in old.fields}
-    fingerprints = {fingerprint for _, fingerprint in old.fields}
+    kernels, others = old
+    names = {name for name, _ in kernels}
+    fingerprints = {fingerprint for _, fingerprint in kernels}
     added = []
-    for (name, fingerprint), field in new.fields.items():
+    for (name, fingerprint), field in new[0].items():
         if name not in names and fingerprint not in fingerprints:
             added.append(field)
             names.add(name)
             fingerprints.add(fingerprint)
-    return join([*old.fields.values(), *added, *old.others]) if added else None
+    return join([*kernels.values(), *added, *others]) if added else None
 
 
-def _read(data: bytes) -> _Kernels | None:
+def _read(data: bytes) -> tuple[dict[tuple[bytes, bytes], Field], list[Field]] | None:
     """The kernels by name and fingerprint, and the other fields; None if this is not such a file."""
     kernels: dict[tuple[bytes, bytes], Field] = {}
     others = []
@@ -497,4 +491,4 @@ def _read(data: bytes) -> _Kernels | None:
             kernels[pair.get(1, b""), entry.get(1, b"")] = field
     except ValueError:
         return None
-    return _Kernels(kernels, others)
+    return kernels, others

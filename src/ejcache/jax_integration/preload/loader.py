@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError
+from ejcache.jax_integration.seam import backends as seam
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.threads import smaller_stack
+from ejcache.util.threads import cores, smaller_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.entry import Entry, Header
+    from ejcache.entry import Header
     from ejcache.jax_integration.preload.run_profile import ProgramUse
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
@@ -45,6 +46,8 @@ _END_PATIENCE: Final = 5.0
 """Seconds that an exit or a fork waits for the loads that are under way."""
 IDLE_SECONDS: Final = 300.0
 """After so long without a request for any of them, preloaded executables are released."""
+_MEMORY: Final = 1 << 30
+"""The most bytes that executables take up which are loaded and not yet asked for."""
 _HELD_PER_BYTE: Final = {"cpu": 26}
 """Bytes of memory for each byte of a serialised executable, by platform: XLA:CPU links machine code that it expands.
 
@@ -93,27 +96,14 @@ class BackgroundLoader:
     """Executables that were loaded before anybody asked. Safe for threads; a forked child has none of them.
 
     Args:
-        read: the entry under a key, or None.
-        load: `load(client, serialised, use)` gives the executable and its list of devices, or None.
-        count: adds to counters, by name.
-        threads: how many loads run at once.
-        memory: bytes that loaded executables may take up until they are asked for; -1 for no limit.
+        policy: of the cache.
+        settings: those that hold for reading it.
     """
 
-    def __init__(
-        self,
-        *,
-        read: Callable[[str], Entry | None],
-        load: Callable[[Any, bytes, ProgramUse], tuple[Any, Any] | None],
-        count: Callable[..., None],
-        threads: int,
-        memory: int,
-    ) -> None:
-        self._read = read
-        self._load = load
-        self._count = count
-        self._threads = threads
-        self._memory = memory
+    def __init__(self, policy: CachePolicy, settings: Settings) -> None:
+        self._reader = EntryReader(policy, settings)
+        self._count = policy.tally.add
+        self._threads = max(1, cores() // 2)
         self._planned: dict[str, Preloaded] = {}
         self._waiting: dict[str, Preloaded] = {}
         # XLA descends through a program while it loads it: by less than half a byte of stack for each of its bytes,
@@ -127,7 +117,7 @@ class BackgroundLoader:
         self._paused = False
         self._inherited: object = None
         self._lock = ForkLock()
-        self._scheduler = Scheduler(threads=threads, name="ejcache-preload")
+        self._scheduler = Scheduler(threads=self._threads, name="ejcache-preload")
         track_forks(self)
 
     @property
@@ -135,19 +125,23 @@ class BackgroundLoader:
         """Bytes of memory that loaded executables, and those being loaded, take up by our estimate."""
         return self._held
 
-    def plan(self, client: Any, uses: Iterable[ProgramUse], *, ready: bool) -> None:
+    def plan(self, client: Any, uses: Sequence[ProgramUse], *, ready: bool) -> None:
         """Load these programs for `client`, in this order, as far as the memory allows.
 
         Args:
             client: the PJRT client.
             uses: what to load.
             ready: whether their entries can be read at once; otherwise `now_ready` tells when.
+
+        Raises:
+            StoreError: the storage failed.
         """
+        self._reader.expect([use.key for use in uses], at_once=ready)
         factor = _HELD_PER_BYTE.get(str(client.platform), _HELD_ELSEWHERE)
         with self._lock:
             for use in () if self._closed else uses:
                 cost = use.size * factor
-                fits = use.size <= self._largest and not 0 <= self._memory < cost
+                fits = use.size <= self._largest and cost <= _MEMORY
                 if fits and use.key not in self._planned:
                     self._planned[use.key] = self._waiting[use.key] = Preloaded(use, client, cost=cost, ready=ready)
             self._used_at = time.monotonic()
@@ -230,18 +224,15 @@ class BackgroundLoader:
             return None
         for planned in self._waiting.values():
             if planned.ready:
-                return planned if self._has_room(planned.cost) else None
+                return planned if self._held + planned.cost <= _MEMORY else None
         return None
-
-    def _has_room(self, cost: int) -> bool:
-        return self._memory < 0 or self._held + cost <= self._memory
 
     def _load_one(self, planned: Preloaded) -> None:
         started = time.monotonic()
-        found = self._read(planned.use.key)
+        found, use = self._reader.read(planned.use.key), planned.use
         if found is None or not self._fits(planned, len(found.raw)):
             return
-        loaded = self._load(planned.client, found.raw, planned.use)
+        loaded = seam.load_ahead(planned.client, found.raw, use.options, use.devices)
         if loaded is None:
             return
         planned.executable, planned.devices = loaded
@@ -254,7 +245,7 @@ class BackgroundLoader:
         with self._lock:
             if self._closed or planned.state is not _State.LOADING or size > self._largest:
                 return False
-            if not self._has_room(cost - planned.cost):
+            if self._held + cost - planned.cost > _MEMORY:
                 return False
             self._held += cost - planned.cost
             planned.cost = cost

@@ -17,6 +17,7 @@ ranks agree about each program when they ask for it (`ranks.py`), and a rank's d
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import sys
@@ -24,7 +25,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import jax
 
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.preload.loader import BackgroundLoader, EntryReader, Preloaded
+    from ejcache.jax_integration.preload.loader import BackgroundLoader, Preloaded
     from ejcache.jax_integration.program import CompileTarget
     from ejcache.settings.table import Settings
 
@@ -129,8 +130,6 @@ def _directory() -> str:
 _PLAN_PATIENCE: Final = 2.0
 """Seconds that an exit waits for the profile to be read, so that it can be written; and, from the beginning of a run,
 the requests to a bucket for what this host does not have, so that they need not be made."""
-_MEMORY: Final = 1 << 30
-"""The most bytes that executables take up which are loaded and not yet asked for."""
 _REQUESTS: Final = 32
 """How many requests fetch entries of a remote cache at once, for all processes of a host together."""
 _SETTLED_SECONDS: Final = 60.0
@@ -158,6 +157,24 @@ class _Run:
         self.uses: dict[str, ProgramUse] = {}
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _harmless(step: Callable[P, R]) -> Callable[P, R | None]:
+    """`step`, which does nothing more and returns None if it fails."""
+
+    @functools.wraps(step)
+    def tried(*arguments: P.args, **named: P.kwargs) -> R | None:
+        try:
+            return step(*arguments, **named)
+        except Exception as exc:
+            log.debug("ejcache: preload could not %s: %s", step.__name__, exc)
+            return None
+
+    return tried
+
+
 class Preloader:
     """Loads ahead what the last runs of this program used. Safe for threads; a forked child preloads nothing.
 
@@ -172,7 +189,6 @@ class Preloader:
         self._runs: list[_Run] = []
         self._policy: CachePolicy | None = None
         self._loader: BackgroundLoader | None = None
-        self._reader: EntryReader | None = None
         self._profile_key = ""
         self._before: RunProfile | None = None  # the profile as it was when this run began
         self._stored = RunProfile()
@@ -230,15 +246,9 @@ class Preloader:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
+    @_harmless
     def take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
         """What was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
-        try:
-            return self._take(compilation, key, target)
-        except Exception as exc:
-            log.debug("ejcache: %s is not taken from what was loaded ahead: %s", key, exc)
-            return None
-
-    def _take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
         if self._closed or not self._is_concerned(compilation, target):
             return None
         started = time.monotonic()
@@ -273,6 +283,7 @@ class Preloader:
         tiers = two_tiers(store) if store is not None else None
         return tiers.patience() if tiers is not None else math.inf
 
+    @_harmless
     def note(
         self,
         compilation: Compilation,
@@ -291,14 +302,6 @@ class Preloader:
             seconds: that compiling took, if it was compiled.
             stored: whether there is an entry now.
         """
-        try:
-            self._note(compilation, target, found, seconds=seconds, stored=stored)
-        except Exception as exc:
-            log.debug("ejcache: %s is not in the run profile: %s", compilation.text, exc)
-
-    def _note(
-        self, compilation: Compilation, target: CompileTarget, found: Loaded | None, *, seconds: float, stored: bool
-    ) -> None:
         was_taken = found is not None and found.ahead is not None
         if self._closed or not (was_taken or self._is_concerned(compilation, target)):
             return
@@ -384,13 +387,13 @@ class Preloader:
                     shared.note_below_floor(use.key, use.quick)
         planned = [use for use in uses if use.stored]
         if planned and self._loader is None:
-            self._loader = self._make_loader(policy, settings)
+            from ejcache.jax_integration.preload.loader import BackgroundLoader
+
+            self._loader = BackgroundLoader(policy, settings)
         run.planned.set()
         loader = self._loader
         if not planned or loader is None:
             return
-        if self._reader is not None:
-            self._reader.expect([use.key for use in planned], at_once=shared is None)
         loader.plan(client, planned, ready=shared is None)
         if shared is not None:
             keys, below = [use.key for use in planned], Floors.of(settings).ask
@@ -401,19 +404,6 @@ class Preloader:
 
             for key, found in shared.prefetch(keys, requests=_REQUESTS, wanted=wanted):
                 loader.now_ready(key, found=found)
-
-    def _make_loader(self, policy: CachePolicy, settings: Settings) -> BackgroundLoader:
-        from ejcache.jax_integration.preload.loader import BackgroundLoader, EntryReader
-        from ejcache.util.threads import cores
-
-        reader = self._reader = EntryReader(policy, settings)
-        return BackgroundLoader(
-            read=reader.read,
-            load=lambda client, serialized, use: seam.load_ahead(client, serialized, use.options, use.devices),
-            count=self._count,
-            threads=max(1, cores() // 2),
-            memory=_MEMORY,
-        )
 
     def _write_when_settled(self) -> None:
         left = self._noted_at + _SETTLED_SECONDS - time.monotonic()

@@ -7,6 +7,7 @@ The settings in JAX's trace context, which decide the program that a function be
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -42,31 +43,34 @@ class FlagReader:
         self._directory = FlagValue(self._initial[_DIRECTORY], Origin.ENVIRONMENT)
         self._directory = self.read(_DIRECTORY) or self._directory
         self._lock = threading.Lock()
-        self._previous_hooks: dict[str, Any] = {}
+        self._hooks: dict[str, Any] = {}
 
     def watch(self) -> None:
         """Notice calls of `jax.config.update` from now on."""
         for flag, state in self._states.items():
             previous = state._update_global_hook
-            self._previous_hooks[flag] = previous
-            state._update_global_hook = _UpdateHook(self, flag, previous)
+            state._update_global_hook = hook = functools.partial(self._note, flag, previous)
+            self._hooks[flag] = previous, hook
 
     def unwatch(self) -> None:
         """Stop watching."""
-        for flag, previous in self._previous_hooks.items():
+        for flag, (previous, hook) in self._hooks.items():
             state = self._states[flag]
-            if isinstance(state._update_global_hook, _UpdateHook):
+            if state._update_global_hook is hook:
                 state._update_global_hook = previous
-        self._previous_hooks.clear()
+        self._hooks.clear()
 
-    def note_call(self, flag: str, value: Any) -> None:
+    def _note(self, flag: str, previous: Callable[[Any], None] | None, value: Any) -> None:
+        """In place of a flag's hook: note the call, and call the hook that was there before."""
         with self._lock:
             self._calls_noted += 1
-            if flag == _DIRECTORY:
-                if value == _directory_of_ejkernel():
-                    return
+            if flag != _DIRECTORY:
+                self._called.add(flag)
+            elif value != _directory_of_ejkernel():
+                self._called.add(flag)
                 self._directory = FlagValue(value, Origin.CALL)
-            self._called.add(flag)
+        if previous is not None:
+            previous(value)
 
     def save(self) -> dict[str, FlagValue]:
         """Every flag as it is now."""
@@ -105,20 +109,6 @@ class FlagReader:
         else:
             origin = Origin.ENVIRONMENT
         return FlagValue(value, origin)
-
-
-class _UpdateHook:
-    """An update hook that notes the call and calls the hook that was there before."""
-
-    def __init__(self, reader: FlagReader, flag: str, previous: Callable[[Any], None] | None) -> None:
-        self._reader = reader
-        self._flag = flag
-        self._previous = previous
-
-    def __call__(self, value: Any) -> None:
-        self._reader.note_call(self._flag, value)
-        if self._previous is not None:
-            self._previous(value)
 
 
 def _initial_value(flag: str, state: Any) -> Any:
