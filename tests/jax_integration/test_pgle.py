@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import warnings
 from pathlib import Path
 
@@ -119,6 +120,25 @@ def populate(cache):
     return optimised
 
 
+_populated = {}
+
+
+@pytest.fixture
+def populated(tmp_path, tmp_path_factory):
+    """A cache in which the program is optimised, and the optimised entry: a copy of one that was populated once."""
+
+    def populated(make=Ours, directory=tmp_path):
+        if make not in _populated:
+            place = tmp_path_factory.mktemp("populated")
+            _populated[make] = place, populate(make(place))
+            ejcache.disable()
+        place, optimised = _populated[make]
+        shutil.copytree(place, directory, dirs_exist_ok=True)
+        return make(directory), optimised
+
+    return populated
+
+
 def observe(cache, monkeypatch, *, pgle, expect):
     """What a later start sees with these flags."""
     set_flags(jax_enable_pgle=pgle, jax_compilation_cache_expect_pgle=expect)
@@ -148,14 +168,13 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("case", "expected"), TABLE.items(), ids=lambda case: "-".join(map(str, case))[:24])
-def test_which_variant_is_used(case, expected, tmp_path, monkeypatch):
+def test_which_variant_is_used(case, expected, populated, tmp_path, monkeypatch):
     """As JAX has it and documents it, but no executable is read in order to decide."""
     pgle, expect, there = case
     monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     seen = {}
     for make in (PlainJax, Ours):
-        cache = make(tmp_path / make.__name__)
-        optimised = populate(cache)
+        cache, optimised = populated(make, tmp_path / make.__name__)
         if not there:
             cache.delete(optimised)
         seen[make] = observe(cache, monkeypatch, pgle=pgle, expect=expect)
@@ -171,10 +190,10 @@ def test_which_variant_is_used(case, expected, tmp_path, monkeypatch):
     assert decided[1] == {(True, True, False): 1, (False, True, False): 1}.get(case, int(pgle or expect) * there)
 
 
-def test_one_warning_for_each_program(tmp_path, monkeypatch):
+def test_one_warning_for_each_program(populated, monkeypatch):
     """JAX repeats it at each compilation."""
-    cache = Ours(tmp_path)
-    cache.delete(populate(cache))
+    cache, optimised = populated()
+    cache.delete(optimised)
     monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
 
     said = [observe(cache, monkeypatch, pgle=False, expect=True)["said"] for _ in range(3)]
@@ -182,10 +201,9 @@ def test_one_warning_for_each_program(tmp_path, monkeypatch):
     assert said == [[MISS], [], []]
 
 
-def test_variants_are_of_one_program(tmp_path):
+def test_variants_are_of_one_program(populated, tmp_path):
     """One logical key, and the optimised entry says which profile made it."""
-    cache = Ours(tmp_path)
-    optimised = populate(cache)
+    cache, optimised = populated()
     program(calls=1)
 
     variants = {parse_key(key).variant: parse_key(key) for key in cache.entries()}
@@ -201,10 +219,9 @@ def test_variants_are_of_one_program(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["deleted", "damaged", "rejected", "another jaxlib"])
-def test_a_kept_profile_is_compiled_with(damage, tmp_path, monkeypatch):
+def test_a_kept_profile_is_compiled_with(populated, damage, tmp_path, monkeypatch):
     """An optimised executable that is gone or useless costs one compilation and no profiling."""
-    cache = Ours(tmp_path)
-    optimised = populate(cache)
+    cache, optimised = populated()
     with ejcache.open_store(tmp_path) as store:
         before = read_header(store, optimised)
         if damage == "deleted":
@@ -229,10 +246,9 @@ def test_a_kept_profile_is_compiled_with(damage, tmp_path, monkeypatch):
         assert read_header(store, made).profile_digest == before.profile_digest
 
 
-def test_a_useless_entry_without_a_profile_costs_nothing_new(tmp_path, monkeypatch):
+def test_a_useless_entry_without_a_profile_costs_nothing_new(populated, tmp_path, monkeypatch):
     """The plain executable is loaded, and nothing is stored as optimised that is not."""
-    cache = Ours(tmp_path)
-    optimised = populate(cache)
+    cache, optimised = populated()
     monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     with ejcache.open_store(tmp_path) as store:
         store.replace(optimised, store.peek(optimised)[:-1])
@@ -249,10 +265,10 @@ def test_a_useless_entry_without_a_profile_costs_nothing_new(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("why", ["another program", "another percentile", "damaged", "switched off", "namespace"])
-def test_a_profile_that_does_not_match_is_not_used(why, tmp_path, monkeypatch):
+def test_a_profile_that_does_not_match_is_not_used(populated, why, tmp_path, monkeypatch):
     """The program is profiled, as without one."""
-    cache = Ours(tmp_path)
-    cache.delete(populate(cache))
+    cache, optimised = populated()
+    cache.delete(optimised)
     factor = 2.0
     if why == "another program":
         factor = 3.0
@@ -278,10 +294,9 @@ def test_a_profile_that_does_not_match_is_not_used(why, tmp_path, monkeypatch):
     assert len(kept) == (2 if why in ("another program", "namespace") else 1)
 
 
-def test_a_profile_serves_a_start_that_only_expects_it(tmp_path, monkeypatch):
+def test_a_profile_serves_a_start_that_only_expects_it(populated, monkeypatch):
     """With PGLE off, and nothing that could be loaded, what must be compiled is compiled with the profile."""
-    cache = Ours(tmp_path)
-    populate(cache)
+    cache, _ = populated()
     for entry in cache.entries():
         cache.delete(entry)
 
@@ -304,10 +319,9 @@ def test_a_profile_of_the_programs_own_is_part_of_the_key(tmp_path):
     assert ejcache.active().stats().hits == 1
 
 
-def test_optimised_executables_are_not_checked_against_plain_ones(tmp_path, monkeypatch):
+def test_optimised_executables_are_not_checked_against_plain_ones(populated, monkeypatch):
     """JAX's check would compile without the profile, and call the entry wrong."""
-    cache = Ours(tmp_path)
-    populate(cache)
+    cache, _ = populated()
     set_flags(jax_compilation_cache_check_contents=True)
 
     seen = observe(cache, monkeypatch, pgle=True, expect=False)
@@ -315,10 +329,9 @@ def test_optimised_executables_are_not_checked_against_plain_ones(tmp_path, monk
     assert (seen["compiled"], seen["profiled"]) == ([], 0)
 
 
-def test_what_stands_in_for_an_optimised_executable_is_not_checked(tmp_path, monkeypatch):
+def test_what_stands_in_for_an_optimised_executable_is_not_checked(populated, tmp_path, monkeypatch):
     """What would be compiled to check it is another variant; that check was never done, and remembered for ever."""
-    cache = Ours(tmp_path)
-    optimised = populate(cache)
+    cache, optimised = populated()
     monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     with ejcache.open_store(tmp_path) as store:
         store.replace(optimised, store.peek(optimised)[:-1])
@@ -359,10 +372,9 @@ def test_a_local_store_evicts_plain_before_optimised(tmp_path):
         assert {info.key for info in store.entries()} == {key(PLAIN), key(PROFILING), "other"}
 
 
-def test_variants_are_listed_as_one_program(tmp_path):
+def test_variants_are_listed_as_one_program(populated, tmp_path):
     """`ls` has them together with the profile, `show` finds the optimised one and names the others."""
-    cache = Ours(tmp_path)
-    optimised = populate(cache)
+    _, optimised = populated()
     program(calls=1, factor=5.0)
 
     said = cli("ls", "--dir", tmp_path, "--sort", "size").lines
@@ -380,10 +392,9 @@ def test_variants_are_listed_as_one_program(tmp_path):
     assert all(word in words for word in (profile["digest"], f"{RUNS} runs, p90, 1 device", "Also profiling"))
 
 
-def test_prune_may_spare_what_pgle_made(tmp_path):
+def test_prune_may_spare_what_pgle_made(populated, tmp_path):
     """Optimised entries and profiles stay with --keep-pgle; without, plain ones go first all the same."""
-    cache = Ours(tmp_path)
-    optimised = populate(cache)
+    cache, optimised = populated()
 
     pruned = cli("prune", "--dir", tmp_path, "--max-entries", "1", "--dry-run", "--json").json
     assert [each["key"] for each in pruned["planned"]] == list(cache.entries() - {optimised})
