@@ -34,7 +34,7 @@ URLS = [
 
 @pytest.mark.parametrize("how", ["environment", "argument", "local dir"])
 @pytest.mark.parametrize("url", URLS)
-def test_no_credential_is_repeated(run_forked, tmp_path, clean_environment, url, how):
+def test_no_credential_is_repeated(run_client, tmp_path, clean_environment, url, how):
     """The program runs, and neither its output nor any file it leaves has the credential."""
     report = tmp_path / "report.json"
     variables = {"EJCACHE_REPORT": str(report)}
@@ -42,7 +42,7 @@ def test_no_credential_is_repeated(run_forked, tmp_path, clean_environment, url,
         variables["JAX_COMPILATION_CACHE_DIR"] = url
     elif how == "local dir":
         variables |= {"EJCACHE_LOCAL_DIR": url, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    finished = run_forked(PROGRAM, *([url] if how == "argument" else []), env=variables)
+    finished = run_client(PROGRAM, *([url] if how == "argument" else []), env=variables)
     assert "1.75" in finished.stdout
     assert SECRET not in finished.stdout + finished.stderr
     for path in tmp_path.rglob("*"):

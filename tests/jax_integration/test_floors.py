@@ -286,7 +286,7 @@ def test_a_job_that_only_reads(bucket, start, compile_one):
     assert requests == ["GET"]
 
 
-def test_programs_on_defaults(bucket, run_forked, tmp_path):
+def test_programs_on_defaults(bucket, run_client, tmp_path):
     """A program's second start on the host asks the bucket for none of its programs, whatever time each has taken."""
     program = """
         import json, jax, numpy as np, ejcache
@@ -297,12 +297,12 @@ def test_programs_on_defaults(bucket, run_forked, tmp_path):
         print(json.dumps(cache.stats().to_dict()))
     """
     env = {"EJCACHE_LOCAL_DIR": str(tmp_path / "local")}
-    cold = json.loads(run_forked(program, env=env).stdout)
+    cold = json.loads(run_client(program, env=env).stdout)
     asked, quick = (cold["misses_by_reason"].pop(reason, 0) for reason in ("absent", "quick"))
     assert (asked + quick, cold["misses_by_reason"]) == (8, {})
     assert asked >= 3
     bucket.clear_requests()
-    warm = json.loads(run_forked(program, env=env).stdout)
+    warm = json.loads(run_client(program, env=env).stdout)
     assert warm["hits"] == cold["stores"]
     assert warm["misses_by_reason"].get("quick", 0) == 8 - cold["stores"]
     # What compiled quickly the first time, and slowly now on a busy machine, is published now.

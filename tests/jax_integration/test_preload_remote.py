@@ -45,7 +45,7 @@ PROGRAM = """
 
 
 @pytest.fixture
-def program(bucket, run_forked, tmp_path):
+def program(bucket, run_client, tmp_path):
     """Run one script with its cache in the bucket, on a host with the local tier of this name; what it counted."""
 
     def run(host, *arguments, floor="min_compile_seconds=0", programs=12, wanted=12, **env):
@@ -53,7 +53,7 @@ def program(bucket, run_forked, tmp_path):
         text = PROGRAM.replace("{floor}", floor).replace("{programs}", str(programs)).replace("{wanted}", str(wanted))
         path.write_text(textwrap.dedent(text))
         variables = {"EJCACHE_PRELOAD": "1", "EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}
-        done = run_forked(path, *arguments, env=variables)
+        done = run_client(path, *arguments, env=variables)
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

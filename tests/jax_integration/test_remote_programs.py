@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from buckets import GcsServer
 from cli_helpers import PYTHON
-from forking import Forked
+from forking import ForkedWithClients
 from helpers import variables_to_clear
 
 PROGRAM = """
@@ -50,7 +50,7 @@ def started(server, disk, lines, **env) -> subprocess.Popen:
         "HOME": str(disk),
         **env,
     }
-    return Forked(
+    return ForkedWithClients(
         [PYTHON, "-c", textwrap.dedent(PROGRAM) + lines],
         env=variables,
         stdin=subprocess.PIPE,

@@ -81,10 +81,10 @@ def test_a_local_cache(run_forked, tmp_path, spelled):
     assert not Path(directory).parent.exists()
 
 
-def test_a_bucket(run_forked, tmp_path):
+def test_a_bucket(run_client, tmp_path):
     """The directory is one of this host's; storage that is down costs seconds, and no program."""
     env = {"EJCACHE_LOCAL_DIR": str(tmp_path / "disk"), "STORAGE_EMULATOR_HOST": "127.0.0.1:1"}
-    said = run_forked(SEEN, "gs://bucket/a", "xla_caches=all", env=env).stdout.splitlines()
+    said = run_client(SEEN, "gs://bucket/a", "xla_caches=all", env=env).stdout.splitlines()
     (tier,) = (tmp_path / "disk").iterdir()
     assert [Path(path).name for path in said[0].split("|")] == [AUTOTUNE, KERNELS]
     assert said[0].startswith(f"{tier}/xla/")
