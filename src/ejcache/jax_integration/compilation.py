@@ -1,22 +1,19 @@
-"""One compilation, where its executable came from, and whether it equals a fresh one.
+"""One compilation, where loaded executables came from, and whether one of them equals a fresh one.
 
-Whether a stored executable equals a fresh one: `jax_compilation_cache_check_contents`, and checks of a sample.
-
-The serialised CPU executables of some programs (a `sort`) differ from compilation to compilation, and every one holds
-the source lines of the program that stored it. So equal bytes prove that two executables are equal, and different bytes
-prove nothing. Where the bytes differ, the optimised HLO without its metadata decides, and an entry is called wrong only
-if two fresh compilations agree with each other and differ from it.
-
-One compilation: what is known of it, from the moment that JAX asks for its key until its executable is stored.
-
-JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
+`Compilation` is what is known of a compilation, from the moment that JAX asks for its key until its executable is
+stored. JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
 `Compilation`, so that no step has to look up what an earlier one found.
 
-Where loaded executables came from, so that they can be serialised.
+`check` is for `jax_compilation_cache_check_contents`, and for checks of a sample. The serialised CPU executables of
+some programs (a `sort`) differ from compilation to compilation, and every one holds the source lines of the program
+that stored it. So equal bytes prove that two executables are equal, and different bytes prove nothing. Where the bytes
+differ, the optimised HLO without its metadata decides, and an entry is called wrong only if two fresh compilations
+agree with each other and differ from it.
 
-XLA:CPU (jaxlib 0.10 and 0.12) serialises an executable that it has loaded, instead of compiled, to bytes that fail when
-the program runs. So when the program serialises an executable that came from a hit
-(`jax.experimental.serialize_executable`), it gets the bytes of the entry, which is read again.
+`ExecutableOrigins` remembers where loaded executables came from. XLA:CPU (jaxlib 0.10 and 0.12) serialises an
+executable that it has loaded, instead of compiled, to bytes that fail when the program runs. So when the program
+serialises an executable that came from a hit (`jax.experimental.serialize_executable`), it gets the bytes of the entry,
+which is read again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Blocks in which programs are not compiled (`forbid_compile`), only given a key, or only stored.
 
-Whether compilations are forbidden here. It is known without JAX.
-
 What is compiled for devices that this process does not have is stored here, and loaded elsewhere.
 
-`forbid_compile`: a block in which every program comes from the cache.
-
-What is forbidden is the compilation by XLA. `compiling.py` refuses it at the one place where it would compile. A
-program that does not come that far (no cache is enabled, or the program has no key) is refused before JAX compiles it
-itself.
+In a block of `forbid_compile` every program comes from the cache. What is forbidden is the compilation by XLA.
+`compiling.py` refuses it at the one place where it would compile. A program that does not come that far (no cache is
+enabled, or the program has no key) is refused before JAX compiles it itself.
 """
 
 from __future__ import annotations

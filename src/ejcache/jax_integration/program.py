@@ -1,8 +1,6 @@
-"""What JAX hands over and gets: a program, where it runs, its executable, and which executables a thread has got.
+"""What JAX hands over and gets: a program, where it is to run, and the executable that an entry gave for it.
 
-What JAX hands over: a program, where it is to run, and the executable that an entry gave for it.
-
-The executables that a thread gets while it watches: which entry each of them was loaded from, or stored as.
+`watch_made` lists the executables that a thread gets: which entry each of them was loaded from, or stored as.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""XLA's own caches with any cache URL: where this process's XLA keeps them, and when they are exchanged with the store.
+"""XLA's own caches with any cache URL: from a store into a private directory of one process, and back.
 
 XLA does not understand URLs (given one it aborts the process), and processes that share a directory disturb each other.
 So each process that compiles for a GPU has a private directory. It is filled before the first compilation, and new
 files in it are stored in the background. If a process is killed, the next process of the same cache stores its files.
-
-XLA's own caches in a store: from there into a private directory of one process, and back.
 
     v1/xla/<environment>/xla_gpu_per_fusion_autotune_cache_dir/<name>   one result of autotuning
     v1/xla/<environment>/xla_gpu_kernel_cache_file                      all compiled kernels

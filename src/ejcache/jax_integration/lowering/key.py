@@ -1,19 +1,13 @@
 """The key of a compilation that JAX is about to do.
 
-What a program's size says about the time that it takes to compile.
-
-A request to a bucket takes longer than to compile a program of one operation, and other hosts do not publish such a
-program. Of 369 programs of eight libraries, 296 had a canonical form below 512 bytes; all compiled in less than 0.08 s
-on a busy CPU. Above that, size says less: 2,000 bytes that draw random numbers may take a tenth of a second, or one.
-
-What a key says of JAX's global registries that act when XLA compiles: `seam/registries.py` knows what they hold.
-
-A program that none of them concerns has no component of theirs.
-
-The `CacheKey` of a compilation that JAX is about to do.
-
 The components are those of JAX's own key (`jax._src.cache_key.get`), without those that `docs/keys.md` lists as removed
-and with those that it lists as added.
+and with those that it lists as added. `seam/registries.py` knows what is registered with JAX that acts when XLA
+compiles; a program that none of it concerns has no component of it.
+
+A program's size says something about the time that it takes to compile. A request to a bucket takes longer than to
+compile a program of one operation, and other hosts do not publish such a program. Of 369 programs of eight libraries,
+296 had a canonical form below 512 bytes; all compiled in less than 0.08 s on a busy CPU. Above that, size says less:
+2,000 bytes that draw random numbers may take a tenth of a second, or one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Preload in one process, and the run profile that it reads and writes.
-
-Where the run profile of this program is kept, what names it (`entry_point`), and when it is written.
-
-Preload in one process: reads the run profile, has its programs loaded, and writes what this run used.
+"""Preload in one process: reads the run profile, has its programs loaded, and writes what this run used.
 
 It begins when JAX has made a backend (`seam.backends`). A profile on this host is read at once, by the thread that made
 the backend: that opens the store and reads the small entries, which the first request would do anyway, in hundreds of

@@ -1,8 +1,6 @@
-"""JAX's flags and trace context: the part of the seam that touches `jax._src.config`.
+"""JAX's flags and where their values came from, and its trace context: the part of the seam for `jax._src.config`.
 
-JAX's flags, and where their values came from: the part of the seam that touches `jax._src.config`.
-
-The settings in JAX's trace context, which decide the program that a function becomes, besides its arguments.
+The settings in the trace context decide the program that a function becomes, besides its arguments.
 """
 
 from __future__ import annotations
