@@ -362,10 +362,11 @@ def test_local_tier_that_takes_nothing(store, local, shared, error):
     assert store._uploads._held == 0
 
 
-def test_memory_for_uploads_is_bounded(local, shared):
+def test_memory_for_uploads_is_bounded(local, shared, monkeypatch):
     """What neither the local tier nor memory can take is refused with the local tier's error."""
     local.fail("put", StoreError("disk full"))
-    with TieredStore(local, shared, held_bytes=10) as store:
+    monkeypatch.setattr("ejcache.stores.tiered.uploads.HELD_BYTES", 10)
+    with TieredStore(local, shared) as store:
         with pytest.raises(StoreError, match="disk full"):
             store.put("k", b"k" * 11)
         assert len(store._uploads) == 0

@@ -295,56 +295,48 @@ class Bucket(Closing):
         Raises:
             StoreBusyError: it was replaced meanwhile; the pieces so far are of the version before.
         """
+        try:
+            yield from self._parts(name, size, math.inf)
+        except VersionGoneError as exc:
+            raise StoreBusyError(f"{self.url}/{name} was replaced while it was read") from exc
+
+    def _parts(self, name: str, size: int, most: float) -> Iterator[Blob]:
+        """At most `most` bytes of the object, in parts of `size`; raises VersionGoneError if it is replaced."""
         start, version = 0, None
-        while True:
+
+        def attempt(timeout: float) -> Blob | None:
+            nonlocal size
             try:
-                read = partial(self._read, name, start, size, version)
-                blob = self._ask(f"reading {self.url}/{name}", read)
-            except VersionGoneError as exc:
-                raise StoreBusyError(f"{self.url}/{name} was replaced while it was read") from exc
-            if blob is None:
-                if version is None:
-                    return
-                raise StoreBusyError(f"{self.url}/{name} was deleted while it was read")
+                return self._read(name, start, int(min(size, most - start)), version, timeout)
+            except TransientError as exc:
+                if exc.busy:
+                    # Perhaps the link is slow and not the storage: then a smaller part arrives in time.
+                    size = max(self.least_part, size // 4)
+                raise
+
+        while True:
+            blob = self._ask(f"reading {self.url}/{name}", attempt)
+            if blob is None and version is None:
+                return
+            if blob is None or (not blob.data and start < blob.size):
+                raise VersionGoneError
             yield blob
             start, version = start + len(blob.data), blob.version
-            if start >= blob.size or not blob.data:
+            if start >= min(blob.size, most):
                 return
 
     def _read_parts(self, name: str, length: int | None) -> Blob | None:
-        largest = self.part_size
         most = max_size(name) + 1 if length is None else length
+        parts: list[bytes] = []
+        blob = None
+        for blob in self._parts(name, self.part_size, most):
+            parts.append(blob.data)
+            if length is None and (blob.size >= most or not (parts[1:] or self._is_plausible(name, blob))):
+                return blob
+        return None if blob is None else Blob(b"".join(parts), blob.version, blob.size)
 
-        def part(start: int, version: str | None) -> Blob | None:
-            def attempt(timeout: float) -> Blob | None:
-                nonlocal largest
-                try:
-                    return self._read(name, start, min(largest, most - start), version, timeout)
-                except TransientError as exc:
-                    if exc.busy:
-                        # Perhaps the link is slow and not the storage: then a smaller part arrives in time.
-                        largest = max(self.least_part, largest // 4)
-                    raise
-
-            return self._ask(f"reading {self.url}/{name}", attempt)
-
-        first = part(0, None)
-        if first is None:
-            return None
-        end = min(first.size, most)
-        if len(first.data) >= end or (length is None and first.size >= most):
-            return first
-        if self.entries_only and length is None and not is_plausible_entry(name, first.data, first.size):
-            return first
-        parts = [first.data]
-        have = len(first.data)
-        while have < end:
-            more = part(have, first.version)
-            if more is None or not more.data:
-                raise VersionGoneError
-            parts.append(more.data)
-            have += len(more.data)
-        return Blob(b"".join(parts), first.version, first.size)
+    def _is_plausible(self, name: str, first: Blob) -> bool:
+        return not self.entries_only or is_plausible_entry(name, first.data, first.size)
 
     def stat(self, name: str) -> BlobInfo | None:
         """The object without its bytes, or None; one request."""

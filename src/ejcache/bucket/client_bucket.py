@@ -40,8 +40,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ejcache.bucket.base import Bucket
-from ejcache.bucket.breaker import TransientError
-from ejcache.errors import StoreNotAskedError, StoreUnavailableError
+from ejcache.bucket.breaker import TransientError, seconds_of
+from ejcache.errors import StoreForbiddenError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, is_ending, track_forks
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.text import printable
@@ -259,6 +259,31 @@ class ClientBucket(Bucket):
             if isinstance(exc, StoreUnavailableError):
                 raise
             raise StoreUnavailableError(f"{self.url} cannot be opened: {exc}") from exc
+
+    def _refusal(
+        self, status: int, said: str, *, writing: bool, retry_after: object = None, throttled: bool = False
+    ) -> Exception:
+        """The error for an answer of HTTP that says that a request was not carried out.
+
+        Args:
+            status: of the answer.
+            said: by the storage, of the reason.
+            writing: the request would have changed an object.
+            retry_after: a header of the answer.
+            throttled: the storage asks to slow down, whatever the status.
+        """
+        after = seconds_of(retry_after)
+        if status == 429 or throttled:
+            return TransientError(f"{status} {said}", busy=True, throttled=True, retry_after=after)
+        if status == 408 or status >= 500:
+            return TransientError(f"{status} {said}", ambiguous=True, throttled=status == 503, retry_after=after)
+        if status == 401:
+            return StoreUnavailableError(f"{self.url} refuses the credentials: {said}")
+        if status == 403 and writing:
+            return StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
+        if status == 403:
+            return StoreForbiddenError(f"these credentials may not read {self.url} (or not list it): {said}")
+        return StoreUnavailableError(f"{self.url} answers {status}: {said}")
 
     def _run_on_loop(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, most: int = MAX_DOCUMENT) -> T:
         """Return what the coroutine `function(file system)` returns, or raise what it raises.

@@ -20,9 +20,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
-from ejcache.bucket.breaker import TransientError, seconds_of
+from ejcache.bucket.breaker import TransientError
 from ejcache.bucket.client_bucket import MAX_DOCUMENT, ClientBucket, guard, shown
-from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -127,19 +127,11 @@ class FsspecBucket(ClientBucket):
         """Every file system has its own errors; those of HTTP have a status."""
         status = getattr(exc, "status_code", None) or getattr(exc, "status", None)
         said = f"{what} {self.url} failed: {_in_one_line(exc)}"
-        if status in (429, 503):
+        if isinstance(exc, PermissionError):
+            status = 403
+        if isinstance(status, int) and status >= 400:
             headers = getattr(getattr(exc, "response", None), "headers", None) or {}
-            return TransientError(
-                said,
-                busy=status == 429,
-                ambiguous=status == 503,
-                throttled=True,
-                retry_after=seconds_of(headers.get("Retry-After")),
-            )
-        if status == 408 or (isinstance(status, int) and status >= 500):
-            return TransientError(said, ambiguous=True)
-        if isinstance(exc, PermissionError) or status == 403:
-            return StoreReadOnlyError(said) if writing else StoreForbiddenError(said)
+            return self._refusal(status, said, writing=writing, retry_after=headers.get("Retry-After"))
         if isinstance(exc, ConnectionError | TimeoutError):
             return TransientError(said, ambiguous=True)
         return StoreUnavailableError(said)

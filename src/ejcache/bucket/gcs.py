@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
-from ejcache.bucket.breaker import RetryPolicy, TransientError, seconds_of, try_within
+from ejcache.bucket.breaker import RetryPolicy, TransientError, try_within
 from ejcache.bucket.client_bucket import IDENTITY, MAX_DOCUMENT, ClientBucket, check_digest, content_md5, guard, shown
-from ejcache.errors import MALFORMED, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.resolve import environment_variable
 from ejcache.util.tuples import NamedTuple
 
@@ -164,21 +164,10 @@ class GcsBucket(ClientBucket):
             raise StoreUnavailableError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
         if status == 404:
             return
-        if status == 429 or reason in _RATE_LIMITS:
-            after = seconds_of(answer.headers.get("Retry-After"))
-            raise TransientError(f"{status} {said}", busy=True, throttled=True, retry_after=after)
-        if status == 408 or status >= 500:
-            after = seconds_of(answer.headers.get("Retry-After"))
-            raise TransientError(f"{status} {said}", ambiguous=True, throttled=status == 503, retry_after=after)
         if status == 400 and "hash" in said:
             raise TransientError(f"the upload was damaged on its way: {said}")
-        if status == 401:
-            raise StoreUnavailableError(f"{self.url} refuses the credentials: {said}")
-        if status == 403 and writing:
-            raise StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
-        if status == 403:
-            raise StoreForbiddenError(f"these credentials may not read {self.url} (or not list it): {said}")
-        raise StoreUnavailableError(f"{self.url} answers {status}: {said}")
+        after = answer.headers.get("Retry-After")
+        raise self._refusal(status, said, writing=writing, retry_after=after, throttled=reason in _RATE_LIMITS)
 
     @contextlib.contextmanager
     def _understood(self, answer: _Answer) -> Iterator[None]:

@@ -16,9 +16,9 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.bucket.base import ABSENT, TEMPORARY, Blob, BlobInfo, VersionGoneError, process_name
-from ejcache.bucket.breaker import RetryPolicy, TransientError, seconds_of
+from ejcache.bucket.breaker import RetryPolicy, TransientError
 from ejcache.bucket.client_bucket import MAX_DOCUMENT, AnswerError, ClientBucket, content_md5, guard, shown
-from ejcache.errors import StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 
 if TYPE_CHECKING:
     import asyncio
@@ -145,7 +145,7 @@ class S3Bucket(ClientBucket):
         try:
             return self._run_on_loop(call, timeout, most=most)
         except boto.ClientError as exc:
-            raise self._refusal(exc, writing=writing) from exc
+            raise self._error(exc, writing=writing) from exc
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as exc:
             raise StoreUnavailableError(f"{self.url}: {exc}") from exc
         except (boto.SSLError, boto.ParamValidationError, boto.ProfileNotFound) as exc:
@@ -172,33 +172,26 @@ class S3Bucket(ClientBucket):
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: {type(exc).__name__} {exc}") from exc
 
-    def _refusal(self, exc: Any, *, writing: bool) -> Exception:
-        code = str(exc.response.get("Error", {}).get("Code", ""))
-        said = shown(exc.response.get("Error", {}).get("Message", "")) or shown(code)
-        status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    def _error(self, exc: Any, *, writing: bool) -> Exception:
+        error, answer = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
+        code, status = str(error.get("Code", "")), int(answer.get("HTTPStatusCode", 0))
+        said = shown(f"{code}: {error.get('Message', '')}")
         if code == "NoSuchBucket":
             return StoreUnavailableError(f"there is no bucket s3://{self._bucket}")
         if code in (*_NO_KEY, *_BROKEN, "InvalidRange") or status in (404, 412, 416):
             return _Refused("NoSuchKey" if status == 404 else "PreconditionFailed" if status == 412 else code)
-        after = seconds_of(exc.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after"))
         if code == _CONFLICT:
-            return TransientError(f"{code}: {said}", busy=True)
-        if status == 429 or code in _THROTTLED:
-            return TransientError(f"{code}: {said}", busy=True, throttled=True, retry_after=after)
+            return TransientError(said, busy=True)
         if code == "BadDigest":
             return TransientError(f"the upload was damaged on its way: {said}")
         if status == 501:
             return StoreUnavailableError(f"{self.url} does not know this request: {said}")
-        if status == 408 or code == "RequestTimeout" or status >= 500:
-            throttled = status == 503
-            return TransientError(f"{status} {code}: {said}", ambiguous=True, throttled=throttled, retry_after=after)
-        if status == 403 and writing:
-            return StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
-        if status in (401, 403):
-            expired = status == 401 or "Token" in code or "AccessKey" in code or "Signature" in code
-            kind = StoreUnavailableError if expired else StoreForbiddenError
-            return kind(f"these credentials may not read {self.url} (or not list it): {said}")
-        return StoreUnavailableError(f"{self.url} answers {status} {code}: {said}")
+        if code == "RequestTimeout":
+            status = 408
+        elif status == 403 and not writing and any(word in code for word in ("Token", "AccessKey", "Signature")):
+            status = 401
+        after = answer.get("HTTPHeaders", {}).get("retry-after")
+        return self._refusal(status, said, writing=writing, retry_after=after, throttled=code in _THROTTLED)
 
     def _at(self, name: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self._prefix + name}

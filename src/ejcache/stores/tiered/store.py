@@ -23,7 +23,7 @@ from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooS
 from ejcache.stores.base import EntryInfo, Store
 from ejcache.stores.host_log import HostLog
 from ejcache.stores.tiered.fetching import HostFetches, Tier, prefetch
-from ejcache.stores.tiered.uploads import HELD_BYTES, PUT, REPLACE, PendingUploads, Uploads
+from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads, Uploads
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
@@ -58,7 +58,6 @@ class TieredStore(Store):
         verify: `verify(key, data)` raises an `EntryError` for bytes that must not be copied to the other tier.
         read_only: writes raise `StoreReadOnlyError`; entries that are read are still copied into a writable local tier.
         drain_seconds: how long closing waits for the next pending upload to finish.
-        held_bytes: limit of the memory for uploads that the local tier refused.
         worker: its threads upload; one of its own by default.
     """
 
@@ -72,7 +71,6 @@ class TieredStore(Store):
         verify: Callable[[str, bytes], object] = _accept,
         read_only: bool = False,
         drain_seconds: float = DRAIN_SECONDS,
-        held_bytes: int = HELD_BYTES,
         worker: Scheduler | None = None,
     ) -> None:
         self.local = local
@@ -97,7 +95,6 @@ class TieredStore(Store):
             pending=pending,
             worker=self.worker,
             verify=verify,
-            held_bytes=held_bytes,
         )
         self._before_close: list[Callable[[], None]] = []
         self._when_closing: list[Callable[[], object]] = []
@@ -291,9 +288,10 @@ class TieredStore(Store):
             created = self._write_local(key, data, how)
         except StoreError as exc:
             log.debug("%s goes to the shared tier only: %s", key, exc)
-            if not self._uploads.add(key, how, data):
-                raise
-            return True
+            if self._uploads.add(key, how, data):
+                return True
+            self._uploads.withdraw(key)
+            raise
         except BaseException:
             self._uploads.withdraw(key)
             raise

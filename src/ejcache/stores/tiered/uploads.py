@@ -71,29 +71,18 @@ class PendingUploads:
         self._lock = threading.Lock()
         self._presence = None
 
-    def add(self, key: str, how: str) -> bool:
-        """Note that `key` has to be uploaded by `how`; False if the marker could not be written."""
+    def add(self, key: str, how: str) -> None:
+        """Note that `key` has to be uploaded by `how`."""
         try:
-            folder = self._own_folder()
-            self._write(folder / key_digest(key), key, how)
+            self._write(self._own_folder() / key_digest(key), key, how)
         except OSError as exc:
             log.debug("pending uploads cannot be noted in %s: %s", self._directory, exc)
-            return False
-        return True
 
     def remove(self, key: str) -> None:
         """Note that nothing is left to do for `key`."""
         with contextlib.suppress(OSError):
             if self._presence is not None:
                 (self._directory / self._presence.token / key_digest(key)).unlink(missing_ok=True)
-
-    def stands(self, key: str) -> bool:
-        """Whether the marker of `key` is there, as far as this process can tell."""
-        presence = self._presence
-        try:
-            return presence is None or (self._directory / presence.token / key_digest(key)).exists()
-        except OSError:
-            return True
 
     def remove_all(self, key: str) -> None:
         """Remove the markers of `key` that any process of this host has: its entry is deleted."""
@@ -183,6 +172,10 @@ _CANCEL_SECONDS: Final = 15.0
 _REMEMBERED: Final = 64
 
 
+def _stronger(how: str, other: str) -> str:
+    return REPLACE if REPLACE in (how, other) else PUT
+
+
 @dataclass(slots=True, eq=False)
 class _Upload:
     """One pending upload.
@@ -190,8 +183,6 @@ class _Upload:
     Attributes:
         how: `PUT` or `REPLACE`.
         data: the bytes, if the local tier does not have them.
-        marked: there is a marker on disk.
-        queued: the local tier has the entry, or `data` is set; before that it is only announced.
         running: a thread is uploading it.
         again: it was written again while it was running, and has to be uploaded once more.
         tried: a thread has tried it.
@@ -200,8 +191,6 @@ class _Upload:
 
     how: str
     data: bytes | None = None
-    marked: bool = False
-    queued: bool = False
     running: bool = False
     again: bool = False
     tried: bool = False
@@ -217,7 +206,6 @@ class Uploads:
         pending: markers on disk, or None.
         worker: its threads upload.
         verify: `verify(key, data)` raises an `EntryError` for bytes that must not be uploaded.
-        held_bytes: limit of the memory for entries that the local tier refused.
         lock: `lock(key)` is held around each upload; a process that deletes the key holds the same lock.
     """
 
@@ -230,14 +218,12 @@ class Uploads:
         pending: PendingUploads | None,
         worker: Scheduler,
         verify: Callable[[str, bytes], object],
-        held_bytes: int = HELD_BYTES,
     ) -> None:
         self._local = local
         self._shared = shared
         self._markers = pending
         self._worker = worker
         self._verify = verify
-        self._held_bytes = held_bytes
         self._exclusively = lock
         self.after_fork_in_child()
         track_forks(self)
@@ -247,6 +233,7 @@ class Uploads:
         self._lock = threading.Lock()
         self._pending: dict[str, _Upload] = {}
         self._lately: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        self._announced: set[str] = set()
         self._held = 0
 
     def __len__(self) -> int:
@@ -254,47 +241,48 @@ class Uploads:
 
     def announce(self, key: str, how: str) -> None:
         """Note on disk that `key` is about to be written to the local tier; `add` or `withdraw` follows."""
-        with self._lock:
-            upload = self._pending.setdefault(key, _Upload(how))
-        self._mark(key, upload, how)
+        if self._markers is not None:
+            with self._lock:
+                self._announced.add(key)
+                pending = self._pending.get(key)
+            # Again if the entry is written again: another process may have removed the marker before.
+            self._markers.add(key, how if pending is None else _stronger(how, pending.how))
 
     def withdraw(self, key: str) -> None:
         """Forget what `announce` noted: the local tier had the entry already."""
         with self._lock:
-            upload = self._pending.get(key)
-            if upload is None or upload.queued:
-                return
-        self._finish(key, upload)
+            self._announced.discard(key)
+            is_pending = key in self._pending
+        if not is_pending and self._markers is not None:
+            self._markers.remove(key)
 
     def add(self, key: str, how: str, data: bytes | None = None) -> bool:
-        """Upload `key` soon; False if no memory is left for `data`, which is given if the local tier has no entry."""
+        """Upload `key` soon.
+
+        Args:
+            key: of the entry.
+            how: `PUT` or `REPLACE`.
+            data: the entry, if the local tier does not have it.
+
+        Returns:
+            False if no memory is left for `data`.
+        """
         with self._lock:
-            upload = self._pending.get(key)
-            new = upload is None
-            if upload is None:
-                upload = self._pending[key] = _Upload(how)
-            if data is not None:
-                if self._held + len(data) > self._held_bytes:
-                    if not upload.queued:
-                        del self._pending[key]
-                    return False
-                self._held += len(data) - len(upload.data or b"")
-            elif upload.data is not None:
-                self._held -= len(upload.data)
-            upload.data = data
-            upload.how = REPLACE if REPLACE in (how, upload.how) else PUT
+            before = self._pending.get(key) or _Upload(how)
+            held = self._held + len(data or b"") - len(before.data or b"")
+            if data is not None and held > HELD_BYTES:
+                return False
+            upload = self._pending.setdefault(key, before)
+            self._held, upload.data = held, data
+            upload.how = _stronger(how, upload.how)
             upload.again = upload.running
-            upload.queued = True
-        if new:
-            self._mark(key, upload, how)
+            is_marked = key in self._announced
+            self._announced.discard(key)
+        if not is_marked and self._markers is not None:
+            self._markers.add(key, upload.how)
         if not upload.running:
             self._submit(key)
         return True
-
-    def _mark(self, key: str, upload: _Upload, how: str) -> None:
-        """Write the marker, again if the entry is written again: another process may have removed the one before."""
-        if self._markers is not None:
-            upload.marked = self._markers.add(key, REPLACE if REPLACE in (how, upload.how) else PUT)
 
     def cancel_on_host(self, key: str) -> None:
         """Forget the upload of `key`, and have the other processes of this host forget theirs."""
@@ -334,7 +322,7 @@ class Uploads:
         """
         with self._lock:
             upload = self._pending.get(key)
-            waits = upload is not None and upload.queued and (upload.running or not upload.tried)
+            waits = upload is not None and (upload.running or not upload.tried)
             if upload is not None and waits:
                 upload.callbacks.append(callback)
             known = upload is not None or key in self._lately
@@ -406,7 +394,7 @@ class Uploads:
     def _upload_alone(self, key: str) -> None:
         with self._lock:
             upload = self._pending.get(key)
-            if upload is None or upload.running or not upload.queued:
+            if upload is None or upload.running:
                 return
             upload.running, upload.again = True, False
         settled = False
@@ -425,8 +413,6 @@ class Uploads:
 
     def _carry(self, key: str, upload: _Upload) -> bool:
         """Upload one entry; False if it has to be tried again."""
-        if upload.data is not None and upload.marked and self._markers is not None and not self._markers.stands(key):
-            return True  # another process of this host has deleted the entry
         try:
             data = upload.data if upload.data is not None else self._local.call(lambda store: store.peek(key))
         except StoreError:
@@ -476,7 +462,7 @@ class Uploads:
                 self._held -= len(upload.data or b"")
             if upload.tried:
                 self._lately.append(key)
-        if self._markers is not None:
+        if self._markers is not None and key not in self._announced:
             self._markers.remove(key)
         self._call_back(upload)
 
