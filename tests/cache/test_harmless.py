@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -52,33 +51,6 @@ def test_disk_full(run_forked, tmp_path):
     assert (again["stores"], again["corrupt"]) == (5, 0)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounting needs root on Linux")
-def test_a_file_system_that_is_full(run_forked, tmp_path):
-    """A 1 MB tmpfs: right results, and what was stored before stays readable."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("this machine does not let us mount a tmpfs")
-    try:
-        stats_of(run_forked(program(small / "c")))
-        fill = small / "filler"
-        with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(b"x" * 4096)
-        finished = run_forked(
-            program(small / "c", between="assert np.allclose(jax.jit(lambda x: x - factor)(x), x - factor)")
-        )
-        stats = stats_of(finished)
-        assert stats["corrupt"] == 0
-        assert stats["hits"] + stats["misses"] == 10
-        assert finished.stderr.count("goes on without it") <= 1
-    finally:
-        subprocess.run(["umount", small], check=True)
-
-
 def test_a_read_only_directory_is_read(run_forked, tmp_path):
     """Entries are hits; new compilations are counted as skipped; no warning is due."""
     directory = tmp_path / "c"
@@ -103,25 +75,6 @@ needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0,
 
 
 @needs_root
-def test_a_directory_of_another_user_is_read_but_not_written(run_forked, open_place):
-    """No permission to write, and a uid without a passwd entry: hits, no store, no failure."""
-    directory = open_place / "c"
-    open_place.chmod(0o755)
-    assert stats_of(run_forked(program(directory)))["stores"] == 5
-    subprocess.run(["chmod", "-R", "a+rX", directory], check=True)
-    finished = run_forked(
-        program(directory, before=AS_NOBODY, between="jax.jit(lambda x: x - factor)(x)"),
-        env={"HOME": None},
-        cwd=open_place,
-    )
-
-    stats = stats_of(finished)
-    assert stats["hits"] == 5
-    assert stats["stores"] == 0
-    assert finished.stderr.count("goes on without it") <= 1
-
-
-@needs_root
 def test_a_directory_that_may_not_even_be_read(run_forked, open_place):
     """Another user's 0700 directory: the program is right, one warning says why nothing is cached."""
     directory = open_place / "c"
@@ -132,16 +85,6 @@ def test_a_directory_that_may_not_even_be_read(run_forked, open_place):
     assert (stats["hits"], stats["stores"]) == (0, 0)
     assert stats["errors"] >= 1
     assert finished.stderr.count("goes on without it") == 1
-
-
-@needs_root
-def test_a_uid_without_a_passwd_entry_has_a_cache(run_forked, open_place):
-    """As in a container that runs under an arbitrary uid, without HOME."""
-    finished = run_forked(
-        program(open_place / "c", before=AS_NOBODY), env={"HOME": None, "XDG_CACHE_HOME": None}, cwd=open_place
-    )
-
-    assert stats_of(finished)["stores"] == 5
 
 
 @needs_root
@@ -186,38 +129,16 @@ def test_a_directory_deleted_while_running(run_forked, tmp_path):
 
 
 def test_a_file_in_the_place_of_the_directory(run_forked, tmp_path):
-    """It is left alone, and one sentence says what is wrong."""
+    """It is left alone, and one sentence says what is wrong: a log line, and no warning that could be an error."""
     place = tmp_path / "c"
     place.write_text("mine")
-    finished = run_forked(program(place))
+    strict = "import warnings; warnings.simplefilter('error', UserWarning)"
+    finished = run_forked(program(place, before=strict))
 
     assert stats_of(finished)["stores"] == 0
     assert finished.stderr.count("goes on without it") == 1
     assert str(place) in finished.stderr
     assert place.read_text() == "mine"
-
-
-def test_plain_jax_files_beside_ours_are_left_alone(run_forked, tmp_path):
-    """A directory that JAX's own cache filled: its files stay, bit for bit, also under a tight limit."""
-    directory = tmp_path / "c"
-    run_forked(
-        """
-        import jax
-        jax.jit(lambda x: x * 17)(3.0)
-        """,
-        env={
-            "JAX_COMPILATION_CACHE_DIR": str(directory),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_COMPILATION_CACHE_MAX_SIZE": "1000000",
-        },
-    )
-    theirs = {path.name: path.read_bytes() for path in directory.iterdir()}
-    assert any(name.endswith("-cache") for name in theirs)
-
-    stats = stats_of(run_forked(program(directory), env={"JAX_COMPILATION_CACHE_MAX_SIZE": "20000"}))
-
-    assert stats["stores"] == 5
-    assert {name: (directory / name).read_bytes() for name in theirs} == theirs
 
 
 def test_fork_after_activation(run_forked, tmp_path):
@@ -266,17 +187,6 @@ for number in itertools.count():
     with ejcache.open_store(str(directory)) as store:
         assert all(store.get(info.key) for info in list(store.entries()))
         assert store.check() == []
-
-
-def test_warnings_as_errors_do_not_make_the_cache_fail_a_job(run_forked, tmp_path):
-    """`-W error`: what the cache has to say is a log line, not an exception."""
-    place = tmp_path / "c"
-    place.write_text("mine")
-    finished = run_forked(
-        program(place, before="import warnings; warnings.simplefilter('error', UserWarning)"),
-    )
-
-    assert stats_of(finished)["errors"] >= 1
 
 
 def test_nothing_is_left_in_the_working_directory(run_forked, tmp_path):

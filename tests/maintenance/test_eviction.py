@@ -125,13 +125,6 @@ def test_what_is_in_use_stays(objects):
     assert run_pass(objects, EvictionPolicy(max_size=0), in_use_seconds=0, now=later).removed == 1
 
 
-def test_kept_by_the_policy(objects):
-    """What a policy keeps stays, too."""
-    fill(objects, "ab")
-    run_pass(objects, EvictionPolicy(max_size=0, keep=frozenset("b")), now=later)
-    assert keys(objects) == ["b"]
-
-
 @pytest.mark.parametrize("policy", [None, EvictionPolicy()])
 def test_nothing_goes_without_a_policy(objects, policy):
     """Without a limit journals are folded, and nothing is removed."""

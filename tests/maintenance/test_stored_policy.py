@@ -19,7 +19,6 @@ from ejcache.maintenance.plan import (
     policy_of,
     read_limits,
 )
-from ejcache.util.threads import in_parallel
 
 
 def test_format():
@@ -143,21 +142,3 @@ def test_a_hostile_policy_is_replaced(data):
     assert EffectivePolicy(objects, max_size=7)() is None
     assert change_limits(objects, {"max_size": 5}) == {"max_size": 5}
     assert EffectivePolicy(objects, max_size=7)() == EvictionPolicy(max_size=5)
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_in_parallel(threads):
-    """Results come in order, few at a time, and the first error comes through."""
-    taken = []
-
-    def items():
-        for number in range(100):
-            taken.append(number)
-            yield number
-
-    results = in_parallel(lambda number: number * 2, items(), threads=threads)
-    assert next(results) == 0
-    assert len(taken) <= threads + 1
-    assert list(results) == [number * 2 for number in range(1, 100)]
-    with pytest.raises(ZeroDivisionError):
-        list(in_parallel(lambda number: 1 // (50 - number), range(100), threads=threads))

@@ -37,15 +37,6 @@ def test_entries_with_their_uses():
         assert {entry.key: (entry.size, entry.version) for entry in listing.entries()}[ODD_KEYS[1]] == (3, "1")
 
 
-def test_what_is_gone_is_forgotten_later():
-    """Uses come in the order of their keys; those of entries that are not listed only if they are new."""
-    with Listing() as listing:
-        listing.add([EntryInfo("there", 1, 0.0, 0.0, "1")])
-        listing.note_uses([("there", 1.0), ("old", 1.0), ("new", 9.0)], now=100.0)
-        assert list(listing.uses()) == [("new", 9.0), ("old", 1.0), ("there", 1.0)]
-        assert list(listing.uses(unless_gone_since=5.0)) == [("new", 9.0), ("there", 1.0)]
-
-
 def test_damage_in_the_middle_notes_nothing():
     """Of uses that turn out damaged halfway none is noted, and what was known stays."""
 

@@ -177,7 +177,7 @@ def holder(start_python):
 
 
 @pytest.mark.parametrize(
-    "damage", [damage for name, damage in DAMAGES.items() if not name.startswith(("no ", "memory", "log a"))]
+    "damage", [DAMAGES[name] for name in ("empty", "zeroed root", "rollback mode", "garbage", "deleted", "a directory")]
 )
 def test_damage_while_another_has_it_open(path, holder, damage):
     """An index that is damaged under a living process is rebuilt by the next that uses it; both go on with that."""
@@ -193,7 +193,7 @@ def test_damage_while_another_has_it_open(path, holder, damage):
         assert store.get("theirs") == b"from the other"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("bits", [1, 20, 200])
 def test_flipped_index(path, seed, bits):
     """With bits of the index flipped, an entry in a file is whole or absent, and the store repairs itself.

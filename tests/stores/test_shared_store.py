@@ -8,7 +8,7 @@ from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import AzureBucket, FsspecBucket
 from ejcache.bucket.gcs import GcsBucket
-from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError, UsageError
+from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
 
@@ -89,16 +89,6 @@ class TestEntries:
         assert store.get("k") == b"good"
         store.close()
 
-    def test_corrupt_in_transit(self, server):
-        """Bytes that were flipped on the way are read again, and do not condemn the entry that is whole."""
-        store = SharedStore(gcs_bucket(server))
-        store.put("k", b"value" * 100)
-        server.add_fault("corrupt", method="GET", count=1)
-        assert store.get("k") == b"value" * 100
-        assert store.quarantine("k", b"other bytes") is False
-        assert store.get("k") == b"value" * 100
-        store.close()
-
     def test_read_only_leaves_no_trace(self, server):
         """A read-only store asks only with GET, also for what it could count or drain."""
         with SharedStore(gcs_bucket(server), read_only=True) as store:
@@ -124,12 +114,6 @@ class TestUrls:
             bucket = open_bucket(url)
             assert (type(bucket), bucket.url) == (kind, root)
             bucket.close()
-
-    @pytest.mark.parametrize("url", ["gs://", "gs:///x", "s3://"])
-    def test_urls_without_a_place(self, url):
-        """A URL that names no bucket or directory is refused."""
-        with pytest.raises(UsageError, match="names no"):
-            open_bucket(url)
 
     def test_an_unknown_protocol(self):
         """A protocol that fsspec does not know is unavailable, and named, when it is used."""

@@ -13,9 +13,6 @@ from ejcache.stores.memory import MemoryStore
 
 TestLocal = store_machine("LocalMachine", lambda path, limit: LocalStore(path, max_size=limit)).TestCase
 TestMemory = store_machine("MemoryMachine", lambda path, limit: MemoryStore(str(path), max_size=limit)).TestCase
-TestWrapped = store_machine(
-    "WrappedMachine", lambda path, limit: WrapperStore(MemoryStore(str(path), max_size=limit))
-).TestCase
 
 
 class ForgetfulStore(WrapperStore):

@@ -373,19 +373,6 @@ def test_memory_for_uploads_is_bounded(local, shared, monkeypatch):
         assert store.put("k", b"k-later") is True
 
 
-def test_a_bucket_that_refuses_is_said_once(local, shared, caplog):
-    """Credentials that may not write are said in one sentence, however many entries there are."""
-    forget_warnings()
-    shared.fail("put", StoreReadOnlyError("no permission"), times=None)
-    with TieredStore(local, shared) as store:
-        for key in "abc":
-            assert store.put(key, key.encode()) is True
-        assert store.flush(60) is True
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "ejcache: memory:// is only read by this process: no permission"
-    ]
-
-
 def test_larger_than_the_shared_limit():
     """An entry that the shared tier could never hold is refused before anything is written."""
     local = MemoryStore()
@@ -394,8 +381,9 @@ def test_larger_than_the_shared_limit():
     assert local.size() == 0
 
 
-def test_shared_tier_without_write_permission(tmp_path):
-    """Refused uploads are dropped, not tried again, and do not open the breaker."""
+def test_shared_tier_without_write_permission(tmp_path, caplog):
+    """Refused uploads are dropped, not tried again, said in one sentence, and do not open the breaker."""
+    forget_warnings()
     shared = FaultStore(MemoryStore())
     shared.fail("put", StoreReadOnlyError("forbidden"), times=None)
     with TieredStore(MemoryStore(), shared, scratch=tmp_path) as store:
@@ -404,6 +392,9 @@ def test_shared_tier_without_write_permission(tmp_path):
         assert store.flush(60) is True
         assert store.tier_counters()["shared_refused"] == 5
         assert breaker_for(shared.url).is_open is False
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "ejcache: memory:// is only read by this process: forbidden"
+    ]
 
 
 def test_read_only_shared_tier(tmp_path):

@@ -1,48 +1,13 @@
-"""Wrappers keep the contract of what they wrap, and add only what they are there for."""
+"""The invariants that `ejcache.testing` checks are found broken in stores that break them."""
 
 from __future__ import annotations
 
 import pytest
 from store_faults import FaultStore, WrapperStore
-from store_sharing import ProcessTests
 
 from ejcache.stores.base import EntryInfo
-from ejcache.stores.local.store import LocalStore
-from ejcache.stores.memory import MemoryStore, forget_memory
+from ejcache.stores.memory import MemoryStore
 from ejcache.testing import invariants
-
-
-class TestWrapperStore(ProcessTests):
-    """A wrapper that adds nothing, on memory."""
-
-    multiprocess = False
-    largest = 1_000_000
-
-    def open(self, path, *, max_size=-1, read_only=False):
-        return WrapperStore(MemoryStore(str(path), max_size=max_size, read_only=read_only))
-
-    @pytest.fixture(autouse=True)
-    def _forget(self, tmp_path):
-        yield
-        forget_memory(str(tmp_path / "store"))
-
-
-class TestWrappedLocalStore(ProcessTests):
-    """Wrappers around each other and around a store that processes share."""
-
-    largest = 1_000_000
-
-    def open(self, path, *, max_size=-1, read_only=False):
-        local = LocalStore(path, max_size=max_size, read_only=read_only, timeout=60.0)
-        return WrapperStore(FaultStore(local))
-
-
-def test_wrapper_closes_what_it_wraps():
-    """Closing a wrapper closes the inner store."""
-    inner = FaultStore(MemoryStore())
-    with WrapperStore(inner):
-        assert inner.calls["close"] == 0
-    assert inner.calls["close"] == 1
 
 
 class LyingStore(WrapperStore):

@@ -11,11 +11,17 @@ from ejcache.util.threads import CallTimeoutError, call_with_timeout, in_paralle
 
 
 def test_a_call_that_hangs_is_left_behind():
-    """The caller goes on at the timeout, and the error names the call."""
+    """The caller goes on at the timeout, and the error names the call; its own errors, also timeouts, are its own."""
     release = threading.Event()
     with pytest.raises(CallTimeoutError, match=r"waiting gave no answer for 0\.05 s"):
         call_with_timeout("waiting", release.wait, 0.05)
     release.set()
+
+    def fail():
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        call_with_timeout("failing", fail, 60)
 
 
 def test_many_at_once_in_order():
@@ -27,7 +33,12 @@ def test_many_at_once_in_order():
 
 def test_a_failing_call_ends_the_rest():
     """An exception reaches the caller when its turn comes, after the calls that run have finished."""
-    running = []
+    running, taken = [], []
+
+    def items():
+        for number in range(100):
+            taken.append(number)
+            yield number
 
     def call(number):
         running.append(number)
@@ -35,8 +46,9 @@ def test_a_failing_call_ends_the_rest():
             raise ValueError("no good")
         return number
 
-    results = in_parallel(call, range(100), threads=4)
+    results = in_parallel(call, items(), threads=4)
     assert next(results) == 0
+    assert len(taken) <= 5
     assert next(results) == 1
     with pytest.raises(ValueError, match="no good"):
         next(results)

@@ -71,18 +71,25 @@ class PendingUploads:
         self._lock = threading.Lock()
         self._presence = None
 
-    def add(self, key: str, how: str) -> None:
-        """Note that `key` has to be uploaded by `how`."""
+    def add(self, key: str, how: str) -> bool:
+        """Note that `key` has to be uploaded by `how`; False if the marker could not be written."""
         try:
             self._write(self._own_folder() / key_digest(key), key, how)
         except OSError as exc:
             log.debug("pending uploads cannot be noted in %s: %s", self._directory, exc)
+            return False
+        return True
 
     def remove(self, key: str) -> None:
         """Note that nothing is left to do for `key`."""
         with contextlib.suppress(OSError):
             if self._presence is not None:
                 (self._directory / self._presence.token / key_digest(key)).unlink(missing_ok=True)
+
+    def stands(self, key: str) -> bool:
+        """Whether the marker of `key` is there."""
+        presence = self._presence
+        return presence is not None and (self._directory / presence.token / key_digest(key)).exists()
 
     def remove_all(self, key: str) -> None:
         """Remove the markers of `key` that any process of this host has: its entry is deleted."""
@@ -183,6 +190,7 @@ class _Upload:
     Attributes:
         how: `PUT` or `REPLACE`.
         data: the bytes, if the local tier does not have them.
+        marked: there is a marker on disk.
         running: a thread is uploading it.
         again: it was written again while it was running, and has to be uploaded once more.
         tried: a thread has tried it.
@@ -191,6 +199,7 @@ class _Upload:
 
     how: str
     data: bytes | None = None
+    marked: bool = False
     running: bool = False
     again: bool = False
     tried: bool = False
@@ -233,7 +242,7 @@ class Uploads:
         self._lock = threading.Lock()
         self._pending: dict[str, _Upload] = {}
         self._lately: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
-        self._announced: set[str] = set()
+        self._announced: dict[str, bool] = {}  # whether there is a marker
         self._held = 0
 
     def __len__(self) -> int:
@@ -243,15 +252,15 @@ class Uploads:
         """Note on disk that `key` is about to be written to the local tier; `add` or `withdraw` follows."""
         if self._markers is not None:
             with self._lock:
-                self._announced.add(key)
+                self._announced[key] = True
                 pending = self._pending.get(key)
             # Again if the entry is written again: another process may have removed the marker before.
-            self._markers.add(key, how if pending is None else _stronger(how, pending.how))
+            self._announced[key] = self._markers.add(key, how if pending is None else _stronger(how, pending.how))
 
     def withdraw(self, key: str) -> None:
         """Forget what `announce` noted: the local tier had the entry already."""
         with self._lock:
-            self._announced.discard(key)
+            self._announced.pop(key, None)
             is_pending = key in self._pending
         if not is_pending and self._markers is not None:
             self._markers.remove(key)
@@ -276,10 +285,10 @@ class Uploads:
             self._held, upload.data = held, data
             upload.how = _stronger(how, upload.how)
             upload.again = upload.running
-            is_marked = key in self._announced
-            self._announced.discard(key)
-        if not is_marked and self._markers is not None:
-            self._markers.add(key, upload.how)
+            announced = self._announced.pop(key, None)
+        if announced is None and self._markers is not None:
+            announced = self._markers.add(key, upload.how)
+        upload.marked = bool(announced)
         if not upload.running:
             self._submit(key)
         return True
@@ -413,6 +422,8 @@ class Uploads:
 
     def _carry(self, key: str, upload: _Upload) -> bool:
         """Upload one entry; False if it has to be tried again."""
+        if upload.data is not None and upload.marked and self._markers is not None and not self._markers.stands(key):
+            return True  # another process of this host has deleted the entry
         try:
             data = upload.data if upload.data is not None else self._local.call(lambda store: store.peek(key))
         except StoreError:
