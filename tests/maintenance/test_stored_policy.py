@@ -94,10 +94,11 @@ def test_changes_at_once():
     """Two who change different limits at the same time both get theirs; one who never gets through is told."""
     objects = MemoryBucket()
 
-    class Contended:
+    class Contended(MemoryBucket):
         """Objects of which somebody else changes the policy between a look and the first writes."""
 
         def __init__(self, times: int) -> None:
+            super().__init__()
             self.times = times
 
         def read(self, name, *, length=None):
@@ -107,7 +108,7 @@ def test_changes_at_once():
                 change_limits(objects, {"max_entries": self.times})
             return found
 
-        def write(self, name, data, *, version):
+        def write(self, name, data, *, version=None):
             return objects.write(name, data, version=version)
 
     assert change_limits(Contended(2), {"max_size": 5}) == {"max_size": 5, "max_entries": 0}

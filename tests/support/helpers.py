@@ -105,8 +105,8 @@ def local_documents(path: str | os.PathLike[str], *, read_only: bool = False) ->
 
 def used_in(objects: Bucket) -> dict[str, float]:
     """When each entry was last used, by the snapshot and the journals in `objects`."""
-    from ejcache.maintenance.journals import Listing, read_uses
+    from ejcache.maintenance.journals import Listing, compact
 
     with Listing() as listing:
-        read_uses(objects, listing)
+        compact(objects, listing, dry_run=True)
         return dict(listing.uses())

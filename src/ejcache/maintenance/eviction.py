@@ -30,9 +30,9 @@ from ejcache.bucket.base import (
     unescape_key,
 )
 from ejcache.coordination.leases_shared import LEASES
-from ejcache.errors import StoreBusyError, StoreError, StoreForbiddenError, StoreReadOnlyError
+from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.maintenance.journals import Listed, Listing, compact, read_uses
+from ejcache.maintenance.journals import Listed, Listing, compact
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.start_records import merge_start_records
 from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, pinned_keys
@@ -346,19 +346,16 @@ class BucketScan(Scan):
         pinned: set[str] = set()
         self._listing.add(self._listed(pinned))
         self.pinned = frozenset(pinned)
-        if compacts:
-            with suppress(StoreBusyError):  # the uses are in the listing; the journals stay for the next pass
-                done = compact(
-                    objects,
-                    self._listing,
-                    listed=listed,
-                    complete=True,
-                    now=self._now,
-                    in_use_since=self.in_use_since,
-                )
-                self.journals = done.journals
-        else:
-            read_uses(objects, self._listing, listed=listed, now=self._now, in_use_since=self.in_use_since)
+        done = compact(
+            objects,
+            self._listing,
+            listed=listed,
+            complete=True,
+            dry_run=not compacts,
+            now=self._now,
+            in_use_since=self.in_use_since,
+        )
+        self.journals = done.journals
 
     def _listed(self, pinned: set[str]) -> Iterator[EntryInfo]:
         """The entries among all objects; the others are noted where they belong, and foreign names are ignored."""

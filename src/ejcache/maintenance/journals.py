@@ -31,7 +31,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import ABSENT, COUNTERS
-from ejcache.errors import EntryCorruptError, EntryVersionError, StoreBusyError, StoreError
+from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.shared.usage import (
     MAX_JOURNAL,
@@ -240,12 +240,14 @@ def compact(
     *,
     listed: Listed | None = None,
     complete: bool = False,
+    dry_run: bool = False,
     now: float | None = None,
     in_use_since: float = math.inf,
 ) -> Compaction:
     """Fold all journals, delete them, and note their uses in `listing`.
 
-    The baseline and the snapshot are written on the condition that no other process has written them. If this process
+    The baseline and the snapshot are written on the condition that no other process has written them; a process that
+    finds them changed again and again leaves the journals to the next pass. If this process
     dies before it has deleted the journals, the next pass merges the same uses again, and no sums.
 
     Args:
@@ -253,13 +255,13 @@ def compact(
         listing: receives the uses.
         listed: the journals and counters; by default they are listed now.
         complete: `listing` holds all entries, so that old uses of other keys are dropped.
+        dry_run: note the uses, and change nothing else.
         now: seconds since the epoch; uses after `now`, from a wrong clock, count as `now`.
         in_use_since: what a journal names that the storage has had since then was in use when the journal was written,
             whatever time the writer's clock showed.
 
     Raises:
         StoreError: the storage failed; no use is lost.
-        StoreBusyError: other processes kept writing the snapshot; the uses are in `listing` nevertheless.
     """
     now = time.time() if now is None else now
     kept_since = now - _NEW_SECONDS if complete else None
@@ -267,7 +269,7 @@ def compact(
         baseline, infos = listed = listed or Listed.now(objects)
         version, writable = _note_snapshot(objects, listing, now)
         read = _note_journals(objects, listing, listed.journals, now, in_use_since)
-        if not writable:
+        if dry_run or not writable:
             return Compaction(left=len(listed.journals))
         counted = {name: (journal.version, journal.sums) for name, journal in read.items() if journal.sums}
         new = {name: found for name, found in counted.items() if name not in baseline.folded}
@@ -285,7 +287,7 @@ def compact(
             left = len(listed.journals) - len(done)
             return Compaction(journals, damaged=len(done) - journals, left=left, written=True)
         listed = None  # another process has folded some of these
-    raise StoreBusyError("other processes kept compacting the usage journals")
+    return Compaction(left=len(read))
 
 
 def _delete(objects: Bucket, folded: dict[str, str]) -> None:
@@ -294,23 +296,6 @@ def _delete(objects: Bucket, folded: dict[str, str]) -> None:
             pass
     except Exception as exc:  # what others wrote must not stop this job's eviction
         log.debug("ejcache: folded journals were not deleted; the next pass does that: %s", exc, exc_info=True)
-
-
-def read_uses(
-    objects: Bucket,
-    listing: Listing,
-    *,
-    listed: Listed | None = None,
-    now: float | None = None,
-    in_use_since: float = math.inf,
-) -> None:
-    """Note the uses of the snapshot and of all journals in `listing`, and change nothing else.
-
-    The arguments are those of `compact`. Raises StoreError if the storage fails.
-    """
-    now = time.time() if now is None else now
-    _note_snapshot(objects, listing, now)
-    _note_journals(objects, listing, (listed or Listed.now(objects)).journals, now, in_use_since)
 
 
 def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, bool]:

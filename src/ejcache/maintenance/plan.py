@@ -43,8 +43,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.bucket.base import ABSENT
-from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError, StoreBusyError
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, is_profile_key, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
 from ejcache.stores.base import EntryInfo
@@ -296,7 +295,6 @@ MAX_BYTES: Final = 64 << 10
 """A larger object is not a policy, and is not read."""
 
 _FORMAT: Final = "ejcache-policy"
-_TRIES: Final = 5
 _CACHED_SECONDS: Final = 600.0
 _LARGEST: Final = 1 << 62
 _NONE: Final = frozenset({"", "none", "-1"})
@@ -382,16 +380,19 @@ def change_limits(objects: Bucket, changes: Mapping[str, float | None]) -> dict[
         StoreBusyError: other processes kept changing it.
         StoreError: the storage failed.
     """
-    for _ in range(_TRIES):
-        blob = objects.read(POLICY, length=MAX_BYTES + 1)
+    limits: dict[str, Any] = {}
+
+    def changed(data: bytes | None) -> bytes:
         try:
-            current = {} if blob is None else decode_policy(blob.data)
+            current = {} if data is None else decode_policy(data)
         except EntryCorruptError:
             current = {}
-        limits = {name: value for name, value in {**current, **changes}.items() if value is not None}
-        if objects.write(POLICY, encode_policy(limits), version=ABSENT if blob is None else blob.version) is not None:
-            return limits
-    raise StoreBusyError("others kept changing the policy")
+        limits.clear()
+        limits.update((name, value) for name, value in {**current, **changes}.items() if value is not None)
+        return encode_policy(limits)
+
+    objects.update(POLICY, changed)
+    return limits
 
 
 def policy_of(limits: Mapping[str, Any]) -> EvictionPolicy:

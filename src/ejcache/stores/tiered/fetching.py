@@ -1,10 +1,8 @@
-"""How a tiered store asks its tiers: one tier, one fetch for all processes of a host, and fetches ahead of time.
+"""How a tiered store asks its tiers: one tier, and one fetch for all processes of a host.
 
 One tier of a tiered store: a store behind a circuit breaker, and the counters of what it was asked.
 
 One fetch for all processes of a host: the first that misses asks the shared tier, the others wait for its answer.
-
-Entries that will be asked for are fetched before that, by concurrent requests (`prefetch`).
 
 A process that deletes an entry locks out the fetches and the uploads of the others meanwhile, because each of them has
 read the entry in one tier and is about to write it to the other.
@@ -16,19 +14,16 @@ each other. No lock is waited for longer than `patience`: then the process goes 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.util import locks
-from ejcache.util.log import log
 from ejcache.util.text import key_digest
-from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from ejcache.bucket.breaker import CircuitBreaker
     from ejcache.stores.base import Store
@@ -218,56 +213,3 @@ class HostFetches:
 
     def _note(self, digest: str) -> Path:
         return Path(self._directory or "", f"{digest[:_DIGITS]}.miss")
-
-
-def prefetch(
-    keys: Iterable[str],
-    shared: Tier,
-    fetches: HostFetches,
-    *,
-    requests: int,
-    here: Callable[[str], bool],
-    fetch: Callable[[str], bool],
-    wanted: Callable[[str], bool],
-) -> Iterator[tuple[str, bool]]:
-    """Each key, and whether its entry is in the local tier: first those that are there, then those that are fetched.
-
-    Of the processes of a host, one fetches so at a time, so that the host makes at most `requests` at once; a process
-    that has waited for long makes them one by one. After the first sign that the shared tier is throttled or fails,
-    nothing more is asked for.
-
-    Args:
-        keys: of entries.
-        shared: the shared tier.
-        fetches: the locks of this host.
-        requests: how many are made at once.
-        here: whether the local tier has an entry.
-        fetch: fetches one entry into the local tier; whether there is one.
-        wanted: whether an entry is still to be fetched; asked before each request.
-    """
-    missing = []
-    for key in keys:
-        if here(key):
-            yield key, True
-        else:
-            missing.append(key)
-    if not missing:
-        return
-    failed = shared.store.tries_failed()
-    stopped = threading.Event()
-
-    def fetch_one(key: str) -> tuple[str, bool]:
-        if stopped.is_set() or shared.breaker.is_open or not wanted(key):
-            return key, False
-        found = False
-        try:
-            found = fetch(key)
-        except StoreError as exc:
-            log.debug("%s is not prefetched: %s", key, exc)
-            stopped.set()
-        if shared.store.tries_failed() != failed:
-            stopped.set()
-        return key, found
-
-    with fetches.many() as alone:
-        yield from in_parallel(fetch_one, missing, threads=requests if alone else 1)

@@ -22,13 +22,13 @@ from ejcache.bucket.breaker import breaker_for
 from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import EntryInfo, Store
 from ejcache.stores.host_log import HostLog
-from ejcache.stores.tiered.fetching import HostFetches, Tier, prefetch
+from ejcache.stores.tiered.fetching import HostFetches, Tier
 from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads, Uploads
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.text import check_key
-from ejcache.util.threads import Tally
+from ejcache.util.threads import Tally, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -172,7 +172,11 @@ class TieredStore(Store):
     def prefetch(
         self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
     ) -> Iterator[tuple[str, bool]]:
-        """Copy entries that will be asked for into the local tier, by concurrent requests (`fetching.prefetch`).
+        """Copy entries that will be asked for into the local tier, by concurrent requests.
+
+        Of the processes of a host, one fetches so at a time, so that the host makes at most `requests` at once; a
+        process that has waited for long makes them one by one. After the first sign that the shared tier is throttled
+        or fails, nothing more is asked for.
 
         Args:
             keys: of entries.
@@ -182,16 +186,34 @@ class TieredStore(Store):
         Yields:
             Each key, in the order in which it becomes known, and whether its entry is in the local tier.
         """
-
-        def fetch(key: str) -> bool:
-            data = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, []))
-            return data is not None
-
         if self.local.read_only:
-            return iter(())
-        return prefetch(
-            keys, self._shared, self._fetches, requests=requests, here=self.has_local, fetch=fetch, wanted=wanted
-        )
+            return
+        missing = []
+        for key in keys:
+            if self.has_local(key):
+                yield key, True
+            else:
+                missing.append(key)
+        if not missing:
+            return
+        failed = self.shared.tries_failed()
+        stopped = threading.Event()
+
+        def fetch(key: str) -> tuple[str, bool]:
+            if stopped.is_set() or self._shared.breaker.is_open or not wanted(key):
+                return key, False
+            found = None
+            try:
+                found = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, []))
+            except StoreError as exc:
+                log.debug("%s is not prefetched: %s", key, exc)
+                stopped.set()
+            if self.shared.tries_failed() != failed:
+                stopped.set()
+            return key, found is not None
+
+        with self._fetches.many() as alone:
+            yield from in_parallel(fetch, missing, threads=requests if alone else 1)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
         """The bytes under `key`, or their first `length`, or None; recency is left alone and nothing is copied."""
