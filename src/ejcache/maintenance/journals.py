@@ -246,9 +246,9 @@ def compact(
 ) -> Compaction:
     """Fold all journals, delete them, and note their uses in `listing`.
 
-    The baseline and the snapshot are written on the condition that no other process has written them; a process that
-    finds them changed again and again leaves the journals to the next pass. If this process
-    dies before it has deleted the journals, the next pass merges the same uses again, and no sums.
+    The baseline and the snapshot are written on the condition that no other process has written them. A process that
+    finds them changed again and again leaves the journals to the next pass. If this process dies before it has deleted
+    the journals, the next pass merges the same uses again, and no sums.
 
     Args:
         objects: where the journals are kept.
