@@ -88,7 +88,9 @@ def use(task: dict, problems: list[str]) -> None:
     cache = CompilationCache(policy)
     if cache.get(task["key"]) is None:
         # As a compile does: somebody else's lease may be waited for, but not for long.
-        made = policy.once(task["key"], resolve(), lookup=lambda: None, work=lambda: b"made", between_hosts=True)
+        flight = policy.single_flight(resolve())
+        options = {"lookup": lambda: None, "work": lambda: b"made", "deadline": 5.0, "missed": True}
+        made = flight.run(task["key"], **options) if flight is not None else b"made"
         if made != b"made":
             problems.append("nothing was compiled")
     good = key_text("jit_good")

@@ -176,41 +176,18 @@ class CachePolicy:
             self.report_failure("look for an entry", exc, settings, program=parse_any_key(key).name)
             return False
 
-    def once(
-        self,
-        key: str,
-        settings: Settings,
-        *,
-        lookup: Callable[[], T | None],
-        work: Callable[[], T],
-        between_hosts: bool,
-        left_entry: Callable[[], bool] | None = None,
-        in_words: Callable[[str], str] = str,
-    ) -> T:
-        """The result of `work`, or of `lookup` if another thread, process or host has done the work meanwhile.
+    def single_flight(self, settings: Settings) -> SingleFlight | None:
+        """What lets several processes compile each program once; None if nobody is to be waited for.
 
-        Args:
-            key: a key that has just been looked up and missed.
-            settings: `wait_seconds` says how long to wait for others before working.
-            lookup: looks again.
-            work: compiles, and stores.
-            between_hosts: also wait for other hosts, which costs requests.
-            left_entry: called after `work`: whether there is an entry now. Without it, the store is read.
-            in_words: names the program of a key, for log lines about long waits.
+        It is opened at the first miss, because hits do without.
         """
-        single_flight = self._opened_single_flight() if settings.wait_seconds > 0 else None
-        if single_flight is None or settings.recompile_force:
-            return work()
-        return single_flight.run(
-            key,
-            lookup=lookup,
-            work=work,
-            deadline=settings.wait_seconds,
-            missed=True,
-            between_hosts=between_hosts,
-            left_entry=left_entry,
-            in_words=in_words,
-        )
+        with self._lock:
+            store = self._store
+            if store is None or settings.wait_seconds <= 0 or settings.recompile_force:
+                return None
+            if self._single_flight is None or self._single_flight[0] is not store:
+                self._single_flight = store, self._open_single_flight(store)
+            return self._single_flight[1]
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -225,10 +202,10 @@ class CachePolicy:
         """
         skip = self._write(header, raw, settings, replacing=replacing)
         if skip is not None:
-            self._leave_out(header.key, skip, header.compile_seconds, settings)
+            self.leave_out(header.key, skip, header.compile_seconds, settings)
         else:
             self.tally.add(stores=1)
-        self._flush_if_due()
+            self._flush_if_due()
         return skip
 
     def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> Skip | None:
@@ -401,10 +378,6 @@ class CachePolicy:
 
     def leave_out(self, key: str, reason: Skip, compile_seconds: float, settings: Settings) -> None:
         """Count a compilation that is not stored, and note on this host if that is because it was quick."""
-        self._leave_out(key, reason, compile_seconds, settings)
-        self._flush_if_due()
-
-    def _leave_out(self, key: str, reason: Skip, compile_seconds: float, settings: Settings) -> None:
         self.tally.skip(reason)
         if reason in (Skip.QUICK, Skip.SMALL):
             self.tally.add(left_out=1, left_out_seconds=compile_seconds)
@@ -415,6 +388,7 @@ class CachePolicy:
         tiers = two_tiers(store) if store is not None else None
         if tiers is not None:
             tiers.note_below_floor(key, compile_seconds)
+        self._flush_if_due()
 
     def count_check(self, result: str) -> None:
         """Count a stored executable that was compared with a fresh one, and the result."""
@@ -523,16 +497,6 @@ class CachePolicy:
 
             self._opening = CircuitBreaker(failures=1)
         self._opening.fail()
-
-    def _opened_single_flight(self) -> SingleFlight | None:
-        """What lets several processes compile each program once; opened at the first miss, because hits do without."""
-        with self._lock:
-            store = self._store
-            if store is None:
-                return None
-            if self._single_flight is None or self._single_flight[0] is not store:
-                self._single_flight = store, self._open_single_flight(store)
-            return self._single_flight[1]
 
     def _may_write(self, store: Store, settings: Settings) -> bool:
         return not (self.read_only or settings.read_only or store.read_only)

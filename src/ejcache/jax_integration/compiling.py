@@ -463,11 +463,15 @@ class Compiler:
             return found if isinstance(found, Loaded) else None
 
         try:
-            made = compilation.cache.once(
+            flight = compilation.cache.single_flight(compilation.settings)
+            if flight is None:
+                return work()
+            made = flight.run(
                 compilation.text,
-                compilation.settings,
                 lookup=lookup,
                 work=work,
+                deadline=compilation.settings.wait_seconds,
+                missed=True,
                 between_hosts=is_worth_requests(compilation),
                 # What was not compiled here was found.
                 left_entry=lambda: compilation.is_stored or not own,
