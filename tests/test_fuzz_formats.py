@@ -264,8 +264,8 @@ def _summed(block):
 
 
 def read_all_of_bundle(data):
-    for found in read_bundle(io.BytesIO(data)):
-        assert isinstance(found.key, str)
+    for key, _ in read_bundle(io.BytesIO(data)):
+        assert isinstance(key, str)
 
 
 USED = ProgramUse("jit_f-0123", 10, 0.5, options=b"o" * 30, devices=(0, 1))

@@ -174,7 +174,7 @@ def test_deleting_a_version_spares_its_successor(bucket, monkeypatch):
     assert temporaries(bucket) == []
 
 
-def test_a_killed_writer(tmp_path, run_python):
+def test_a_killed_writer(tmp_path, run_forked):
     """A process killed between writing and publishing leaves no entry, and what it leaves is named after it."""
     program = """
         import os, sys
@@ -183,7 +183,7 @@ def test_a_killed_writer(tmp_path, run_python):
         os.link = lambda *_: os._exit(9)
         FileBucket(sys.argv[1]).create("v1/entries/k", b"value" * 1000)
     """
-    finished = run_python(program, str(tmp_path / "shared"), check=False)
+    finished = run_forked(program, str(tmp_path / "shared"), check=False)
     assert finished.returncode == 9
     bucket = FileBucket(tmp_path / "shared")
     assert list(bucket.walk("v1/entries/")) == []

@@ -104,7 +104,7 @@ def test_a_home_of_another_user(run_forked, open_place):
         from ejcache.stores.location import Location
         from ejcache.stores.opening import open_store
         os.setgid(54321), os.setuid(54321)
-        print(find_local_tier(Location.parse("gs://bucket/a"), resolve()).directory.parent)
+        print(find_local_tier(Location.parse("gs://bucket/a"), resolve()).parent)
         try:
             open_store({str(home / "cache")!r}).get("key")
         except ejcache.errors.StoreError as exc:

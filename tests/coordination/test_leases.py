@@ -181,9 +181,9 @@ def test_renewed_until_lost(leases, steps, time):
     assert leases.look("k") is None
 
 
-def test_released_at_exit(run_python, tmp_path):
+def test_released_at_exit(run_forked, tmp_path):
     """At the end of a program its leases are released, and those that wait for their grace period at once."""
-    run_python(
+    run_forked(
         """
         from pathlib import Path
         from ejcache.bucket.files import FileBucket

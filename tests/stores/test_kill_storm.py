@@ -23,40 +23,40 @@ def kill_storm(monkeypatch):
     return kill_storm
 
 
-def storm(run_python, tmp_path, *arguments, timeout=280, **options):
-    return run_python(TOOL, "--dir", str(tmp_path / "store"), "--json", *arguments, timeout=timeout, **options)
+def storm(run_forked, tmp_path, *arguments, timeout=280, **options):
+    return run_forked(TOOL, "--dir", str(tmp_path / "store"), "--json", *arguments, timeout=timeout, **options)
 
 
-def test_short_storm(run_python, tmp_path):
+def test_short_storm(run_forked, tmp_path):
     """A dozen kills: no bad read, no stuck lock, no exception, no orphan on disk, nothing that check objects to."""
-    outcome = json.loads(storm(run_python, tmp_path, "--kills", "12").stdout)
+    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "12").stdout)
     assert outcome["problems"] == []
     assert outcome["kills"] == 12
 
 
-def test_two_storms_in_one_store(run_python, tmp_path):
+def test_two_storms_in_one_store(run_forked, tmp_path):
     """A store that went through a storm goes through another, under a limit half the size."""
-    storm(run_python, tmp_path, "--kills", "4")
+    storm(run_forked, tmp_path, "--kills", "4")
     with LocalStore(tmp_path / "store", max_size=2_000_000) as store:
         assert [info.key for info in store.entries() if info.key.startswith("after")] == []
-    outcome = json.loads(storm(run_python, tmp_path, "--kills", "4", "--limit", "1MB", "--seed", "1").stdout)
+    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "4", "--limit", "1MB", "--seed", "1").stdout)
     assert outcome["problems"] == []
     assert outcome["limit"] == 1_000_000
 
 
-def test_larger_store_comes_within_the_limit_first(run_python, tmp_path):
+def test_larger_store_comes_within_the_limit_first(run_forked, tmp_path):
     """Nothing that a storm looks at is of a larger store that was there before."""
     with LocalStore(tmp_path / "store", max_size=2_000_000) as store:
         for n in range(3):
             store.put(f"old-{n}", bytes(600_000))
-    outcome = json.loads(storm(run_python, tmp_path, "--kills", "0", "--limit", "1MB", check=False).stdout)
+    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "0", "--limit", "1MB", check=False).stdout)
     assert outcome["over_limit"] == 0
     assert 0 < outcome["size"] <= 1_000_000
 
 
-def test_goes_on_until_something_was_tested(run_python, tmp_path):
+def test_goes_on_until_something_was_tested(run_forked, tmp_path):
     """However few kills there are and however slow the machine is, something is stored and read before the end."""
-    outcome = json.loads(storm(run_python, tmp_path, "--kills", "0", "--processes", "1", check=False).stdout)
+    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "0", "--processes", "1", check=False).stdout)
     assert outcome["hits"] > 0
     assert outcome["stores"] > 0
     assert outcome["problems"] == []
@@ -66,18 +66,18 @@ def test_goes_on_until_something_was_tested(run_python, tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_long_storm(run_python, tmp_path, seed):
+def test_long_storm(run_forked, tmp_path, seed):
     """Two hundred kills, three times."""
-    done = storm(run_python, tmp_path, "--kills", "200", "--seed", str(seed), timeout=580)
+    done = storm(run_forked, tmp_path, "--kills", "200", "--seed", str(seed), timeout=580)
     assert json.loads(done.stdout)["problems"] == []
 
 
-def test_what_nobody_accounts_for_is_found(run_python, tmp_path):
+def test_what_nobody_accounts_for_is_found(run_forked, tmp_path):
     """The storm fails when the disk holds more than the limit and the declared overhead."""
     orphan = tmp_path / "store" / "v1" / "orphan"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(bytes(30_000_000))
-    done = storm(run_python, tmp_path, "--kills", "1", check=False)
+    done = storm(run_forked, tmp_path, "--kills", "1", check=False)
     assert done.returncode == 1
     assert "bytes on disk are over" in done.stderr
 
@@ -105,9 +105,9 @@ def test_every_problem_is_said(kill_storm):
 
 
 @pytest.mark.parametrize("arguments", [("--limit", "3 apples"), ("--limit", "10"), ("--processes", "0")])
-def test_wrong_argument(run_python, tmp_path, arguments):
+def test_wrong_argument(run_forked, tmp_path, arguments):
     """A wrong argument is one sentence and exit status 2, and makes no store."""
-    done = storm(run_python, tmp_path, *arguments, check=False)
+    done = storm(run_forked, tmp_path, *arguments, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "store").exists()

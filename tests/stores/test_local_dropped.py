@@ -22,6 +22,7 @@ def test_a_dropped_store_closes_its_index(tmp_path):
                 store.itself = store
             del store
             gc.collect()
+            assert list((tmp_path / "v1/local/present").iterdir()) == []
         assert LocalStore(tmp_path).get("k") == b"v"
         gc.collect()
 

@@ -32,10 +32,10 @@ def log(tmp_path):
     return index.with_name("cache.db-wal")
 
 
-def test_hits_leave_the_log(run_python, tmp_path, log):
+def test_hits_leave_the_log(run_forked, tmp_path, log):
     """No process that died is to be found, and what was used and counted is there for the next process."""
     for _ in range(3):
-        run_python(HITS, str(tmp_path / "store"), "")
+        run_forked(HITS, str(tmp_path / "store"), "")
         assert log.stat().st_size > 0
         assert list((tmp_path / "store/v1/local/present").iterdir()) == []
     with LocalStore(tmp_path / "store", max_size=3000) as store:
@@ -46,9 +46,9 @@ def test_hits_leave_the_log(run_python, tmp_path, log):
     assert not log.exists()
 
 
-def test_who_cannot_read_the_log_misses_no_entry(run_python, tmp_path, log):
+def test_who_cannot_read_the_log_misses_no_entry(run_forked, tmp_path, log):
     """Copies of the database alone, and readers of a log that was cut off, see every entry."""
-    run_python(HITS, str(tmp_path / "store"), "")
+    run_forked(HITS, str(tmp_path / "store"), "")
     with LocalStore(tmp_path / "store", read_only=True) as reader:
         assert (reader.get("a"), reader.get("b")) == (b"a" * 1000, b"b" * 1000)
         assert reader.counters() == {"hits": 1}
@@ -63,33 +63,33 @@ def test_who_cannot_read_the_log_misses_no_entry(run_python, tmp_path, log):
 @pytest.mark.parametrize(
     "change", ["store.put('c', b'c')", "store.delete('b')", "store.pin('a')", "store.reset_counters()", "store.close()"]
 )
-def test_anything_else_does_not(run_python, tmp_path, log, change):
+def test_anything_else_does_not(run_forked, tmp_path, log, change):
     """A process that changed entries, pins or counters, or closed the store, has moved the log into the database."""
-    run_python(HITS, str(tmp_path / "store"), change)
+    run_forked(HITS, str(tmp_path / "store"), change)
     assert not log.exists()
 
 
-def test_a_put_while_the_process_ends(run_python, tmp_path, log):
+def test_a_put_while_the_process_ends(run_forked, tmp_path, log):
     """What is stored after the store was closed at exit is moved into the database, with what was left in the log."""
     late = "import atexit; atexit.register(lambda: (store.get('b'), store.put('c', b'c')))"
     hits = HITS.replace("import sys", f"import sys\nstore = None\n{late}", 1)
-    run_python(hits, str(tmp_path / "store"), "")
+    run_forked(hits, str(tmp_path / "store"), "")
     log.unlink(missing_ok=True)
     with LocalStore(tmp_path / "store", read_only=True) as reader:
         assert (reader.get("c"), reader.counters()) == (b"c", {"hits": 1})
 
 
 @pytest.mark.parametrize("order", ["opened before", "opened and closed meanwhile"])
-def test_beside_another_process(run_python, tmp_path, log, order):
+def test_beside_another_process(run_forked, tmp_path, log, order):
     """What another process stored while this one was there is moved into the database, whichever of them ends last."""
     path = str(tmp_path / "store")
     if order == "opened before":
         with LocalStore(path) as store:
             store.put("c", b"c")
-            run_python(HITS, path, "")
+            run_forked(HITS, path, "")
             assert log.exists()
     else:
-        run_python(HITS, path, BESIDE)
+        run_forked(HITS, path, BESIDE)
     log.unlink(missing_ok=True)
     with LocalStore(path, read_only=True) as reader:
         assert reader.get("c") == b"c"

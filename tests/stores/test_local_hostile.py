@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 
 import pytest
+from store_processes import in_fork
 
 from ejcache.errors import NotAStoreError, StoreError, UntrustedDirectoryError
 from ejcache.stores.local.store import LocalStore
@@ -159,9 +158,7 @@ def test_pipes_keep_nobody_waiting(path, where):
         make_pipe(generation / name)
     else:
         make_pipe(generation / where if where.startswith("cache") else path / where)
-    code = "import sys; sys.path.insert(0, sys.argv[2]); import test_local_hostile as t; t.use(t.Path(sys.argv[1]))"
-    code = code.replace("t.Path", "__import__('pathlib').Path")
-    subprocess.run([sys.executable, "-c", code, str(path), os.path.dirname(__file__)], check=True, timeout=240)  # noqa: PTH120
+    in_fork(lambda: use(path))
     with LocalStore(path) as store:
         assert store.get("k3") is None or where != "value"
 
@@ -303,7 +300,7 @@ AS_OTHER = "import os, sys; os.setgid(54321); os.setuid(54321)\n"
 
 
 @needs_root
-def test_a_prepared_directory_is_not_used(run_python, open_place):
+def test_a_prepared_directory_is_not_used(run_forked, open_place):
     """A store that another user has prepared is neither read nor written, unless the directory is declared trusted."""
     open_place.chmod(0o755)
     path = open_place / "cache"
@@ -315,7 +312,7 @@ def test_a_prepared_directory_is_not_used(run_python, open_place):
         for file in files:
             os.chown(f"{directory}/{file}", 54322, 54322)
             os.chmod(f"{directory}/{file}", 0o666)  # noqa: PTH101
-    finished = run_python(
+    finished = run_forked(
         f"""
         import os
         from ejcache.errors import UntrustedDirectoryError

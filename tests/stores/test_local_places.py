@@ -282,14 +282,14 @@ def test_no_room(tmp_path):
 
 
 @needs_root
-def test_full_file_system(tmp_path, run_python):
+def test_full_file_system(tmp_path, run_forked):
     """A full file system is survived as a file size limit is; hits go on in a process that starts then."""
     mount = shutil.which("mount")
     (tmp_path / "disk").mkdir()
     if mount is None or os.system(f"{mount} -t tmpfs -o size=1m tmpfs {tmp_path}/disk 2>/dev/null"):
         pytest.skip("no file system can be mounted here")
     try:
-        run_python(
+        run_forked(
             """
             import sys
             from ejcache.errors import StoreError
@@ -358,7 +358,7 @@ def test_out_of_descriptors(tmp_path):
 
 
 @needs_root
-def test_unwritable_directory(open_place, run_python):
+def test_unwritable_directory(open_place, run_forked):
     """A user who may read, but not write, reads; what is empty reads as empty; writes say why not."""
     path = open_place / "s"
     with LocalStore(path) as store:
@@ -368,7 +368,7 @@ def test_unwritable_directory(open_place, run_python):
     (open_place / "empty").mkdir()
     for entry in [path, *path.rglob("*")]:
         entry.chmod(0o755 if entry.is_dir() else 0o644)
-    run_python(
+    run_forked(
         AS_NOBODY
         + """
 store = LocalStore(sys.argv[1])
@@ -390,19 +390,19 @@ assert "Permission denied" in message and "belongs to the user with id 0" in mes
     )
     with LocalStore(path) as writer:
         writer.put("live", b"x")
-        run_python(AS_NOBODY + "assert LocalStore(sys.argv[1]).get('k') == b'value'\n", str(path))
+        run_forked(AS_NOBODY + "assert LocalStore(sys.argv[1]).get('k') == b'value'\n", str(path))
         assert writer.check() == []
 
 
 @needs_root
-def test_two_users(open_place, run_python):
+def test_two_users(open_place, run_forked):
     """The second user of a directory is told whose it is, and nothing of the first one's is lost."""
     path = open_place / "s"
     with LocalStore(path) as store:
         store.put("k", b"value")
     path.chmod(0o777)
     before = tree(path)
-    run_python(
+    run_forked(
         AS_NOBODY
         + """
 for read_only in (False, True):
@@ -415,9 +415,9 @@ for read_only in (False, True):
 
 
 @needs_root
-def test_user_without_a_name(open_place, run_python):
+def test_user_without_a_name(open_place, run_forked):
     """A user id that no file knows a name of, without a home, has a store like anybody else."""
-    run_python(
+    run_forked(
         AS_NOBODY
         + """
 with open_store(sys.argv[1], max_size="1MB") as store:

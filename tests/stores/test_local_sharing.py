@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sqlite3
@@ -192,18 +191,6 @@ def test_listing_holds_no_lock(tmp_path):
         assert writer.delete("k1400")
         seen += [info.key for info in listing]
         assert len(seen) == len(set(seen)) == 1_499
-
-
-def test_dropped_without_closing(tmp_path, recwarn):
-    """A store that nobody refers to any more has released everything."""
-    gc.collect()
-    recwarn.clear()  # of what other tests have left
-    store = LocalStore(tmp_path)
-    store.put("k", b"value")
-    assert list((tmp_path / "v1/local/present").iterdir()) != []
-    del store
-    assert list((tmp_path / "v1/local/present").iterdir()) == []
-    assert [warning for warning in recwarn if issubclass(warning.category, ResourceWarning)] == []
 
 
 def test_two_processes_open_a_new_store_at_once(tmp_path):

@@ -47,12 +47,3 @@ def test_forgotten_name_starts_empty():
     forget_memory("never heard of")
     assert MemoryStore("forgotten").get("k") is None
     assert store.get("k") == b"value"
-
-
-def test_quarantine_keeps_copies():
-    """The last few quarantined entries are kept for inspection, and no more."""
-    store = MemoryStore()
-    for n in range(20):
-        store.put("k", b"%d" % n)
-        store.quarantine("k", b"%d" % n)
-    assert list(store._namespace.quarantined) == [("k", b"%d" % n) for n in range(12, 20)]

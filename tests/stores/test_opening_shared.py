@@ -115,9 +115,9 @@ def test_listing_without_folders(bucket, tmp_path):
     assert shallow(FsspecBucket(f"local://{tmp_path}/fsspec")) == ["jit_f-cache", "jit_g-cache"]
 
 
-def test_s3_without_s3fs(run_python):
+def test_s3_without_s3fs(run_forked):
     """Where s3fs is not installed, one sentence says what to install."""
-    said = run_python(
+    said = run_forked(
         """
         import sys
         sys.modules["s3fs"] = None
@@ -161,9 +161,9 @@ def test_a_namespace_is_no_credential():
     assert Location.parse("oci://bucket@namespace/x").bucket == "bucket@namespace"
 
 
-def test_a_program_goes_on_without_a_cache_of_a_scheme_without_a_test(run_python, tmp_path):
+def test_a_program_goes_on_without_a_cache_of_a_scheme_without_a_test(run_forked, tmp_path):
     """A job that names such storage compiles, and says why it does without, once."""
-    said = run_python(
+    said = run_forked(
         """
         import jax, ejcache
         ejcache.enable()
@@ -212,8 +212,7 @@ def test_each_bucket_has_its_own_tier(tmp_path):
     """Two URLs share EJCACHE_LOCAL_DIR, and nothing in it; two spellings of one URL share all."""
     settings = resolve(environ={"EJCACHE_LOCAL_DIR": str(tmp_path / "disk")})
     one, same, two = (
-        find_local_tier(Location.parse(url), settings).directory
-        for url in ("gs://bucket/a", "gcs://bucket/a/", "gs://bucket/b")
+        find_local_tier(Location.parse(url), settings) for url in ("gs://bucket/a", "gcs://bucket/a/", "gs://bucket/b")
     )
     assert one == same != two
     assert {one.parent, two.parent} == {tmp_path / "disk"}
@@ -239,7 +238,7 @@ def test_a_tier_that_others_prepared(tmp_path, clean_environment, caplog, prepar
     disk, location = tmp_path / "disk", Location.parse("gs://bucket/a")
     disk.mkdir()
     variables = {"EJCACHE_LOCAL_DIR": str(disk), "HOME": str(clean_environment)}
-    usual = find_local_tier(location, resolve(environ=variables)).directory
+    usual = find_local_tier(location, resolve(environ=variables))
     if prepared == "link":
         (tmp_path / "theirs").mkdir()
         usual.symlink_to(tmp_path / "theirs")
@@ -247,21 +246,21 @@ def test_a_tier_that_others_prepared(tmp_path, clean_environment, caplog, prepar
         (usual / "scratch").mkdir(parents=True)
         (usual if prepared == "world-writable" else usual / "scratch").chmod(0o777)
     for _ in range(2):
-        found = find_local_tier(location, resolve(environ=variables)).directory
+        found = find_local_tier(location, resolve(environ=variables))
         assert found.is_relative_to(clean_environment / ".cache" / "ejcache" / "tiers")
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
     assert "EJCACHE_TRUST_DIR=1" in warnings[0]
     trusting = resolve(environ={**variables, "EJCACHE_TRUST_DIR": "1"})
-    assert find_local_tier(location, trusting).directory == usual
+    assert find_local_tier(location, trusting) == usual
 
 
 def test_a_tier_of_version_0_1_0_is_still_used(tmp_path):
     """Version 0.1.0 named tiers readably. Its copies and pending uploads are found."""
     settings = resolve(environ={"EJCACHE_LOCAL_DIR": str(tmp_path)})
-    digest = find_local_tier(Location.parse("gs://bucket/a"), settings).directory.name
+    digest = find_local_tier(Location.parse("gs://bucket/a"), settings).name
     (tmp_path / f"gs-bucket-a-{digest}").mkdir(mode=0o700)
-    assert find_local_tier(Location.parse("gs://bucket/a"), settings).directory.name == f"gs-bucket-a-{digest}"
+    assert find_local_tier(Location.parse("gs://bucket/a"), settings).name == f"gs-bucket-a-{digest}"
 
 
 def test_home_on_a_network_file_system(network, monkeypatch, tmp_path):
@@ -270,7 +269,7 @@ def test_home_on_a_network_file_system(network, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     place = find_local_tier(Location.parse("gs://bucket/a"), resolve())
     mine = tmp_path / f"ejcache-{os.getuid()}"
-    assert place.directory.parent == mine / "tiers"
+    assert place.parent == mine / "tiers"
     assert mine.stat().st_mode & 0o777 == 0o700
     mine.chmod(0o777)
     assert find_local_tier(Location.parse("gs://bucket/a"), resolve()) is None

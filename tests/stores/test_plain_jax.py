@@ -26,9 +26,9 @@ def write(path, key=KEY, *, raw=b"\x00\x00\x00\x07executable", compress=None, us
     return data
 
 
-def test_a_directory_written_by_jax(run_python, tmp_path):
+def test_a_directory_written_by_jax(run_forked, tmp_path):
     """What JAX itself wrote, bounded, is listed with its size and its use, and can be read."""
-    run_python(
+    run_forked(
         """
         import jax, jax.numpy as jnp
         jax.config.update("jax_compilation_cache_dir", "plain")

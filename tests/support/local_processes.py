@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import textwrap
 
+from forking import Forked
 from helpers import python_command
 
 
@@ -15,7 +16,7 @@ def starting():
     processes = []
 
     def start(code, *arguments):
-        process = subprocess.Popen(
+        process = Forked(
             python_command(textwrap.dedent(code), *map(str, arguments)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -62,9 +62,9 @@ def test_after_a_fork():
 
 
 @pytest.mark.parametrize("used_before", [True, False])
-def test_during_exit(run_python, used_before):
+def test_during_exit(run_forked, used_before):
     """At exit, when Python 3.12 starts no thread any more, calls are made all the same."""
-    done = run_python(
+    done = run_forked(
         f"""
         from ejcache.util.lifecycle import ExitPhase, at_exit
         from ejcache.util.threads import in_parallel

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.documents import Documents
-    from ejcache.stores.opening import LocalTierPaths
 
 
 _HEADER_FIELDS: Final = frozenset(
@@ -213,21 +212,21 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 
-    paths = _prepare_local_tier(location, settings) if settings.local_max_size else None
+    place = _prepare_local_tier(location, settings) if settings.local_max_size else None
     local: Store | None = None
-    if paths is not None:
+    if place is not None:
         from ejcache.stores.local.store import LocalStore
 
         try:
             local = LocalStore(
-                paths.directory,
+                place,
                 max_size=settings.local_max_size,
                 trusted=settings.trust_dir,
                 evict_before=evicted_before,
             )
         except StoreError as exc:
             log.warning("ejcache: copies of %s are kept in memory only: %s", location, exc)
-    scratch = paths.scratch if paths is not None and local is not None else None
+    scratch = place / "scratch" if place is not None and local is not None else None
     host_log = None if scratch is None else HostLog(scratch / "host.log")
     shared = SharedStore(
         open_bucket(location, settings=settings, prepare=scratch is None),
@@ -304,8 +303,8 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
     from ejcache.coordination.single_flight import SingleFlight
 
     if detect_shared_storage(location):
-        paths = _prepare_local_tier(location, settings)
-        return SingleFlight.of_store(store, directory=paths.scratch / "leases" if paths is not None else None)
+        place = _prepare_local_tier(location, settings)
+        return SingleFlight.of_store(store, directory=None if place is None else place / "scratch" / "leases")
     return SingleFlight.of_store(store, directory=Path(location.path) / "v1" / "leases")
 
 
@@ -346,19 +345,19 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
         return XlaCacheLocation(documents, Path(location.path), "v1/xla-processes")
     from ejcache.stores.opening import find_local_tier
 
-    paths = find_local_tier(location, settings)
-    return XlaCacheLocation(documents, paths.xla.parent, paths.xla.name) if paths is not None else None
+    place = find_local_tier(location, settings)
+    return None if place is None else XlaCacheLocation(documents, place, "xla")
 
 
-def _prepare_local_tier(location: Location, settings: Settings) -> LocalTierPaths | None:
+def _prepare_local_tier(location: Location, settings: Settings) -> Path | None:
     """As `find_local_tier`. Makes the user's cache folder private first: a store makes only its own directories so."""
     from ejcache.stores.opening import find_local_tier
 
-    paths = find_local_tier(location, settings)
-    if paths is not None:
+    place = find_local_tier(location, settings)
+    if place is not None:
         with suppress(OSError):
-            make_user_directory_above(paths.directory)
-    return paths
+            make_user_directory_above(place)
+    return place
 
 
 def _verify(key: str, data: bytes) -> object:

@@ -180,8 +180,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
     credentials = _google() if location.kind is LocationKind.GCS else None
     with open_bucket(location, settings=settings) as bucket:
         yield from check_bucket(bucket, credentials=credentials, read_only=settings.read_only)
-    tier = find_local_tier(location, settings)
-    yield from check_tier(None if tier is None else tier.directory, max_size=settings.local_max_size)
+    yield from check_tier(find_local_tier(location, settings), max_size=settings.local_max_size)
 
 
 def _google() -> Credentials:

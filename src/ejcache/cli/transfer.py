@@ -164,8 +164,8 @@ def _records(file: BinaryIO, problems: list[str]) -> Iterator[EntryReader]:
         return data
 
     try:
-        for record in read_bundle(file):
-            yield record.key, partial(give, record.data)
+        for key, data in read_bundle(file):
+            yield key, partial(give, data)
     except EntryError as exc:
         problems.append(str(exc))
 

@@ -244,12 +244,8 @@ _OLD_PREFIX: Final = struct.Struct(">IQ")
 _OLD_CHECKSUM_SIZE: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class BundleRecord:
-    """One entry of a bundle, not yet verified."""
-
-    key: str
-    data: bytes
+BundleRecord = tuple[str, bytes]
+"""The key and the bytes of one entry of a bundle, not yet verified."""
 
 
 def encode_member(name: str, data: bytes) -> bytes:
@@ -318,7 +314,7 @@ class _Reader:
                 return
             if not is_first:
                 self.count += 1
-                yield BundleRecord(name.removeprefix(_ENTRIES), data)
+                yield name.removeprefix(_ENTRIES), data
             is_first = False
             self.end = self.file.tell()
         raise EntryCorruptError("this is not a bundle" if is_first else "the bundle is cut off")
@@ -371,7 +367,7 @@ def _old_records(file: BinaryIO) -> Iterator[BundleRecord]:
         hasher.update(rest)
         count += 1
         try:
-            yield BundleRecord(rest[:length].decode(), rest[length:])
+            yield rest[:length].decode(), rest[length:]
         except UnicodeDecodeError as exc:
             raise EntryCorruptError("the bundle is damaged: a key is not text") from exc
 
@@ -404,7 +400,7 @@ class BundleWriter(Closing):
     def _continue(self) -> None:
         reader = _Reader(self._file)
         try:
-            self.keys.update(record.key for record in reader.records())
+            self.keys.update(key for key, _ in reader.records())
         except EntryVersionError:
             reader.end = 0
         except EntryCorruptError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +14,6 @@ from ejcache.util.text import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-_QUARANTINED_COPIES: Final = 8
 
 
 @dataclass(slots=True)
@@ -32,7 +30,6 @@ class _Namespace:
     entries: OrderedDict[str, _MemoryEntry] = field(default_factory=OrderedDict)
     total: int = 0
     counters: Counter[str] = field(default_factory=Counter)
-    quarantined: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=_QUARANTINED_COPIES))
 
     def drop(self, key: str) -> None:
         self.total -= len(self.entries.pop(key).data)
@@ -157,7 +154,7 @@ class MemoryStore(Store):
             return self._namespace.total
 
     def quarantine(self, key: str, data: bytes) -> bool:
-        """Take the entry out of use if it still is exactly `data`; the last few are kept for inspection.
+        """Take the entry out of use if it still is exactly `data`.
 
         Raises:
             StoreReadOnlyError: the store is read-only.
@@ -168,7 +165,6 @@ class MemoryStore(Store):
             found = self._namespace.entries.get(key)
             if found is None or found.data != data:
                 return False
-            self._namespace.quarantined.append((key, found.data))
             self._namespace.drop(key)
             return True
 

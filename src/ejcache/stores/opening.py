@@ -20,7 +20,6 @@ import logging
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -276,24 +275,7 @@ log = logging.getLogger("ejcache")
 _READABLE: Final = 48
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTierPaths:
-    """The directory on this host for one remote cache."""
-
-    directory: Path
-
-    @property
-    def scratch(self) -> Path:
-        """For locks and pending uploads."""
-        return self.directory / "scratch"
-
-    @property
-    def xla(self) -> Path:
-        """For XLA's own caches."""
-        return self.directory / "xla"
-
-
-def find_local_tier(location: Location, settings: Settings) -> LocalTierPaths | None:
+def find_local_tier(location: Location, settings: Settings) -> Path | None:
     """The directory on this host for the remote cache at `location`; None if there is no local disk for it.
 
     Copies of entries are code. So a directory that another user owns or can write to is not used, unless
@@ -304,19 +286,19 @@ def find_local_tier(location: Location, settings: Settings) -> LocalTierPaths | 
     root = _find_root(settings)
     if root is None:
         return None
-    paths = _paths_below(root, location)
-    why = "" if settings.trust_dir else _why_untrusted(paths)
+    place = _place_below(root, location)
+    why = "" if settings.trust_dir else _why_untrusted(place)
     if not why:
-        return paths
+        return place
     for other in (user_directory(), temporary_directory()):
-        own = None if other is None or other / "tiers" == root else _paths_below(other / "tiers", location)
-        if own is not None and not _detect_shared(own.directory) and not _why_untrusted(own):
-            instead = f"in {own.directory}"
+        own = None if other is None or other / "tiers" == root else _place_below(other / "tiers", location)
+        if own is not None and not _detect_shared(own) and not _why_untrusted(own):
+            instead = f"in {own}"
             break
     else:
         own, instead = None, "in memory"
     warn_once(
-        ("untrusted tier", str(paths.directory)),
+        ("untrusted tier", str(place)),
         "ejcache: %s; copies of %s are not kept there but %s. Delete it, choose another EJCACHE_LOCAL_DIR, or set "
         "EJCACHE_TRUST_DIR=1 if you trust them",
         why,
@@ -326,17 +308,17 @@ def find_local_tier(location: Location, settings: Settings) -> LocalTierPaths | 
     return own
 
 
-def _paths_below(root: Path, location: Location) -> LocalTierPaths:
+def _place_below(root: Path, location: Location) -> Path:
     digest = hashlib.sha256(location.url.encode()).hexdigest()[:16]
     # Version 0.1.0 put a readable part before the digest. Its copies and pending uploads are still used.
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", location.url).strip("-.")[:_READABLE]
     earlier = root / f"{readable}-{digest}"
-    return LocalTierPaths(earlier if os.path.isdir(earlier) else root / digest)  # noqa: PTH112 (raises nothing)
+    return earlier if os.path.isdir(earlier) else root / digest  # noqa: PTH112 (raises nothing)
 
 
-def _why_untrusted(paths: LocalTierPaths) -> str:
+def _why_untrusted(place: Path) -> str:
     """Why another user could have put code, or links, into the directories of a tier; "" if nobody could."""
-    for path in (paths.directory, paths.directory / "v1", paths.scratch, paths.xla):
+    for path in (place, *(place / name for name in ("v1", "scratch", "xla"))):
         try:
             about = path.lstat()
         except OSError:
@@ -346,7 +328,7 @@ def _why_untrusted(paths: LocalTierPaths) -> str:
         why = why_untrusted(path, about)
         if why:
             return why
-    return why_replaceable(paths.directory)
+    return why_replaceable(place)
 
 
 def _find_root(settings: Settings) -> Path | None:

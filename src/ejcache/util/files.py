@@ -82,13 +82,6 @@ def is_temporary(name: str) -> bool:
 _FILE: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _APPEND: Final = _FILE | os.O_WRONLY | os.O_APPEND
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)
-_KINDS: Final = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 
 
 class UnsafeFileError(OSError):
@@ -221,12 +214,10 @@ def _open(path: str | os.PathLike[str], flags: int, dir_fd: int | None) -> int:
         if exc.errno == errno.ENXIO:
             raise UnsafeFileError(errno.ENXIO, f"{os.fspath(path)} is a socket or device, so it is not used") from exc
         raise
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    what = next((name for is_kind, name in _KINDS if is_kind(mode)), "not a file")
-    raise UnsafeFileError(errno.EINVAL, f"{os.fspath(path)} is {what}, so it is not used")
+    raise UnsafeFileError(errno.EINVAL, f"{os.fspath(path)} is a directory, a pipe or a device, so it is not used")
 
 
 def _is_link(name: str, dir_fd: int) -> bool:
