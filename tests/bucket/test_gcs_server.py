@@ -87,16 +87,6 @@ class TestConditions:
             assert send(server, method, path, body)[0] == status, (method, path)
         assert server.objects() == {"c": b"4"}
 
-    def test_one_write_a_second(self, server, fs):
-        """With the quota on, a second change of the same object is refused, of another one is not."""
-        server.api.write_interval = 60.0
-        upload = "/upload/storage/v1/b/bucket/o?uploadType=media&name="
-        assert send(server, "POST", upload + "q", b"1")[0] == 200
-        assert send(server, "POST", upload + "q", b"2")[0] == 429
-        assert send(server, "DELETE", "/storage/v1/b/bucket/o/q")[0] == 429
-        assert send(server, "POST", upload + "r", b"1")[0] == 200
-        assert server.objects() == {"q": b"1", "r": b"1"}
-
 
 class TestFaults:
     def test_reset_and_drop_after(self, server, fs):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
-
 import pytest
 from autotune_helpers import record
 from cli_helpers import ejcache
@@ -14,7 +11,6 @@ from ejcache.cache.run_counts import RunTotal
 from ejcache.errors import UsageError
 from ejcache.stores.host_log import decode_usage
 from ejcache.stores.location import Location
-from ejcache.util.files import why_untrusted
 
 NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)
 
@@ -44,14 +40,6 @@ def test_a_url_of_an_impossible_form_is_refused(url, run_forked):
             Location.parse(url)
 
 
-def test_a_password_of_an_endpoint_is_not_printed(monkeypatch, tmp_path):
-    """`doctor` shows where Google's storage is, without the password in the variable."""
-    for endpoint in ("http://me:secret@localhost:1", "me:secret@localhost:1"):
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
-        said = ejcache("doctor", "--dir", "gs://bucket/x", "--json")
-        assert "secret" not in said.out + said.err
-
-
 def test_show_prints_whatever_a_record_says_of_its_measurement(tmp_path):
     """A list or an object in its provenance is shown as text."""
     from dataclasses import replace
@@ -64,16 +52,6 @@ def test_show_prints_whatever_a_record_says_of_its_measurement(tmp_path):
     said = ejcache("autotune", "show", with_list.key.digest, "--dir", tmp_path)
     assert said.status == 0, said
     assert "['a', 'b']" in said.out
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_a_group_without_a_name_is_private_in_a_container_only(tmp_path, inside):
-    """The group of a volume of Kubernetes has no name; on other hosts, a directory of users may be out of reach."""
-    tmp_path.chmod(0o770)
-    about = list(tmp_path.stat())
-    about[stat.ST_GID] = 3_000_000_000
-    found = why_untrusted(tmp_path, os.stat_result(about), in_container=inside)
-    assert bool(found) is not inside
 
 
 def test_the_directory_of_ejkernel_does_not_fall_back_to_one_that_others_can_write_to(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import tracemalloc
 
@@ -80,21 +79,3 @@ def test_hostile_bytes(shared, name):
     path.parent.mkdir(parents=True)
     path.write_bytes(HOSTILE[name])
     assert look_up(shared).miss in {"corrupt", "foreign", "version"}
-
-
-@pytest.mark.parametrize("name", ["link", "pipe", "device", "directory", "sparse", "sparse with a header"])
-def test_hostile_files(shared, name):
-    """What is not a plausible file is a miss, too: at once, and not a byte of it is copied."""
-    path = shared / entry_name(KEY)
-    path.parent.mkdir(parents=True)
-    if name == "pipe":
-        os.mkfifo(path)
-    elif name == "directory":
-        path.mkdir()
-    elif name.startswith("sparse"):
-        with path.open("wb") as file:
-            file.write(framed(header()) if name.endswith("header") else b"")
-            file.truncate(6 << 30)
-    else:
-        path.symlink_to(shared.parent / "id_rsa" if name == "link" else "/dev/zero")
-    assert look_up(shared).miss in {"absent", "corrupt"}

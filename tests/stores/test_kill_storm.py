@@ -34,16 +34,6 @@ def test_short_storm(run_forked, tmp_path):
     assert outcome["kills"] == 12
 
 
-def test_two_storms_in_one_store(run_forked, tmp_path):
-    """A store that went through a storm goes through another, under a limit half the size."""
-    storm(run_forked, tmp_path, "--kills", "4")
-    with LocalStore(tmp_path / "store", max_size=2_000_000) as store:
-        assert [info.key for info in store.entries() if info.key.startswith("after")] == []
-    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "4", "--limit", "1MB", "--seed", "1").stdout)
-    assert outcome["problems"] == []
-    assert outcome["limit"] == 1_000_000
-
-
 def test_larger_store_comes_within_the_limit_first(run_forked, tmp_path):
     """Nothing that a storm looks at is of a larger store that was there before."""
     with LocalStore(tmp_path / "store", max_size=2_000_000) as store:
@@ -52,15 +42,6 @@ def test_larger_store_comes_within_the_limit_first(run_forked, tmp_path):
     outcome = json.loads(storm(run_forked, tmp_path, "--kills", "0", "--limit", "1MB", check=False).stdout)
     assert outcome["over_limit"] == 0
     assert 0 < outcome["size"] <= 1_000_000
-
-
-def test_goes_on_until_something_was_tested(run_forked, tmp_path):
-    """However few kills there are and however slow the machine is, something is stored and read before the end."""
-    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "0", "--processes", "1", check=False).stdout)
-    assert outcome["hits"] > 0
-    assert outcome["stores"] > 0
-    assert outcome["problems"] == []
-    assert outcome["deaths"] == 1
 
 
 @pytest.mark.soak
@@ -102,12 +83,3 @@ def test_every_problem_is_said(kill_storm):
         {"objections": ["orphan"]},
     ):
         assert len(kill_storm.Outcome(**{**fine, **trouble}).problems()) == 1
-
-
-@pytest.mark.parametrize("arguments", [("--limit", "3 apples"), ("--limit", "10"), ("--processes", "0")])
-def test_wrong_argument(run_forked, tmp_path, arguments):
-    """A wrong argument is one sentence and exit status 2, and makes no store."""
-    done = storm(run_forked, tmp_path, *arguments, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "store").exists()

@@ -12,93 +12,77 @@ from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.stores.shared.store import SharedStore
 
 
-class TestFiles(ProcessTests):
+class _SharedStoreTests(ProcessTests):
+    """A shared store over a bucket, whose limit and order of uses maintenance keeps."""
+
+    bounded = False
+    recency = False
+
+    def bucket(self, path):
+        return FileBucket(path)
+
+    def open(self, path, *, max_size=-1, read_only=False):
+        return SharedStore(self.bucket(path), max_size=max_size, read_only=read_only, counts_at_once=True)
+
+
+class TestFiles(_SharedStoreTests):
     """A directory of a network file system."""
 
-    bounded = False
-    recency = False
 
-    def open(self, path, *, max_size=-1, read_only=False):
-        return SharedStore(FileBucket(path), max_size=max_size, read_only=read_only, counts_at_once=True)
+class _ServedTests(_SharedStoreTests):
+    """A bucket on a server, whose address other processes find in a file."""
 
+    largest = 20_000_000
 
-@pytest.fixture(scope="module")
-def gcs():
-    with GcsServerProcess() as server:
-        yield server
+    @pytest.fixture(autouse=True)
+    def endpoint(self, server, tmp_path):
+        (tmp_path / ENDPOINT).write_text(server.url)
 
 
-class TestGcs(ProcessTests):
+class TestGcs(_ServedTests):
     """A bucket of Google Cloud Storage."""
 
-    bounded = False
-    recency = False
     largest = 70_000_000
 
-    @pytest.fixture(autouse=True)
-    def endpoint(self, gcs, tmp_path):
-        (tmp_path / ENDPOINT).write_text(gcs.url)
+    @pytest.fixture(scope="class")
+    def server(self):
+        with GcsServerProcess() as server:
+            yield server
 
-    def open(self, path, *, max_size=-1, read_only=False):
-        bucket = gcs_bucket(endpoint_at(path), prefix_of(path))
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)
-
-
-@pytest.fixture(scope="module")
-def s3():
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
-    with S3Server() as server:
-        yield server
+    def bucket(self, path):
+        return gcs_bucket(endpoint_at(path), prefix_of(path))
 
 
-class TestS3(ProcessTests):
+class TestS3(_ServedTests):
     """A bucket of S3."""
 
-    bounded = False
-    recency = False
-    largest = 20_000_000
+    @pytest.fixture(scope="class")
+    def server(self):
+        with S3Server() as server:
+            yield server
 
-    @pytest.fixture(autouse=True)
-    def endpoint(self, s3, tmp_path):
-        (tmp_path / ENDPOINT).write_text(s3.url)
-
-    def open(self, path, *, max_size=-1, read_only=False):
-        bucket = s3_bucket(endpoint_at(path), prefix_of(path))
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)
+    def bucket(self, path):
+        return s3_bucket(endpoint_at(path), prefix_of(path))
 
 
-@pytest.fixture(scope="module")
-def ssh():
-    if why_no_ssh():
-        pytest.skip(why_no_ssh())
-    with SshServer() as server:
-        yield server
-
-
-class TestSftp(ProcessTests):
+class TestSftp(_ServedTests):
     """A directory of an SSH server."""
 
-    bounded = False
-    recency = False
-    largest = 20_000_000
+    @pytest.fixture(scope="class")
+    def server(self):
+        if why_no_ssh():
+            pytest.skip(why_no_ssh())
+        with SshServer() as server:
+            yield server
 
-    @pytest.fixture(autouse=True)
-    def endpoint(self, ssh, tmp_path):
-        (tmp_path / ENDPOINT).write_text(ssh.url)
-
-    def open(self, path, *, max_size=-1, read_only=False):
-        bucket = sftp_bucket(endpoint_at(path), prefix_of(path))
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)
+    def bucket(self, path):
+        return sftp_bucket(endpoint_at(path), prefix_of(path))
 
 
-class TestFsspec(ProcessTests):
+class TestFsspec(_SharedStoreTests):
     """Any other file system of fsspec, here its own memory."""
 
-    bounded = False
-    recency = False
     multiprocess = False
 
-    def open(self, path, *, max_size=-1, read_only=False):
-        bucket = FsspecBucket(f"memory://{path}")
-        return SharedStore(bucket, max_size=max_size, read_only=read_only, counts_at_once=True)
+    def bucket(self, path):
+        return FsspecBucket(f"memory://{path}")

@@ -16,7 +16,7 @@ from ejcache.util.lifecycle import ExitPhase, at_exit
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -77,6 +77,15 @@ class Peer:
         return self.answer()
 
 
+def _called(method: str) -> Any:
+    """A method that calls the store over there."""
+
+    def call(self: PeerStore, *arguments: Any) -> Any:
+        return self._call(method, *arguments)
+
+    return call
+
+
 class PeerStore(Store):
     """A store that is open in a `Peer`."""
 
@@ -101,59 +110,21 @@ class PeerStore(Store):
     def _call(self, method: str, *args: Any) -> Any:
         return self._do((method, args))[0]
 
-    def get(self, key: str) -> bytes | None:
-        """Over there."""
-        found: bytes | None = self._call("get", key)
-        return found
-
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
         """Over there, cut here."""
         found: bytes | None = self._call("peek", key)
         return None if found is None else found[:length]
 
-    def put(self, key: str, data: bytes) -> bool:
-        """Over there."""
-        return bool(self._call("put", key, data))
-
-    def replace(self, key: str, data: bytes) -> None:
-        """Over there."""
-        self._call("replace", key, data)
-
-    def contains(self, key: str) -> bool:
-        """Over there."""
-        return bool(self._call("contains", key))
-
-    def delete(self, key: str) -> bool:
-        """Over there."""
-        return bool(self._call("delete", key))
-
     def entries(self) -> Iterator[EntryInfo]:
         """Over there, all at once."""
         return iter(self._call("entries"))
 
-    def size(self) -> int:
-        """Over there."""
-        return int(self._call("size"))
-
-    def quarantine(self, key: str, data: bytes) -> bool:
-        """Over there."""
-        return bool(self._call("quarantine", key, data))
-
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
-        """Over there."""
-        self._call("add_counters", dict(amounts))
-
-    def counters(self) -> dict[str, float]:
-        """Over there."""
-        return dict(self._call("counters"))
-
-    def reset_counters(self) -> None:
-        """Over there."""
-        self._call("reset_counters")
-
-    def close(self) -> None:
-        """Over there."""
-        self._call("close")
+    get, put, replace, contains, delete, size, quarantine = map(
+        _called, ("get", "put", "replace", "contains", "delete", "size", "quarantine")
+    )
+    add_counters, counters, reset_counters, close = map(
+        _called, ("add_counters", "counters", "reset_counters", "close")
+    )
 
 
 def peers() -> tuple[Peer, Peer]:
