@@ -396,16 +396,13 @@ def decompress_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     reader = _Reader(pieces)
     try:
         stated = zstandard.get_frame_parameters(reader.first).content_size
-        if stated > MAX_RAW_SIZE:
-            raise EntryCorruptError("the frame is not as long as it should be")
         size = 0
         for part in zstandard.ZstdDecompressor().read_to_iter(cast("IO[bytes]", reader), write_size=_PIECE):
             size += len(part)
             # What does not compress grows by a few bytes: a frame that is much longer than its content is padding.
-            if size > stated or reader.size > stated + stated // 64 + _PIECE:
-                raise EntryCorruptError("the frame is not as long as it should be")
-            if _is_bomb(reader.size, size):
-                raise EntryCorruptError(f"{reader.size} bytes expand to more than {size}")
+            padded = reader.size > stated + stated // 64 + _PIECE
+            if padded or not size <= stated <= MAX_RAW_SIZE or _is_bomb(reader.size, size):
+                raise EntryCorruptError("the frame is not as long as it should be, or expands to too much")
             yield part
     except zstandard.ZstdError as exc:
         raise EntryCorruptError("the payload is not a zstd frame") from exc

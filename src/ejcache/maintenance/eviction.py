@@ -13,7 +13,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import (
     ABSENT,
@@ -133,8 +133,13 @@ class EvictionPass(Closing):
         self._dry_run = dry_run
         if not dry_run and getattr(target, "read_only", False):
             raise StoreReadOnlyError(f"{getattr(target, 'url', 'the store')} is open for reading only")
-        began = _now(target) if now is None else now()
-        self._scan = _scan_of(target, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
+        objects = target.bucket if isinstance(target, SharedStore) else target
+        if isinstance(objects, Bucket):
+            began = _now(objects, read_only=getattr(target, "read_only", False)) if now is None else now()
+            self._scan: Scan = BucketScan(objects, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
+        else:
+            began = time.time() if now is None else now()
+            self._scan = Scan(objects)
         try:
             policy = policy or EvictionPolicy()
             every = policy.everything and policy.only is None and policy.name_glob is None
@@ -228,27 +233,12 @@ def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str],
             report.gone += 1
 
 
-def _objects_of(target: Store | JaxEntries | Bucket) -> Bucket | None:
-    """The objects of a shared cache, or None."""
-    if isinstance(target, SharedStore):
-        return target.bucket
-    return target if isinstance(target, Bucket) else None
-
-
-def _now(target: Store | JaxEntries | Bucket) -> float:
-    objects = _objects_of(target)
-    there = None
-    if objects is not None and not getattr(target, "read_only", False):
+def _now(objects: Bucket, *, read_only: bool) -> float:
+    """The time by the storage's clock, if this process may ask it with an object."""
+    if not read_only:
         with suppress(StoreReadOnlyError, StoreForbiddenError):
-            there = objects.now(f"{TEMPORARY}{process_name()}")
-    return time.time() if there is None else there
-
-
-def _scan_of(target: Store | JaxEntries | Bucket, *, now: float, in_use_seconds: float, compacts: bool) -> Scan:
-    objects = _objects_of(target)
-    if objects is not None:
-        return BucketScan(objects, now=now, in_use_seconds=in_use_seconds, compacts=compacts)
-    return Scan(cast("Store | JaxEntries", target))
+            return objects.now(f"{TEMPORARY}{process_name()}") or time.time()
+    return time.time()
 
 
 def run_pass(

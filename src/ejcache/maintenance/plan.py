@@ -201,9 +201,7 @@ class EvictionPlan(Closing):
         self._tables = TemporaryTables(_SCHEMA)
         self.count = self.entries = self.size = self.left = self.left_size = self.protected = 0
         self._newest: dict[str, tuple[float, str]] = {}
-        self._tables.insert(
-            "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(self._row, entries)
-        )
+        self._tables.insert(_LIST, map(self._row, entries))
         self._tables.run(*_DERIVED, _IN_ORDER, "DROP TABLE entries", _DELETIONS)
         # What the rules for single entries leave, which the limits then judge.
         self._count_left = self._size_left = 0

@@ -67,10 +67,6 @@ _OTHERS: Final = (_NAMES_ACCOUNT - _BUCKETS.keys()) | {
     "arrow_hdfs", "dbfs", "gdrive", "hf", "lakefs", "oss", "tos", "webdav",
 }  # fmt: skip
 """Protocols of fsspec's known implementations that can be written to. Asking fsspec would cost its import."""
-_CREDENTIALS: Final = {
-    "gs": "a file that EASYDEL_GCS_CLIENT or GOOGLE_APPLICATION_CREDENTIALS names",
-    "s3": "the AWS_* variables, ~/.aws/credentials or an instance role",
-}
 
 
 class Location(NamedTuple):
@@ -160,10 +156,9 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
     meant, kind = _BUCKETS.get(scheme, (scheme, LocationKind.FSSPEC))
     host = rest.partition("/")[0]
     if _PASSWORD.match(rest) or "?" in rest or ("@" in host and scheme not in _NAMES_ACCOUNT):
-        where = _CREDENTIALS.get(meant, "the configuration that fsspec or the protocol's own tools read")
         raise UsageError(
             f"{display_url(text)} carries a credential (a password, a token or a query), which would show up in logs: "
-            f"remove it from the URL and put credentials in {where}"
+            "remove it from the URL and put credentials in the variables or files that the storage's own tools read"
         )
     bucket, _, prefix = rest.partition("/")
     if not bucket or any(character in " #" for character in bucket):

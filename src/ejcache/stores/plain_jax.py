@@ -11,6 +11,7 @@ Other files are never listed and never touched. Entries are never loaded by ejca
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.entry import MAX_RAW_SIZE, decompress_pieces, decompress_prefix
 from ejcache.errors import EntryCorruptError, StoreBusyError, StoreUnavailableError
 from ejcache.stores.base import EntryInfo
-from ejcache.util.files import UnsafeFileError, open_regular, read_regular
+from ejcache.util.files import open_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +39,7 @@ _PREFIX: Final = 1 << 18
 """Bytes of an entry that are read for its compile time: more than one block of either codec."""
 _CHUNK: Final = 1 << 20
 _PART: Final = 8 << 20
-"""Bytes of one request for an entry that is checked."""
+"""Bytes of an entry that is checked which are read at once."""
 _LOCK_SECONDS: Final = 10.0
 """As long as JAX itself waits for its lock."""
 
@@ -68,12 +69,8 @@ class JaxEntries(ABC):
         """Remove the entry; False if there was none."""
 
     @abstractmethod
-    def _read(self, key: str, length: int) -> bytes | None:
-        """The first `length` bytes of the entry under `key`, or None; raises StoreError."""
-
-    @abstractmethod
-    def _pieces(self, key: str) -> Iterator[bytes]:
-        """The entry under `key` in pieces; nothing if there is none. Raises StoreError."""
+    def _pieces(self, key: str, size: int) -> Iterator[bytes]:
+        """The entry under `key` in pieces of this size; nothing if there is none. Raises StoreError."""
 
     def size(self) -> int:
         """Bytes of all entries, by a listing."""
@@ -92,7 +89,7 @@ class JaxEntries(ABC):
             EntryCorruptError: JAX could not read it either.
             StoreError: it cannot be read.
         """
-        start = self._read(key, _PREFIX)
+        start = next(self._pieces(key, _PREFIX), None)
         if start is None:
             return None
         is_zstd = start.startswith(_ZSTD_MAGIC)
@@ -108,7 +105,7 @@ class JaxEntries(ABC):
             EntryCorruptError: JAX could not read it either.
             StoreError: it cannot be read.
         """
-        pieces = self._pieces(key)
+        pieces = self._pieces(key, _PART)
         first = next(pieces, None)
         if first is None:
             return False
@@ -175,35 +172,19 @@ class JaxDirectory(JaxEntries):
                 self._atime(key).unlink()
         return True
 
-    def _read(self, key: str, length: int) -> bytes | None:
+    def _pieces(self, key: str, size: int) -> Iterator[bytes]:
+        path = self._file(key)
         try:
-            with self._reading(key):
-                return read_regular(self._file(key), max_size=length, length=length)
-        except FileNotFoundError:
-            return None
-
-    def _pieces(self, key: str) -> Iterator[bytes]:
-        try:
-            with self._reading(key), open(open_regular(self._file(key)), "rb", buffering=0) as file:  # noqa: PTH123
+            with open(open_regular(path), "rb", buffering=0) as file:  # noqa: PTH123
                 if os.fstat(file.fileno()).st_size > MAX_RAW_SIZE:
-                    raise StoreUnavailableError(f"{self._file(key)} is larger than an executable can be")
-                yield file.read(_CHUNK)  # also of an empty file
-                while piece := file.read(_CHUNK):
+                    raise OSError(errno.EFBIG, "it is larger than an executable can be")  # noqa: TRY301
+                yield file.read(size)  # also of an empty file
+                while piece := file.read(size):
                     yield piece
         except FileNotFoundError:
             return
-
-    @contextlib.contextmanager
-    def _reading(self, key: str) -> Iterator[None]:
-        """Errors of reading as errors of a store, unless the file is absent."""
-        try:
-            yield
-        except (FileNotFoundError, StoreUnavailableError):
-            raise
-        except UnsafeFileError as exc:
-            raise StoreUnavailableError(str(exc.strerror)) from exc
         except OSError as exc:
-            raise StoreUnavailableError(f"{self._file(key)} cannot be read: {exc.strerror or exc}") from exc
+            raise StoreUnavailableError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -283,12 +264,8 @@ class JaxBucket(JaxEntries):
         for _ in self.bucket.delete_many([(f"{key}{_ATIME}", None) for key in keys]):
             pass
 
-    def _read(self, key: str, length: int) -> bytes | None:
-        blob = self.bucket.read(f"{key}{_CACHE}", length=length)
-        return None if blob is None else blob.data
-
-    def _pieces(self, key: str) -> Iterator[bytes]:
-        for blob in self.bucket.read_pieces(f"{key}{_CACHE}", size=_PART):
+    def _pieces(self, key: str, size: int) -> Iterator[bytes]:
+        for blob in self.bucket.read_pieces(f"{key}{_CACHE}", size=size):
             if blob.size > MAX_RAW_SIZE:
                 raise StoreUnavailableError(f"{self.url}/{key}{_CACHE} is larger than an executable can be")
             yield blob.data
