@@ -265,7 +265,7 @@ def test_programs_that_end_at_once_write_their_counters(moto, run_forked):
         from ejcache.bucket.s3 import S3Bucket
         from ejcache.stores.shared.store import SharedStore
         options = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "us-east-1"}}
-        store = SharedStore(S3Bucket("bucket", "ends", endpoint_url=sys.argv[1], options=options))
+        store = SharedStore(S3Bucket("bucket", "ends", options={**options, "endpoint_url": sys.argv[1]}))
         store.add_counters({"hits": 2})
     """
     for _ in range(2):

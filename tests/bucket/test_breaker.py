@@ -15,7 +15,7 @@ from ejcache.errors import StoreBusyError, StoreNotAskedError, StoreReadOnlyErro
 
 @pytest.fixture
 def breaker(clock):
-    return CircuitBreaker(failures=3, slow_seconds=2.0, cooldown=30.0, clock=clock, jitter=lambda low, high: 1.0)
+    return CircuitBreaker(clock=clock, jitter=lambda low, high: 1.0)
 
 
 def test_opens_after_failures_in_a_row(breaker):

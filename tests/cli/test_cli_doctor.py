@@ -14,7 +14,7 @@ from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
 from ejcache.maintenance import doctor as doctor_module
-from ejcache.maintenance.doctor import check_bucket, remedy
+from ejcache.maintenance.doctor import remedy
 
 URL = "gs://bucket/a"
 HERE = ["JAX", "plug-in", "settings", "open files"]
@@ -27,9 +27,8 @@ REMOTE = [
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """A doctor to whom neither a busy machine nor its full disk is a finding."""
-    for limit in ("budget", "slow_seconds", "operation_seconds"):
-        monkeypatch.setitem(check_bucket.__kwdefaults__, limit, 60.0)
-    monkeypatch.setattr(doctor_module, "_SLOW_SECONDS", 60.0)
+    for limit in ("_BUDGET", "_ONE", "_SLOW", "_SLOW_SECONDS"):
+        monkeypatch.setattr(doctor_module, limit, 60.0)
     monkeypatch.setattr(doctor_module, "_JAX_SECONDS", 240.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 39, 1 << 39))
 
@@ -37,7 +36,7 @@ def _patient(monkeypatch):
 @pytest.fixture
 def impatient(monkeypatch):
     """Makes the doctor end each operation soon."""
-    return lambda: monkeypatch.setitem(check_bucket.__kwdefaults__, "operation_seconds", 2.5)
+    return lambda: monkeypatch.setattr(doctor_module, "_ONE", 2.5)
 
 
 class Usage(NamedTuple):
@@ -212,7 +211,7 @@ def test_a_clock_that_is_off(bucket, monkeypatch):
 
 def test_a_bucket_that_is_far_away(bucket, monkeypatch):
     """Latency is measured, and a bucket in another region is noticed."""
-    monkeypatch.setitem(check_bucket.__kwdefaults__, "slow_seconds", 0.01)
+    monkeypatch.setattr(doctor_module, "_SLOW", 0.01)
     bucket.add_fault("latency", method="GET", path="/download/", seconds=0.02)
     assert verdicts(doctor(URL)) == {"latency": "warning"}
 

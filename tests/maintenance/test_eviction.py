@@ -241,7 +241,6 @@ class Process:
             self.leases,
             policy=lambda: EvictionPolicy(max_size=self.limit) if self.limit else None,
             stored=lambda: self.stored,
-            interval_seconds=900.0,
             clock=clock,
             chance=lambda: chance,
         )

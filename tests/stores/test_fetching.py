@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import filelock
 import pytest
 
+from ejcache.stores.tiered import fetching
 from ejcache.stores.tiered.fetching import HostFetches
 from ejcache.util import locks
 from ejcache.util.locks import exclusive
@@ -54,9 +55,10 @@ def test_waiters_ask_nobody(tmp_path, monkeypatch, data):
 
     def one(_):
         # Each has its own, as processes have.
-        return HostFetches(tmp_path, patience=60, stale_seconds=60).run("k", again=origin.again, fetch=origin.fetch)
+        return HostFetches(tmp_path, patience=60).run("k", again=origin.again, fetch=origin.fetch)
 
     monkeypatch.setattr(locks, "exclusive", announced)
+    monkeypatch.setattr(fetching, "STALE_SECONDS", 60)
     with ThreadPoolExecutor(count) as pool:
         found = [pool.submit(one, n) for n in range(count)]
         for _ in range(count):
@@ -66,14 +68,15 @@ def test_waiters_ask_nobody(tmp_path, monkeypatch, data):
     assert origin.asked == 1
 
 
-def test_an_old_miss_is_no_answer(tmp_path):
+def test_an_old_miss_is_no_answer(tmp_path, monkeypatch):
     """A fetch that was begun long before the question, and found nothing, is not believed."""
+    monkeypatch.setattr(fetching, "STALE_SECONDS", -1.0)
     origin = Origin(None)
     origin.opened.clear()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(HostFetches(tmp_path).run, "k", again=origin.again, fetch=origin.fetch)
         assert origin.reached.wait(60)
-        fetches = HostFetches(tmp_path, patience=60, stale_seconds=-1.0)
+        fetches = HostFetches(tmp_path, patience=60)
         second = pool.submit(fetches.run, "k", again=origin.again, fetch=origin.fetch)
         origin.opened.set()
         assert (first.result(60), second.result(60)) == (None, None)

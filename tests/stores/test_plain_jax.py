@@ -149,14 +149,15 @@ def test_delete_removes_both_files(tmp_path):
     assert JaxDirectory(tmp_path).compile_seconds(KEY) is None
 
 
-def test_delete_waits_for_jaxs_lock_and_gives_up(tmp_path):
+def test_delete_waits_for_jaxs_lock_and_gives_up(tmp_path, monkeypatch):
     """While a JAX process has its lock, nothing is removed under its feet."""
     import filelock
 
+    monkeypatch.setattr("ejcache.stores.plain_jax._LOCK_SECONDS", 0.05)
     write(tmp_path)
     lock = filelock.FileLock(tmp_path / ".lockfile")
     with lock, pytest.raises(StoreBusyError):
-        JaxDirectory(tmp_path, lock_seconds=0.05).delete(KEY)
+        JaxDirectory(tmp_path).delete(KEY)
     assert JaxDirectory(tmp_path).delete(KEY)
 
 

@@ -5,11 +5,30 @@ from __future__ import annotations
 import pytest
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
 from ssh_server import SshServer, sftp_bucket, why_no_ssh
-from store_sharing import ProcessTests
+from store_sharing import ProcessTests, PromptStore
 
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
-from ejcache.stores.shared.store import SharedStore
+
+
+@pytest.fixture(scope="module")
+def gcs():
+    with GcsServerProcess() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ssh():
+    if why_no_ssh():
+        pytest.skip(why_no_ssh())
+    with SshServer() as server:
+        yield server
 
 
 class _SharedStoreTests(ProcessTests):
@@ -22,7 +41,7 @@ class _SharedStoreTests(ProcessTests):
         return FileBucket(path)
 
     def open(self, path, *, max_size=-1, read_only=False):
-        return SharedStore(self.bucket(path), max_size=max_size, read_only=read_only, counts_at_once=True)
+        return PromptStore(self.bucket(path), max_size=max_size, read_only=read_only)
 
 
 class TestFiles(_SharedStoreTests):
@@ -35,19 +54,15 @@ class _ServedTests(_SharedStoreTests):
     largest = 20_000_000
 
     @pytest.fixture(autouse=True)
-    def endpoint(self, server, tmp_path):
-        (tmp_path / ENDPOINT).write_text(server.url)
+    def endpoint(self, request, tmp_path):
+        (tmp_path / ENDPOINT).write_text(request.getfixturevalue(self.server).url)
 
 
 class TestGcs(_ServedTests):
     """A bucket of Google Cloud Storage."""
 
+    server = "gcs"
     largest = 70_000_000
-
-    @pytest.fixture(scope="class")
-    def server(self):
-        with GcsServerProcess() as server:
-            yield server
 
     def bucket(self, path):
         return gcs_bucket(endpoint_at(path), prefix_of(path))
@@ -56,10 +71,7 @@ class TestGcs(_ServedTests):
 class TestS3(_ServedTests):
     """A bucket of S3."""
 
-    @pytest.fixture(scope="class")
-    def server(self):
-        with S3Server() as server:
-            yield server
+    server = "s3"
 
     def bucket(self, path):
         return s3_bucket(endpoint_at(path), prefix_of(path))
@@ -68,12 +80,7 @@ class TestS3(_ServedTests):
 class TestSftp(_ServedTests):
     """A directory of an SSH server."""
 
-    @pytest.fixture(scope="class")
-    def server(self):
-        if why_no_ssh():
-            pytest.skip(why_no_ssh())
-        with SshServer() as server:
-            yield server
+    server = "ssh"
 
     def bucket(self, path):
         return sftp_bucket(endpoint_at(path), prefix_of(path))

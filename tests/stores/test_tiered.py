@@ -7,7 +7,7 @@ import threading
 import pytest
 from store_faults import FaultStore
 from store_processes import in_fork
-from store_sharing import ProcessTests
+from store_sharing import ProcessTests, PromptStore
 
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
@@ -22,10 +22,8 @@ from ejcache.errors import (
 )
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore, forget_memory
-from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
 from ejcache.util.log import forget_warnings
-from ejcache.util.scheduler import Scheduler
 
 
 class TestTieredStore(ProcessTests):
@@ -61,7 +59,7 @@ class TestTieredOverFiles(ProcessTests):
     def open(self, path, *, max_size=-1, read_only=False):
         return TieredStore(
             LocalStore(path / "local", read_only=read_only, timeout=60.0),
-            SharedStore(FileBucket(path / "shared"), max_size=max_size, read_only=read_only, counts_at_once=True),
+            PromptStore(FileBucket(path / "shared"), max_size=max_size, read_only=read_only),
             scratch=path / "scratch",
             read_only=read_only,
         )
@@ -280,9 +278,9 @@ def test_what_another_process_holds_in_memory(tmp_path):
     """What one process of a host deletes is not brought back by another one whose local tier refused it."""
     bucket, full, turn = MemoryStore(), FaultStore(LocalStore(tmp_path / "local")), threading.Event()
     full.fail("put", StoreTooSmallError("too large for this disk"), times=None)
-    worker = Scheduler(threads=1)
-    worker.submit(turn.wait)
-    there = TieredStore(full, FaultStore(bucket), scratch=tmp_path / "scratch", worker=worker)
+    there = TieredStore(full, FaultStore(bucket), scratch=tmp_path / "scratch")
+    for _ in range(2):  # each of its threads
+        there.worker.submit(turn.wait)
     here = TieredStore(LocalStore(tmp_path / "local"), FaultStore(bucket), scratch=tmp_path / "scratch")
     with here, there:
         for key in ("kept", "deleted", "deleted and put again"):

@@ -36,7 +36,7 @@ def objects():
 
 @pytest.fixture
 def usage(objects):
-    return Usage(objects, most=100)
+    return Usage(objects)
 
 
 def journals(objects):
@@ -88,9 +88,10 @@ class TestUses:
         reader.usage.write()
         assert used_in(store.bucket) == {}
 
-    def test_bounded(self, objects):
+    def test_bounded(self, objects, monkeypatch):
         """A process that cannot write a journal does not remember uses without end."""
-        usage = Usage(objects, most=5)
+        monkeypatch.setattr("ejcache.stores.shared.usage._MOST_USES", 5)
+        usage = Usage(objects)
         for n in range(20):
             usage.note_used(f"k{n}")
         usage.note_used("k0", 4e9)
@@ -175,7 +176,7 @@ class TestJournals:
     def test_what_cannot_be_sent_is_left(self, objects, tmp_path):
         """What this process cannot write is left to the next one of the host, which counts it once."""
         log = HostLog(tmp_path / "host.log")
-        usage = Usage(objects, log=log, most=100)
+        usage = Usage(objects, log=log)
         usage.note_used("a", 5.0)
         usage.add({"hits": 1})
         write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
@@ -185,7 +186,7 @@ class TestJournals:
         usage.write_or_leave()
         objects.write = write
         usage.write_or_leave()
-        later = Usage(objects, log=log, most=100)
+        later = Usage(objects, log=log)
         later.take_left()
         later.take_left()
         later.write_or_leave()
@@ -195,7 +196,7 @@ class TestJournals:
     def test_a_fork_writes_its_own(self, tmp_path):
         """A forked child writes under a name of its own, and not what its parent has yet to write."""
         objects = FileBucket(tmp_path / "shared")
-        usage = Usage(objects, most=100)
+        usage = Usage(objects)
         usage.note_used("parent", 5.0)
 
         def child():

@@ -116,6 +116,6 @@ def _session() -> Any:
 def s3_bucket(url: str, prefix: str = "prefix", *, deadline: float = DEADLINE) -> S3Bucket:
     """The bucket named "bucket" of moto's server."""
     options = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "us-east-1"}, "session": _session()}
-    bucket = S3Bucket("bucket", prefix, endpoint_url=url, options=options, policy=RetryPolicy(deadline))
+    bucket = S3Bucket("bucket", prefix, options={**options, "endpoint_url": url}, policy=RetryPolicy(deadline))
     bucket.make_seconds = deadline  # a busy machine makes its client slowly
     return bucket

@@ -11,19 +11,29 @@ from typing import TYPE_CHECKING
 import pytest
 from store_processes import Peer, in_fork, peers
 
+from ejcache.stores.shared.store import SharedStore
 from ejcache.testing import StoreTests
 from ejcache.testing.invariants import check_everything
 from ejcache.testing.suite import by_use, fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from ejcache.stores.base import Store
 
-__all__ = ["ProcessTests"]
+__all__ = ["ProcessTests", "PromptStore"]
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+
+
+class PromptStore(SharedStore):
+    """A shared store that writes each change of its counters at once, so that other processes see it."""
+
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
+        """As `SharedStore` does, and written."""
+        super().add_counters(amounts)
+        self.usage.write()
 
 
 class ProcessTests(StoreTests):

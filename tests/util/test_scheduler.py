@@ -47,9 +47,10 @@ def test_a_failing_task_is_logged(worker, caplog):
     assert "no good" in caplog.text
 
 
-def test_the_queue_is_bounded():
+def test_the_queue_is_bounded(monkeypatch):
     """What is too much to wait is refused."""
-    worker = Scheduler(threads=1, max_tasks=2)
+    monkeypatch.setattr("ejcache.util.scheduler._MOST_TASKS", 2)
+    worker = Scheduler(threads=1)
     begun, stuck = threading.Event(), threading.Event()
 
     def hold():

@@ -264,6 +264,10 @@ class RetryPolicy:
         raise kind(f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {end - started:.3g} s)") from failure
 
 
+_SLOW_SECONDS: Final = 2.0
+"""One failure that took this long opens a breaker."""
+_FIRST_SECONDS: Final = 5.0
+"""How long calls wait in all for the first answer."""
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
 _EXPIRY_SECONDS: Final = 3600.0
@@ -276,8 +280,6 @@ class CircuitBreaker:
 
     Args:
         failures: this many failures in a row open it.
-        slow_seconds: one failure that took this long opens it.
-        first_seconds: how long calls wait in all for the first answer.
         cooldown: seconds until the first probe. They double with each probe that fails, and are varied by a quarter,
             because the processes of a pod fail at the same time and must not all come back at the same time.
         clock: monotonic seconds.
@@ -291,15 +293,12 @@ class CircuitBreaker:
         self,
         *,
         failures: int = 3,
-        slow_seconds: float = 2.0,
-        first_seconds: float = 5.0,
         cooldown: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._failures = failures
-        self._slow = slow_seconds
-        self._first_seconds = first_seconds
+        self._first_seconds = _FIRST_SECONDS
         self._first_cooldown = cooldown
         self._clock = clock
         self._jitter = jitter
@@ -428,7 +427,7 @@ class CircuitBreaker:
                 if self._probing_until is None:
                     return  # this call began before the breaker opened, so its failure says nothing new
                 self._cooldown = min(self._cooldown * 2, self._first_cooldown * _LONGEST)
-            elif self._in_a_row < self._failures and seconds < self._slow:
+            elif self._in_a_row < self._failures and seconds < _SLOW_SECONDS:
                 return
             self._probing_until = None
             self._retry_at = self._clock() + self._cooldown * self._jitter(0.75, 1.25)

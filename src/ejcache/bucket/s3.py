@@ -50,7 +50,6 @@ class S3Bucket(ClientBucket):
         bucket: the name of the bucket.
         prefix: begins all names, without a slash at its ends; "" for none.
         policy: how long an operation may take.
-        endpoint_url: of storage that is not Amazon's.
         options: further arguments of `S3FileSystem`: key, secret, profile, client_kwargs, …
     """
 
@@ -60,13 +59,10 @@ class S3Bucket(ClientBucket):
         prefix: str = "",
         *,
         policy: RetryPolicy | None = None,
-        endpoint_url: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(f"s3://{bucket}/{prefix}", policy=policy, options=options)
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
-        if endpoint_url:
-            self._options["endpoint_url"] = endpoint_url
         self._has_batches: bool | None = None
         self._session: Any = None
 

@@ -89,8 +89,8 @@ class CompilationCache:
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing is written, whatever the settings say."""
-        return self._policy.read_only
+        """Whether nothing is written."""
+        return self._settings().read_only
 
     def get(self, key: str) -> bytes | None:
         """The bytes that were put under `key`, or None; `stats().misses_by_reason` says why there are none.

@@ -75,7 +75,6 @@ class CachePolicy:
         open_store: opens the store; called when it is first needed.
         open_single_flight: makes what lets several processes compile each program once, for the store that was
             opened; called at the first miss.
-        read_only: never write, whatever the settings say.
     """
 
     def __init__(
@@ -84,10 +83,8 @@ class CachePolicy:
         *,
         open_store: Callable[[], Store],
         open_single_flight: Callable[[Store], SingleFlight | None] = lambda _: None,
-        read_only: bool = False,
     ) -> None:
         self.url = display_url(url)  # of a URL that is refused because it carries a credential
-        self.read_only = read_only
         self.tally = CacheTally()
         self._open_store = open_store
         self._open_single_flight = open_single_flight
@@ -262,7 +259,7 @@ class CachePolicy:
         """
         if settings.disabled_reason:
             return Skip.DISABLED
-        if self.read_only or settings.read_only:
+        if settings.read_only:
             return Skip.READ_ONLY
         if 0.0 < compile_seconds < Floors.of(settings).keep:
             return Skip.QUICK
@@ -499,7 +496,7 @@ class CachePolicy:
         self._opening.fail()
 
     def _may_write(self, store: Store, settings: Settings) -> bool:
-        return not (self.read_only or settings.read_only or store.read_only)
+        return not (settings.read_only or store.read_only)
 
     # -- failures ------------------------------------------------------------------------------------------------------
 

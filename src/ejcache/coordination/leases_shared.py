@@ -63,14 +63,11 @@ class StoreLeases:
     Args:
         bucket: where they are kept.
         interval: seconds between heartbeats; buckets allow about one write per second to an object.
-        grace: see `Leases`.
         scheduler: renews the leases.
     """
 
-    def __init__(
-        self, bucket: Bucket, *, interval: float = 3.0, grace: float = 1.0, scheduler: Scheduler = lease_scheduler
-    ) -> None:
-        self.grace = grace
+    def __init__(self, bucket: Bucket, *, interval: float = 3.0, scheduler: Scheduler = lease_scheduler) -> None:
+        self.grace = 1.0
         self._bucket = bucket
         self._interval = interval
         self._scheduler = scheduler

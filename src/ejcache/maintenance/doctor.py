@@ -483,8 +483,6 @@ def check_bucket(
     *,
     credentials: Credentials | None = None,
     read_only: bool = False,
-    slow_seconds: float = _SLOW,
-    operation_seconds: float = _ONE,
 ) -> Iterator[Check]:
     """Try everything that a shared cache needs of `bucket`, one check after the other.
 
@@ -493,8 +491,6 @@ def check_bucket(
             check is tried whatever the one before found.
         credentials: what the bucket is opened with; None if there is nothing to say about them.
         read_only: only read, as a job does that does not write.
-        slow_seconds: from this time on, reading a small object counts as slow.
-        operation_seconds: for one operation, its retries included.
     """
     bucket.breaker = None
     problem = None if credentials is None else check_credentials_file(credentials)
@@ -502,18 +498,16 @@ def check_bucket(
         yield problem
         yield from _all_skipped(("reach", *_NAMES), "the credentials cannot be used")
         return
-    checkup = _Checkup(bucket, time.monotonic() + _BUDGET, slow_seconds, operation_seconds)
+    checkup = _Checkup(bucket)
     yield from checkup.run(credentials, read_only=read_only)
 
 
 class _Checkup:
     """The steps return a sentence if all is well, in which `{took}` stands for their time, or else a `Check`."""
 
-    def __init__(self, bucket: Bucket, end: float, slow: float, longest: float) -> None:
+    def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
-        self.end = end
-        self.slow = slow
-        self.longest = longest
+        self.end = time.monotonic() + _BUDGET
         self.name = f"v1/doctor/{process_name()}"
         self.problem: StoreError | None = None
 
@@ -559,7 +553,7 @@ class _Checkup:
         return result if isinstance(result, Check) else fine(name, result.format(took=_text(started)))
 
     def _limit_time(self) -> None:
-        self.bucket.policy = RetryPolicy(deadline=max(0.5, min(self.longest, self.end - time.monotonic())))
+        self.bucket.policy = RetryPolicy(deadline=max(0.5, min(_ONE, self.end - time.monotonic())))
 
     def _judge(self, credentials: Credentials) -> Check:
         """Whether the credentials are good, by the first request that used them."""
@@ -631,7 +625,7 @@ class _Checkup:
             taken.append(time.perf_counter() - started)
         middle = statistics.median(taken)
         text = f"{middle * 1000:.0f} ms to read a small object (worst of {len(taken)}: {max(taken) * 1000:.0f} ms)"
-        return warning("latency", text, "use a bucket in the region where the job runs") if middle > self.slow else text
+        return warning("latency", text, "use a bucket in the region where the job runs") if middle > _SLOW else text
 
     def _delete(self) -> str | Check:
         deleted = self.bucket.delete(self.name)

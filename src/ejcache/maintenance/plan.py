@@ -294,6 +294,7 @@ MAX_BYTES: Final = 64 << 10
 
 _FORMAT: Final = "ejcache-policy"
 _CACHED_SECONDS: Final = 600.0
+"""How long an answer is kept, so that a pod's processes do not all ask every minute."""
 _LARGEST: Final = 1 << 62
 _NONE: Final = frozenset({"", "none", "-1"})
 
@@ -405,7 +406,6 @@ class EffectivePolicy:
     Args:
         objects: of the cache.
         max_size: this job's limit in bytes; -1 for none.
-        seconds: how long an answer is kept, so that a pod's processes do not all ask every minute.
         clock: monotonic seconds.
 
     Calling it raises StoreError if the storage fails.
@@ -416,18 +416,16 @@ class EffectivePolicy:
         objects: Bucket,
         *,
         max_size: int,
-        seconds: float = _CACHED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._objects = objects
         self._own = EvictionPolicy(max_size=max_size) if max_size > 0 else None
-        self._seconds = seconds
         self._clock = clock
         self._read_at = float("-inf")
         self._policy: EvictionPolicy | None = None
 
     def __call__(self) -> EvictionPolicy | None:
-        if self._clock() - self._read_at > self._seconds:
+        if self._clock() - self._read_at > _CACHED_SECONDS:
             self._policy = self._read()
             self._read_at = self._clock()
         return self._policy

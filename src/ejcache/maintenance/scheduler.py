@@ -35,6 +35,7 @@ log = logging.getLogger("ejcache")
 _LEASE_KEY: Final = "ejcache upkeep"
 _CHECK_SECONDS: Final = 60.0
 _INTERVAL_SECONDS: Final = 900.0
+"""Mean time between two passes of all processes together."""
 _SHARE: Final = 0.05
 _LEAST_BYTES: Final = 64 << 20
 
@@ -48,7 +49,6 @@ class MaintenanceScheduler:
         policy: called before each pass; what may stay, or None for everything.
         stored: bytes that this process has stored so far.
         before: called before a pass, to write down what this process used; if it returns False there is no pass.
-        interval_seconds: mean time between two passes of all processes together.
         clock: monotonic seconds.
         chance: a random number from 0 to 1.
     """
@@ -61,7 +61,6 @@ class MaintenanceScheduler:
         policy: Callable[[], EvictionPolicy | None],
         stored: Callable[[], float],
         before: Callable[[], bool] = lambda: True,
-        interval_seconds: float = _INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -70,7 +69,6 @@ class MaintenanceScheduler:
         self._policy = policy
         self._stored = stored
         self._before = before
-        self._interval_seconds = interval_seconds
         self._clock = clock
         self._chance = chance
         self._watch = LivenessDetector(clock=clock)
@@ -141,7 +139,7 @@ class MaintenanceScheduler:
         return "" if blob is None else blob.version
 
     def _interval(self) -> float:
-        return self._interval_seconds * (0.5 + self._chance())
+        return _INTERVAL_SECONDS * (0.5 + self._chance())
 
 
 def attach(

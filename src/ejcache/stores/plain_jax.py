@@ -125,13 +125,11 @@ class JaxDirectory(JaxEntries):
 
     Args:
         path: the directory; one that does not exist has no entries.
-        lock_seconds: how long a deletion waits for a JAX process that holds JAX's lock.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, lock_seconds: float = _LOCK_SECONDS) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.url = str(self.path)
-        self._lock_seconds = lock_seconds
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every regular file that is named as JAX names entries; links are not followed and not listed."""
@@ -198,7 +196,7 @@ class JaxDirectory(JaxEntries):
         with contextlib.ExitStack() as stack:
             try:
                 os.close(open_regular(lock))  # raises for a link or a pipe
-                stack.enter_context(filelock.FileLock(lock, timeout=self._lock_seconds, thread_local=False))
+                stack.enter_context(filelock.FileLock(lock, timeout=_LOCK_SECONDS, thread_local=False))
             except filelock.Timeout as exc:
                 raise StoreBusyError(f"a JAX process keeps {lock} locked") from exc
             except OSError as exc:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Task = Callable[[], object]
 
 _JITTER: Final = 0.1
+_MOST_TASKS: Final = 10_000
+"""So many tasks may wait."""
 _LONGEST_WAIT: Final = 5.0
 """Seconds after which a waiting thread checks whether its scheduler is still referred to."""
 
@@ -45,7 +47,6 @@ class Scheduler:
     Args:
         threads: how many tasks may run at once; with several, one task that hangs does not stop the others. With 0,
             tasks run in `run_due` and `drain` only.
-        max_tasks: how many tasks may wait.
         clock: monotonic seconds.
         name: of the threads.
     """
@@ -54,12 +55,10 @@ class Scheduler:
         self,
         *,
         threads: int = 2,
-        max_tasks: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
         name: str = "ejcache-background",
     ) -> None:
         self._max_threads = threads
-        self._max_tasks = max_tasks
         self.clock = clock
         self._name = name
         self._timed: list[_Timed] = []
@@ -87,7 +86,7 @@ class Scheduler:
     def submit(self, task: Task) -> bool:
         """Run `task` as soon as a thread is free; False if too many tasks are waiting."""
         with self._changed:
-            if len(self._tasks) >= self._max_tasks:
+            if len(self._tasks) >= _MOST_TASKS:
                 return False
             self._tasks.append(task)
             self._start(len(self._tasks) + self._running)

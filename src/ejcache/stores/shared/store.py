@@ -44,8 +44,6 @@ class SharedStore(Store):
         max_size: limit for the bytes of all entries. Maintenance keeps it; a `put` only refuses a larger entry.
         read_only: writes raise `StoreReadOnlyError`, and a `get` is not remembered as a use.
         log: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
-        counts_at_once: write each change of a counter at once.
-        remembered_uses: of how many entries the last use is remembered; by default more than a process has programs.
 
     Attributes:
         usage: what this process used and counted; nothing if the store is read-only.
@@ -58,14 +56,12 @@ class SharedStore(Store):
         max_size: int = UNLIMITED,
         read_only: bool = False,
         log: HostLog | None = None,
-        counts_at_once: bool = False,
-        remembered_uses: int = 100_000,
     ) -> None:
         self.bucket = bucket
         self.url = bucket.url
         self.max_size = max_size
         self._read_only = read_only
-        self.usage = Usage(bucket, log=None if read_only else log, at_once=counts_at_once, most=remembered_uses)
+        self.usage = Usage(bucket, log=None if read_only else log)
 
     @property
     def read_only(self) -> bool:  # type: ignore[override]

@@ -270,6 +270,8 @@ MAX_BASELINE: Final = 4 << 20
 
 _BASELINE: Final = f"{COUNTERS}=baseline"
 _NEGLIGIBLE: Final = 1e-9
+_MOST_USES: Final = 100_000
+"""Of so many entries the last use is remembered: more than a process has programs."""
 _START: Final = 1 << 16
 """Bytes of a journal that hold its sums."""
 _QUIET_SECONDS: Final = 86_400.0
@@ -283,15 +285,11 @@ class Usage:
     Args:
         bucket: of the cache.
         log: of this host, for what cannot be sent; None for nowhere.
-        at_once: write each change of a counter at once.
-        most: of how many entries the last use is remembered.
     """
 
-    def __init__(self, bucket: Bucket, *, log: HostLog | None = None, at_once: bool = False, most: int) -> None:
+    def __init__(self, bucket: Bucket, *, log: HostLog | None = None) -> None:
         self._bucket = bucket
         self._log = log
-        self._at_once = at_once
-        self._most = most
         self.after_fork_in_child()
         _everyone.add(self)
         track_forks(self)
@@ -314,9 +312,9 @@ class Usage:
 
     def note_used(self, key: str, when: float | None = None) -> None:
         """Note a use, at `when` seconds since the epoch or now."""
-        if len(self._used) < self._most or key in self._used:
+        if len(self._used) < _MOST_USES or key in self._used:
             self._used[key] = max(when or time.time(), self._used.get(key, 0.0))
-            if len(self.last_used) >= self._most:
+            if len(self.last_used) >= _MOST_USES:
                 self.last_used = {}
             self.last_used[key] = self._used[key]
 
@@ -326,8 +324,6 @@ class Usage:
             self._bucket.prepare()  # a program that is ending cannot make a client
         with self._lock:
             self._sums.update(amounts)
-        if self._at_once:
-            self.write()
 
     def write(self) -> bool:
         """Write a journal, if anything was used or counted since the last one. Never raises a `StoreError`.

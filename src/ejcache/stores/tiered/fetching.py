@@ -94,7 +94,8 @@ class Tier:
 
 
 STALE_SECONDS: Final = 0.5
-"""Must be shorter than the grace period for which a lease outlives the work it was held for (`coordination`), so that a
+"""A miss that another process found counts for this one if its request was begun at most so many seconds before this
+one asked. Shorter than the grace period for which a lease outlives the work it was held for (`coordination`), so that a
 process that acts on a stale miss still finds the lease held, and waits."""
 
 _DIGITS: Final = 3
@@ -110,14 +111,11 @@ class HostFetches:
     Args:
         directory: for the lock files, on a local file system; None for fetches that are not shared.
         patience: seconds to wait for another process's fetch before making one's own.
-        stale_seconds: a miss that another process found counts for this one if its request was begun at most so many
-            seconds before this one asked.
     """
 
-    def __init__(self, directory: Path | None, *, patience: float = 10.0, stale_seconds: float = STALE_SECONDS) -> None:
+    def __init__(self, directory: Path | None, *, patience: float = 10.0) -> None:
         self._directory = directory
         self._patience = patience
-        self._stale_seconds = stale_seconds
         self._stuck: set[str] = set()
 
     def run(self, key: str, *, again: Callable[[], bytes | None], fetch: Callable[[], bytes | None]) -> bytes | None:
@@ -203,7 +201,7 @@ class HostFetches:
             missed, started, ended = self._note(digest).read_text().split()
             if missed != digest or not asked <= float(ended) <= time.monotonic():
                 return False
-            return asked - float(started) <= self._stale_seconds
+            return asked - float(started) <= STALE_SECONDS
         except (OSError, ValueError):
             return False
 
