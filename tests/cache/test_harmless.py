@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
-from helpers import ROOT
 
 PROGRAM = """
     import json, os, sys
@@ -163,30 +159,6 @@ def test_fork_after_activation(run_forked, tmp_path):
     )
 
     assert stats_of(finished)["stores"] == 5
-
-
-def test_sigterm_in_the_middle_of_storing(tmp_path):
-    """A job that is asked to stop while it stores ends by that signal, and leaves a clean store."""
-    directory = tmp_path / "c"
-    code = f"""
-import jax, ejcache, itertools
-cache = ejcache.enable({str(directory)!r}, min_compile_seconds=0)
-for number in itertools.count():
-    cache.put(f"key-{{number}}", bytes(500_000))
-    print(number, flush=True)
-"""
-    for _ in range(3):
-        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
-        for _ in range(3):
-            child.stdout.readline()
-        child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=60)
-        assert child.returncode == -signal.SIGTERM
-    import ejcache
-
-    with ejcache.open_store(str(directory)) as store:
-        assert all(store.get(info.key) for info in list(store.entries()))
-        assert store.check() == []
 
 
 def test_nothing_is_left_in_the_working_directory(run_forked, tmp_path):

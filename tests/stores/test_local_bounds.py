@@ -25,30 +25,6 @@ def disk_usage(path):
     return sum(entry.lstat().st_blocks * 512 for entry in [path, *path.rglob("*")])
 
 
-def test_values_near_the_limit(tmp_path):
-    """With values of a sixth of the limit, the store fills to six of them and stays there."""
-    with LocalStore(tmp_path / "s", max_size=50 * MB) as store:
-        for n in range(9):
-            assert store.put(f"k{n}", bytes(8 * MB)) is True
-            assert store.size() == 8 * MB * min(n + 1, 6)
-        assert keys_of(store) == {f"k{n}" for n in range(3, 9)}
-
-
-def test_value_as_large_as_the_limit(tmp_path):
-    """A value of the whole limit replaces everything else; one byte more is refused and replaces nothing."""
-    with LocalStore(tmp_path / "s", max_size=20_000) as store:
-        store.put("a", bytes(9_000))
-        store.put("b", bytes(9_000))
-        with pytest.raises(StoreTooSmallError, match=r"20001 bytes.*20000"):
-            store.put("c", bytes(20_001))
-        assert keys_of(store) == {"a", "b"}
-        assert store.put("c", bytes(20_000)) is True
-        assert keys_of(store) == {"c"}
-        with pytest.raises(StoreTooSmallError):
-            store.replace("c", bytes(20_001))
-        assert store.get("c") == bytes(20_000)
-
-
 def test_sum_follows_every_change(tmp_path):
     """After any sequence of puts, replacements and deletions the kept sum is the sum, and within the limit."""
     generator = random.Random(5)

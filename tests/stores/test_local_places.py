@@ -137,15 +137,6 @@ def test_unusable_names(tmp_path):
         LocalStore(tmp_path / "loop" / "cache")
 
 
-def test_link_to_a_directory(tmp_path):
-    """A symbolic link to a directory is that directory."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    with LocalStore(tmp_path / "link") as store, LocalStore(tmp_path / "real") as same:
-        store.put("k", b"value")
-        assert same.get("k") == b"value"
-
-
 def test_read_only_leaves_no_trace(tmp_path):
     """Everything that reads works in a store that is open for reading only, and changes no byte and no time."""
     path = tmp_path / "s"

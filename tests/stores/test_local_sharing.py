@@ -112,21 +112,6 @@ def test_fork_holds_no_lock(tmp_path):
         assert store.check() == []
 
 
-def test_parent_goes_on_after_forks(tmp_path):
-    """Parent and children all put and get after a fork, in the same store object."""
-    with LocalStore(tmp_path) as store:
-        store.put("parent", b"before")
-        for n in range(3):
-            assert in_fork(lambda n=n: (store.get("parent"), store.put(f"child{n}", b"c" * 20_000))) == (
-                b"before",
-                True,
-            )
-            assert store.get(f"child{n}") == b"c" * 20_000
-            assert store.put(f"parent{n}", b"p")
-        assert len(list(store.entries())) == 7
-        assert store.check() == []
-
-
 def test_fork_inside_a_call(tmp_path):
     """A fork in the middle of the store's own call: the child gets an error, the parent's call is completed."""
     told = []

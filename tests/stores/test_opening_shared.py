@@ -6,7 +6,6 @@ import hashlib
 import os
 
 import pytest
-from buckets import S3Server
 
 from ejcache import entry
 from ejcache.bucket.breaker import RetryPolicy, breaker_for
@@ -41,22 +40,6 @@ def entry_of(key: str) -> bytes:
     return entry.encode(entry.Header(key=key, name="jit_f"), b"executable")
 
 
-@pytest.mark.parametrize(
-    ("spelled", "meant"),
-    [
-        ("gs://bucket", "gs://bucket"),
-        ("GCS://bucket/a/", "gs://bucket/a"),
-        ("s3a://bucket/a//", "s3://bucket/a"),
-        ("abfs://container@account/x", "abfs://container@account/x"),
-        ("/var/cache", "/var/cache"),
-    ],
-)
-def test_one_spelling(spelled, meant):
-    """All spellings of one remote place are one place."""
-    assert Location.parse(spelled).url == meant
-    assert Location.parse(spelled) == Location.parse(meant)
-
-
 def test_what_is_shared(tmp_path, network):
     """Buckets and network file systems are shared, local directories and memory are not."""
     for url in ("gs://bucket", "s3://bucket/prefix", "sftp://host/x", network / "cache"):
@@ -84,20 +67,6 @@ def test_credentials_by_the_environment(bucket, monkeypatch, tmp_path):
     with open_store("gs://bucket/a") as store, pytest.raises(StoreUnavailableError, match="does not exist"):
         store.get("key")
     assert bucket.requests == []
-
-
-def test_s3(monkeypatch):
-    """s3:// goes to S3, with the settings that its own tools have."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with S3Server() as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        with open_store("s3a://bucket/prefix/") as store:
-            assert store.url == "s3://bucket/prefix"
-            assert store.put("key", b"value")
-            assert store.get("key") == b"value"
-            assert shallow(store.bucket) == ["jit_f-cache", "jit_g-cache"]
 
 
 def shallow(bucket) -> list[str]:

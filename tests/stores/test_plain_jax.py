@@ -50,13 +50,6 @@ def test_a_directory_written_by_jax(run_forked, tmp_path):
     assert not list((tmp_path / "plain").glob("*-*"))
 
 
-@pytest.mark.parametrize("compress", [zstandard.ZstdCompressor().compress, zlib.compress])
-def test_both_codecs(tmp_path, compress):
-    """JAX compresses with zstd or zlib, as what was installed had it."""
-    write(tmp_path, compress=compress)
-    assert JaxDirectory(tmp_path).compile_seconds(KEY) == 7.0
-
-
 @pytest.mark.parametrize(
     "start",
     [b"", zlib.compress(b"x" * 100)[:-8], zstandard.ZstdCompressor(level=1).compress(b"x" * 100)[:6]],

@@ -144,6 +144,7 @@ class TestS3:
             for name in names:
                 bucket.write(name, b"x")
             assert sorted(info.name for info in bucket.walk("o/")) == sorted(names)
+            assert sorted(info.name for info in bucket.walk("", deep=False)) == ["k", "large"]
             assert sorted(bucket.delete_many((name, None) for name in names)) == sorted(names)
             assert list(bucket.walk("o/")) == []
             bucket.close()

@@ -157,56 +157,6 @@ def test_killed_with_pending_uploads(server, tmp_path):
     assert statuses.count(412) == 0
 
 
-def test_program_that_ends_with_a_stalled_bucket(server, tmp_path):
-    """A program whose bucket stalls ends all the same, and its uploads are left to the next one."""
-    server.add_fault("stall", method="POST", seconds=60)
-    with Peer(
-        """
-        store = tiers(*sys.argv[1:], drain_seconds=0.3)
-        store.get("absent")
-        store.put("k", b"value")
-        say("stored")
-    """,
-        server.url,
-        tmp_path,
-    ) as peer:
-        assert peer.says() == ["stored"]
-        assert peer.process.wait(200) == 0
-    server.clear_faults()
-    with Peer(
-        """
-        store = tiers(*sys.argv[1:])
-        store.get("absent")
-        assert store.get("k") == b"value"
-        say("read")
-    """,
-        server.url,
-        tmp_path,
-    ) as peer:
-        assert peer.says() == ["read"]
-        assert peer.process.wait(200) == 0
-    with shared_store(server) as shared:
-        assert shared.peek("k") == b"value"
-
-
-def test_uploads_are_made_before_a_program_ends(server, tmp_path):
-    """A program that ends right after its puts has uploaded them, and leaves no markers."""
-    with Peer(
-        """
-        store = tiers(*sys.argv[1:])
-        store.get("absent")
-        for n in range(20):
-            store.put(f"k{n}", b"value")
-    """,
-        server.url,
-        tmp_path,
-    ) as peer:
-        assert peer.process.wait(200) == 0
-    with shared_store(server) as shared:
-        assert len(list(shared.entries())) == 20
-    assert [path for path in (tmp_path / "scratch" / "spool").rglob("*") if path.is_file()] == []
-
-
 # -- the spool -------------------------------------------------------------------------------------------------------
 
 

@@ -331,12 +331,12 @@ class Bucket(Closing):
         blob = None
         for blob in self._parts(name, self.part_size, most):
             parts.append(blob.data)
-            if length is None and (blob.size >= most or not (parts[1:] or self._is_plausible(name, blob))):
+            is_doubtful = self.entries_only and not parts[1:]
+            if length is None and is_doubtful and not is_plausible_entry(name, blob.data, blob.size):
+                return blob
+            if length is None and blob.size >= most:
                 return blob
         return None if blob is None else Blob(b"".join(parts), blob.version, blob.size)
-
-    def _is_plausible(self, name: str, first: Blob) -> bool:
-        return not self.entries_only or is_plausible_entry(name, first.data, first.size)
 
     def stat(self, name: str) -> BlobInfo | None:
         """The object without its bytes, or None; one request."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index import EntryIndex, IndexOptions, SqliteFailure, classify, damage, translate, wal_bytes
-from ejcache.stores.local.layout import INDEX, Layout, explain_failure, remove_trees
+from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modified, remove_trees
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import UnsafeFileError, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
@@ -255,7 +255,7 @@ class Generations:
         rows: dict[str, tuple[object, ...]] = {}
         room = self._options.max_size
         files = [(dead / name, name) for name in ValueFiles(dead, "", bool).committed()]
-        for path, name in sorted(files, key=lambda file: -_modified(file[0])):
+        for path, name in sorted(files, key=lambda file: -modified(file[0])):
             key = _key_of(path)
             if key is None or key in rows or digest_of(key) not in name or time.monotonic() > until:
                 continue
@@ -299,13 +299,6 @@ def _key_of(path: Path) -> str | None:
     except (OSError, EntryError):
         pass
     return None
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _check_header(path: Path) -> None:

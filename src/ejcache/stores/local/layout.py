@@ -212,7 +212,7 @@ class Layout:
 
     def generations(self) -> list[Path]:
         """The generations, the newest first; there is more than one only after a crash."""
-        return sorted(self._directories(_GENERATION), key=_modified, reverse=True)
+        return sorted(self._directories(_GENERATION), key=modified, reverse=True)
 
     def leftovers(self) -> list[Path]:
         """Generations that were being created or deleted when their process died."""
@@ -373,9 +373,10 @@ def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
         file.write(text)
 
 
-def _modified(path: Path) -> float:
+def modified(path: Path) -> float:
+    """When a file was changed last, in seconds since the epoch; 0.0 if it is gone."""
     with contextlib.suppress(OSError):
-        return path.stat().st_mtime
+        return path.lstat().st_mtime
     return 0.0
 
 
