@@ -19,6 +19,7 @@ import functools
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 
+from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.util.lifecycle import Closing
 from ejcache.util.tuples import NamedTuple
 
@@ -120,6 +121,20 @@ class Store(Closing):
     @abstractmethod
     def close(self) -> None:
         """Release what this process holds; the entries stay. A closed store may be used again: it reopens itself."""
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StoreReadOnlyError(f"{self.url} is open for reading only")
+
+    def _check_write(self, data: bytes) -> None:
+        """Refuse to write what this store cannot hold, whatever it holds now."""
+        self._check_writable()
+        if not isinstance(data, bytes):
+            raise TypeError(f"an entry is bytes, not {type(data).__name__}")
+        if 0 <= self.max_size < len(data):
+            raise StoreTooSmallError(
+                f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
+            )
 
     # What most stores have no use for.
 

@@ -7,7 +7,6 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.util.locks import ForkLock
 from ejcache.util.text import check_key
@@ -101,21 +100,17 @@ class MemoryStore(Store):
 
     def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
         check_key(key)
-        self._check_writable()
+        self._check_write(data)
         with _lock:
             namespace = self._namespace
             if key in namespace.entries and not replace:
                 return False
-            if 0 <= self.max_size < len(data):
-                raise StoreTooSmallError(
-                    f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
-                )
             if key in namespace.entries:
                 namespace.drop(key)
             while namespace.entries and 0 <= self.max_size < namespace.total + len(data):
                 namespace.drop(next(iter(namespace.entries)))
             now = time.time()
-            namespace.entries[key] = _MemoryEntry(bytes(data), created=now, last_used=now)
+            namespace.entries[key] = _MemoryEntry(data, created=now, last_used=now)
             namespace.total += len(data)
             return True
 
@@ -193,7 +188,3 @@ class MemoryStore(Store):
 
     def close(self) -> None:
         """Nothing is found that could be released; the entries stay while the process lives."""
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise StoreReadOnlyError(f"{self.url} is open for reading only")

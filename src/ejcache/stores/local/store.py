@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreTooSmallError
+from ejcache.errors import StoreBusyError, StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.local.index import EntryIndex, IndexOptions, translate
 from ejcache.stores.local.layout import Layout
@@ -332,13 +332,7 @@ class LocalStore(Store):
                 warn_once(("damaged row", self.url), "ejcache: a damaged entry of %s was deleted: %s", self.url, key)
 
     def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
-        self._check_writable()
-        if not isinstance(data, bytes):
-            raise TypeError(f"an entry is bytes, not {type(data).__name__}")
-        if 0 <= self.max_size < len(data):
-            raise StoreTooSmallError(
-                f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
-            )
+        self._check_write(data)
         # Imported by what writes: most starts of a program only read.
         from ejcache.stores.local.writer import write_entry
 

@@ -20,7 +20,7 @@ from ejcache.bucket.base import (
     key_of_name,
     unescape_key,
 )
-from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
+from ejcache.errors import StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.shared.usage import Usage
 from ejcache.util.text import check_key, key_digest
@@ -203,10 +203,3 @@ class SharedStore(Store):
     def _check_writable(self) -> None:
         if self.read_only:
             raise StoreReadOnlyError(str(self.bucket.refusal or f"{self.url} is open for reading only"))
-
-    def _check_write(self, data: bytes) -> None:
-        self._check_writable()
-        if 0 <= self.max_size < len(data):
-            raise StoreTooSmallError(
-                f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
-            )

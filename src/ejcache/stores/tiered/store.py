@@ -19,7 +19,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.breaker import breaker_for
-from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
+from ejcache.errors import EntryError, StoreError
 from ejcache.stores.base import EntryInfo, Store
 from ejcache.stores.host_log import HostLog
 from ejcache.stores.tiered.fetching import HostFetches, Tier
@@ -272,7 +272,9 @@ class TieredStore(Store):
             StoreReadOnlyError: the store is read-only.
             StoreError: the local tier failed.
         """
-        self._check_write(key, data)
+        check_key(key)
+        self._check_writable()
+        self._wake()
         created = self._write_local(key, data, REPLACE if replacing else PUT)
         self.note_below_floor(key, seconds)
         return created
@@ -287,19 +289,10 @@ class TieredStore(Store):
         seconds = self._log.compile_seconds(key) if below > 0 else None
         return seconds is not None and seconds < below
 
-    def _check_write(self, key: str, data: bytes) -> None:
-        check_key(key)
-        self._check_writable()
-        self._wake()
-        if not isinstance(data, bytes):
-            raise TypeError(f"an entry is bytes, not {type(data).__name__}")
-
     def _write(self, key: str, data: bytes, how: str) -> bool:
-        self._check_write(key, data)
-        if 0 <= self.max_size < len(data):
-            raise StoreTooSmallError(
-                f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
-            )
+        check_key(key)
+        self._check_write(data)
+        self._wake()
         if self.shared.read_only:
             return self._write_local(key, data, how)
         # Otherwise the end of a short program would wait for the client that the upload needs.
@@ -482,10 +475,6 @@ class TieredStore(Store):
             callback()
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise StoreReadOnlyError(f"{self.url} is open for reading only")
 
     def _wake(self) -> None:
         if not self._awake and not self.read_only:
