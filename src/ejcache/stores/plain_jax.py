@@ -38,8 +38,6 @@ _TIME_BYTES: Final = 4
 _PREFIX: Final = 1 << 18
 """Bytes of an entry that are read for its compile time: more than one block of either codec."""
 _CHUNK: Final = 1 << 20
-_PART: Final = 8 << 20
-"""Bytes of an entry that is checked which are read at once."""
 _LOCK_SECONDS: Final = 10.0
 """As long as JAX itself waits for its lock."""
 
@@ -52,6 +50,8 @@ class JaxEntries(ABC):
     """
 
     url: str
+    part: int = 1 << 20
+    """Bytes of an entry that is checked which are read at once."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -105,7 +105,7 @@ class JaxEntries(ABC):
             EntryCorruptError: JAX could not read it either.
             StoreError: it cannot be read.
         """
-        pieces = self._pieces(key, _PART)
+        pieces = self._pieces(key, self.part)
         first = next(pieces, None)
         if first is None:
             return False
@@ -223,6 +223,8 @@ class JaxBucket(JaxEntries):
     Args:
         bucket: where they are, beside our own objects; its owner closes it.
     """
+
+    part = 8 << 20
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
