@@ -210,6 +210,12 @@ UNKNOWN = 4_123_456
 
 
 @pytest.fixture
+def inside(monkeypatch):
+    """Sets whether this process seems to run in a container."""
+    return lambda answer: monkeypatch.setattr("ejcache.util.files._in_container", lambda: answer)
+
+
+@pytest.fixture
 def as_user(monkeypatch):
     """Be the ordinary user 1000, `me`, of the private group `me`; `team` has others."""
     groups = {1000: ("me", []), 2000: ("team", ["me", "you"]), 100: ("users", [])}
@@ -239,24 +245,28 @@ def as_user(monkeypatch):
         (Status(UNKNOWN, 0o755), f"belongs to the user with id {UNKNOWN}"),
     ],
 )
-def test_who_could_have_put_code_there(as_user, status, why):
+def test_who_could_have_put_code_there(as_user, inside, status, why):
     """A directory of this user or root is trusted unless users can write to it that are not this one."""
-    said = why_untrusted("/cache", status, in_container=False)
+    inside(False)
+    said = why_untrusted("/cache", status)
     assert why in said
     assert bool(said) == bool(why)
 
 
-def test_the_group_of_a_volume_of_kubernetes_is_private_in_a_container(as_user):
+def test_the_group_of_a_volume_of_kubernetes_is_private_in_a_container(as_user, inside):
     """Kubernetes gives a volume of a pod the `fsGroup`, which no table of groups in the container names."""
-    assert why_untrusted("/cache", Status(1000, 0o2770, UNKNOWN), in_container=True) == ""
+    inside(True)
+    assert why_untrusted("/cache", Status(1000, 0o2770, UNKNOWN)) == ""
 
 
-def test_root_in_a_container_uses_a_bind_mount(monkeypatch):
+def test_root_in_a_container_uses_a_bind_mount(monkeypatch, inside):
     """Root in a container trusts a directory of a user of the host; root of the host does not."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert why_untrusted("/cache", Status(1000, 0o755), in_container=True) == ""
-    assert "belongs to" in why_untrusted("/cache", Status(1000, 0o755), in_container=False)
-    assert "any user" in why_untrusted("/cache", Status(1000, 0o777), in_container=True)
+    inside(True)
+    assert why_untrusted("/cache", Status(1000, 0o755)) == ""
+    assert "any user" in why_untrusted("/cache", Status(1000, 0o777))
+    inside(False)
+    assert "belongs to" in why_untrusted("/cache", Status(1000, 0o755))
 
 
 @pytest.mark.parametrize(
@@ -270,22 +280,24 @@ def test_root_in_a_container_uses_a_bind_mount(monkeypatch):
         (0o777, "not yet there", "any user can rename"),
     ],
 )
-def test_who_could_replace_a_directory(tmp_path, mode, below, why):
+def test_who_could_replace_a_directory(tmp_path, inside, mode, below, why):
     """A cache below a directory that any user may change can be exchanged, unless the sticky bit is set."""
     above = tmp_path / "above"
     (above / "user" / "cache").mkdir(parents=True)
     above.chmod(mode)
     (tmp_path / "link").symlink_to(above / below)
     for path in (above / below, tmp_path / "link"):
-        said = why_replaceable(path, in_container=False)
+        inside(False)
+        said = why_replaceable(path)
         assert bool(said) == bool(why)
         assert why in said
-        assert why_replaceable(path, in_container=True) == ""  # an emptyDir of Kubernetes
+        inside(True)
+        assert why_replaceable(path) == ""  # an emptyDir of Kubernetes
 
 
-def test_a_cache_that_any_user_could_replace_is_not_used(tmp_path, monkeypatch):
+def test_a_cache_that_any_user_could_replace_is_not_used(tmp_path, inside):
     """Such a cache is neither made nor opened; EJCACHE_TRUST_DIR overrules that."""
-    monkeypatch.setattr("ejcache.util.files._in_container", lambda: False)
+    inside(False)
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)

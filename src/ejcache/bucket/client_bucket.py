@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from ejcache.bucket.base import Bucket
 from ejcache.bucket.breaker import TransientError, seconds_of
 from ejcache.errors import StoreForbiddenError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.lifecycle import ExitPhase, at_exit, exit_before_finalizers, is_ending, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, exit_before_finalizers, is_ending, track_forks
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.text import printable
 from ejcache.util.threads import DaemonPool, submit
@@ -341,16 +341,8 @@ def _until(moment: float) -> float:
     return max(0.0, moment - time.monotonic())
 
 
-_clients: Final[weakref.WeakSet[ClientBucket]] = weakref.WeakSet()
+_clients: Final = AtExit(ExitPhase.CLOSE, ClientBucket.close)
 _abandoned: Final[collections.deque[object]] = collections.deque(maxlen=64)
-
-
-def _close_all() -> None:
-    for client in list(_clients):
-        client.close()
-
-
-at_exit(ExitPhase.CLOSE, _close_all)
 
 
 async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float, most: int) -> T:

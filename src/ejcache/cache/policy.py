@@ -34,7 +34,7 @@ from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.settings.table import Floors
 from ejcache.stores.base import two_tiers
 from ejcache.stores.location import Location, display_url
-from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.text import format_size
@@ -54,7 +54,6 @@ _TEXT_BYTES: Final = 4_000_000
 _FLUSH_SECONDS: Final = 2.0
 """Counters go to the store at most this often: that is a transaction, or a request. A killed process loses the last."""
 _scheduler: Final = Scheduler(threads=1, name="ejcache-counters")
-_alive: weakref.WeakSet[CachePolicy] = weakref.WeakSet()
 
 
 class Lookup(NamedTuple):
@@ -538,9 +537,4 @@ def _flush_later(reference: weakref.ref[CachePolicy]) -> None:
         store.flush()
 
 
-def _flush_all() -> None:
-    for store in list(_alive):
-        store.flush()
-
-
-at_exit(ExitPhase.COUNTERS, _flush_all)
+_alive: Final[AtExit[CachePolicy]] = AtExit(ExitPhase.COUNTERS, CachePolicy.flush)

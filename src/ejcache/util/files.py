@@ -229,22 +229,19 @@ def _is_link(name: str, dir_fd: int) -> bool:
 _CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
 
 
-def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, in_container: bool | None = None) -> str:
+def why_untrusted(path: str | os.PathLike[str], about: os.stat_result) -> str:
     """Why a directory may hold code of another user, as a sentence; "" if it is trusted.
 
     Args:
         path: the directory, for the sentence.
         about: its status; not that of a link.
-        in_container: whether this process runs in a container, found out if not given.
     """
     user = os.geteuid()
-    if about.st_uid not in (user, 0):
-        inside = _in_container() if in_container is None else in_container
-        if user != 0 or not inside:
-            return f"{os.fspath(path)} belongs to {_user_name(about.st_uid)}, who could have put code there"
+    if about.st_uid not in (user, 0) and (user != 0 or not _in_container()):
+        return f"{os.fspath(path)} belongs to {_user_name(about.st_uid)}, who could have put code there"
     if about.st_mode & stat.S_IWOTH:
         return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
-    if about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, user, in_container=in_container):
+    if about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, user):
         return (
             f"the group {_group_name(about.st_gid)} can write to {os.fspath(path)}"
             f" (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
@@ -252,12 +249,11 @@ def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, in_con
     return ""
 
 
-def why_replaceable(path: str | os.PathLike[str], *, in_container: bool | None = None) -> str:
+def why_replaceable(path: str | os.PathLike[str]) -> str:
     """Why any user could replace the directory at `path`, as a sentence; "" if only few users, or none, could.
 
     Args:
         path: the directory, which need not exist. Links to it are followed.
-        in_container: as for `why_untrusted`.
     """
     real = Path(os.path.realpath(path))
     for part in (real, *real.parents):
@@ -266,7 +262,7 @@ def why_replaceable(path: str | os.PathLike[str], *, in_container: bool | None =
         except OSError:
             continue  # not there yet, or behind a directory that is not for this user
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            if _in_container() if in_container is None else in_container:
+            if _in_container():
                 return ""
             return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
     return ""
@@ -282,12 +278,12 @@ def _in_container() -> bool:
         return False
 
 
-def _is_private_group(gid: int, user: int, *, in_container: bool | None) -> bool:
+def _is_private_group(gid: int, user: int) -> bool:
     try:
         group = grp.getgrgid(gid)
     except (KeyError, OSError):
         # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
-        return _in_container() if in_container is None else in_container
+        return _in_container()
     try:
         name = pwd.getpwuid(user).pw_name
     except (KeyError, OSError):

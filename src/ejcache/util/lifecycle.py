@@ -22,17 +22,18 @@ replace their locks in the child, because the thread that held one does not exis
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 class ExitPhase(IntEnum):
@@ -72,6 +73,7 @@ class ForkAware(Protocol):
 
 
 T = TypeVar("T", bound=ForkAware)
+Thing = TypeVar("Thing")
 
 _callbacks: Final[list[tuple[ExitPhase, Callable[[], object]]]] = []
 _tracked: Final[dict[int, weakref.ref[ForkAware]]] = {}
@@ -84,6 +86,28 @@ def at_exit(phase: ExitPhase, callback: Callable[[], object]) -> None:
     What it raises is logged, and the remaining callbacks run. A callback that is registered during exit runs as well.
     """
     _callbacks.append((phase, callback))
+
+
+class AtExit(Generic[Thing]):
+    """Calls `act` in this phase of the program's exit for each of the things that were added and still exist."""
+
+    def __init__(self, phase: ExitPhase, act: Callable[[Thing], object]) -> None:
+        self._things: weakref.WeakSet[Thing] = weakref.WeakSet()
+        self._act = act
+        at_exit(phase, self._run)
+
+    def add(self, thing: Thing) -> None:
+        """Act on `thing`, too."""
+        self._things.add(thing)
+
+    def __iter__(self) -> Iterator[Thing]:
+        while True:
+            with contextlib.suppress(RuntimeError):  # another thread has added one meanwhile
+                return iter(list(self._things))
+
+    def _run(self) -> None:
+        for thing in self:
+            self._act(thing)
 
 
 def is_ending() -> bool:

@@ -247,7 +247,7 @@ class Layout:
                     if entry.name.startswith(INDEX):
                         good = not index or (entry.name in _INDEX_FILES and entry.is_file(follow_symlinks=False))
                     else:
-                        good = entry.is_dir(follow_symlinks=False) or not _is_value_directory(entry.name)
+                        good = entry.is_dir(follow_symlinks=False) or not re.fullmatch(r"tmp|[0-9a-f]", entry.name)
                     if not good:
                         return f"{entry.path} is not a file or directory that ejcache makes"
             if not self.trusted and (why := why_untrusted(generation, generation.lstat())):
@@ -344,7 +344,8 @@ class Layout:
 
     def _holds_caches_only(self) -> bool:
         with contextlib.suppress(OSError):
-            return all(_is_cache(path.name) for path in self.root.iterdir())
+            names = (path.name for path in self.root.iterdir())
+            return all(name in {"v1", "CACHEDIR.TAG"} or re.fullmatch(_PLAIN_JAX, name) for name in names)
         return False
 
 
@@ -364,10 +365,6 @@ def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
     return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}")
 
 
-def _is_cache(name: str) -> bool:
-    return name in {"v1", "CACHEDIR.TAG"} or re.fullmatch(_PLAIN_JAX, name) is not None
-
-
 def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
     with contextlib.suppress(*(FileExistsError,) if exist_ok else ()), path.open("x") as file:
         file.write(text)
@@ -385,10 +382,6 @@ def _regular_size(name: str, directory: int) -> int | None:
         about = os.stat(name, dir_fd=directory, follow_symlinks=False)
         return about.st_size if stat.S_ISREG(about.st_mode) else None
     return None
-
-
-def _is_value_directory(name: str) -> bool:
-    return name == "tmp" or (len(name) == 1 and name in "0123456789abcdef")
 
 
 def remove_trees(paths: Iterable[Path]) -> None:

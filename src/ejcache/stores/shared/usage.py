@@ -35,7 +35,6 @@ import json
 import logging
 import threading
 import time
-import weakref
 import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -49,7 +48,7 @@ from ejcache.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.text import check_key
 from ejcache.util.threads import in_parallel
 from ejcache.util.tuples import NamedTuple
@@ -424,7 +423,7 @@ class Usage:
             StoreError: the objects cannot be listed or read.
         """
         if write:
-            for usage in _users():
+            for usage in _everyone:
                 if usage._bucket.url == self._bucket.url:  # noqa: SLF001  # other stores of this process
                     usage.write()
         # The baseline first. A journal that is folded after that is still listed, or is missed in this one read; it is
@@ -520,18 +519,4 @@ def _read_limited(objects: Bucket, name: str) -> Blob | None:
     return objects.read(name, length=MAX_BASELINE + 1)
 
 
-_everyone: Final[weakref.WeakSet[Usage]] = weakref.WeakSet()
-
-
-def _users() -> list[Usage]:
-    while True:
-        with contextlib.suppress(RuntimeError):  # another thread has opened a store meanwhile
-            return list(_everyone)
-
-
-def _write_all() -> None:
-    for usage in _users():
-        usage.write_or_leave()
-
-
-at_exit(ExitPhase.COUNTERS, _write_all)
+_everyone: Final = AtExit(ExitPhase.COUNTERS, Usage.write_or_leave)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  # cannot be imported any more when uploads are awaited at exit
 import contextlib
 import threading
-import weakref
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.breaker import breaker_for
@@ -24,7 +23,7 @@ from ejcache.stores.base import EntryInfo, Store
 from ejcache.stores.host_log import HostLog
 from ejcache.stores.tiered.fetching import HostFetches, Tier
 from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads, Uploads
-from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.text import check_key
@@ -490,13 +489,5 @@ class TieredStore(Store):
         self._awake = False
 
 
-_open: Final[weakref.WeakSet[TieredStore]] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    # The tiers stay open: leases and counters come later, and a client cannot be made again while the program ends.
-    for store in list(_open):
-        store.finish()
-
-
-at_exit(ExitPhase.UPLOAD, _close_all)
+# The tiers stay open: leases and counters come later, and a client cannot be made again while the program ends.
+_open: Final = AtExit(ExitPhase.UPLOAD, TieredStore.finish)
