@@ -269,8 +269,8 @@ _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or 
 def _directory(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
     """The directory, or the one in which it would be created; None if it cannot be used."""
     name = "directory"
-    there = next((each for each in (path, *path.parents) if each.exists()), path)
     try:
+        there = next((each for each in (path, *path.parents) if each.exists()), path)
         mode = there.stat().st_mode
     except OSError as exc:
         return None, failed(name, f"{path} cannot be looked at: {exc.strerror or exc}", "check the path")
