@@ -154,11 +154,11 @@ def kind(request):
     ("reply", "operation"),
     [(endless, "read"), (endless, "walk"), (bomb, "read"), (nested, "walk"), (repeating, "walk")],
 )
-def test_a_large_answer_is_not_taken(kind, reply, operation, run_python):
+def test_a_large_answer_is_not_taken(kind, reply, operation, run_client):
     """No more is read than may be there, nothing is decompressed, and one sentence says so within the deadline."""
     with serving(reply) as server:
         url = f"http://127.0.0.1:{server.server_port}"
-        finished = run_python(PROGRAM, URLS[kind], operation, env=leads_to(kind, url))
+        finished = run_client(PROGRAM, URLS[kind], operation, env=leads_to(kind, url))
     said, kilobytes, seconds = finished.stdout.splitlines()
     assert "cache" in said or "127.0.0.1" in said
     assert "None" not in said

@@ -396,7 +396,7 @@ class TestCredentials:
 
 
 class TestEnd:
-    def test_a_program_that_ends(self, server, run_forked):
+    def test_a_program_that_ends(self, server, run_client):
         """A program that is ending writes with the client that it has, by the host's name, and makes no other one."""
         program = """
             import atexit
@@ -418,7 +418,7 @@ class TestEnd:
             closed.get("k")
             closed.bucket.close()
         """
-        finished = run_forked(program, env={"STORAGE_EMULATOR_HOST": server.url.replace("127.0.0.1", "localhost")})
+        finished = run_client(program, env={"STORAGE_EMULATOR_HOST": server.url.replace("127.0.0.1", "localhost")})
         written, refused = finished.stdout.splitlines()
         assert written == "True"
         assert refused == "gs://bucket/closed was not asked: the program is ending, and has made no client"

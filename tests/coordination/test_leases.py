@@ -739,11 +739,11 @@ def test_nested_flights(tmp_path, time, steps):
 def test_waiting_is_bounded_for_the_process(leases, time, caplog):
     """A process that has waited for its whole deadline, for any keys, compiles at once from then on."""
     budget = WaitingBudget()
-    taken = [leases.acquire(f"k{number}") for number in range(50)]
+    taken = [leases.acquire(f"k{number}") for number in range(10)]
     for second in range(1, 200):
         time.at(second, lambda: [lease.renew() for lease in taken])
     flying = flight(leases, time, budget=budget)
-    for number in range(50):
+    for number in range(10):
         program = Program()
         assert flying.run(f"k{number}", lookup=program.lookup, work=program.work, deadline=20.0) == "executable"
         assert program.compiled == 1
