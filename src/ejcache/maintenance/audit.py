@@ -10,7 +10,6 @@ from ejcache import entry
 from ejcache.bucket.base import ENTRIES, key_of_name
 from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
-from ejcache.stores.base import Checkable
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.threads import in_parallel
 
@@ -192,8 +191,6 @@ def audit_structure(store: Store, *, fix: bool = False) -> Audit:
                 for info in foreign
             ]
         )
-    if not isinstance(store, Checkable):
-        return Audit()
     problems = store.check(fix=fix)
     left = set(store.check()) if fix and problems else set(problems)
     return Audit(findings=[Finding("", 0, Problem.STRUCTURE, text, repaired=text not in left) for text in problems])

@@ -35,7 +35,8 @@ from ejcache.keys.key import is_side_key
 from ejcache.maintenance.journals import Listed, Listing, compact
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.start_records import merge_start_records
-from ejcache.stores.base import BatchDeletable, Clearable, EntryInfo, pinned_keys
+from ejcache.stores.base import Clearable, EntryInfo, pinned_keys
+from ejcache.stores.plain_jax import JaxBucket
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.usage import USED, Baseline
 from ejcache.util.lifecycle import Closing
@@ -276,7 +277,7 @@ class Scan(Closing):
 
     def __init__(self, store: Store | JaxEntries) -> None:
         self._store = store
-        self.batch = 100 if isinstance(store, BatchDeletable) else 1
+        self.batch = 100 if isinstance(store, JaxBucket) else 1
         self.pinned = pinned_keys(store)
 
     def entries(self) -> Iterator[EntryInfo]:
@@ -285,7 +286,7 @@ class Scan(Closing):
 
     def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
         """Delete the entries of `batch`; the keys of those that were deleted."""
-        if isinstance(self._store, BatchDeletable):
+        if isinstance(self._store, JaxBucket):
             return set(self._store.delete_many([info.key for info in batch]))
         return {info.key for info in batch if self._store.delete(info.key)}
 

@@ -145,6 +145,10 @@ class Store(Closing):
         """What `get` would give for those of these keys whose entries are read quickly together."""
         return {}
 
+    def check(self, *, fix: bool = False) -> list[str]:  # noqa: ARG002
+        """The damage of the store's own structures, one sentence each; with `fix` it is repaired."""
+        return []
+
     def note_used(self, key: str) -> None:
         """Remember that the entry under `key` was used now: a store nearer to the program had it."""
 
@@ -154,14 +158,6 @@ class Store(Closing):
 
     def leave_start(self, data: bytes) -> None:
         """Take the start record of this process to shared storage when it ends."""
-
-
-@runtime_checkable
-class Checkable(Protocol):
-    """A store that can check its own structures."""
-
-    def check(self, *, fix: bool = False) -> list[str]:
-        """The damage that was found, one sentence each; with `fix` it is repaired."""
 
 
 @runtime_checkable
@@ -176,14 +172,6 @@ class Pinnable(Protocol):
 
     def pinned(self) -> list[str]:
         """The keys that are pinned."""
-
-
-@runtime_checkable
-class BatchDeletable(Protocol):
-    """A store that deletes many entries in few requests."""
-
-    def delete_many(self, keys: Iterable[str]) -> Iterator[str]:
-        """Delete the entries under `keys`, and yield the keys of those that were deleted."""
 
 
 @runtime_checkable
