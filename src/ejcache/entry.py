@@ -299,17 +299,13 @@ def _header(fields: dict[str, Any]) -> Header:
 def _converted(value: Any, kind: type, name: str) -> Any:
     """A value that is not exactly of its field's type: a whole number of seconds, or what a caller of `encode` gave."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = _float(value)
+        try:
+            return float(value)
+        except OverflowError as exc:
+            raise EntryCorruptError("a number in the header is out of range") from exc
     if not isinstance(value, kind) or isinstance(value, bool):
         raise EntryCorruptError(f"header field {name} has the wrong type")
     return value
-
-
-def _float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError as exc:
-        raise EntryCorruptError("a number in the header is out of range") from exc
 
 
 def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> bytes:

@@ -398,27 +398,24 @@ class Uploads:
     def _upload(self, key: str) -> None:
         # Taken before the upload counts as running: a thread that holds the lock may wait for running uploads.
         with self._exclusively(key):
-            self._upload_alone(key)
-
-    def _upload_alone(self, key: str) -> None:
-        with self._lock:
-            upload = self._pending.get(key)
-            if upload is None or upload.running:
-                return
-            upload.running, upload.again = True, False
-        settled = False
-        try:
-            settled = self._carry(key, upload)
-        finally:
             with self._lock:
-                upload.running, upload.tried = False, True
-                again = upload.again
-            if again:
-                self._submit(key)
-            elif settled:
-                self._finish(key, upload)
-            else:
-                self._call_back(upload)
+                upload = self._pending.get(key)
+                if upload is None or upload.running:
+                    return
+                upload.running, upload.again = True, False
+            settled = False
+            try:
+                settled = self._carry(key, upload)
+            finally:
+                with self._lock:
+                    upload.running, upload.tried = False, True
+                    again = upload.again
+                if again:
+                    self._submit(key)
+                elif settled:
+                    self._finish(key, upload)
+                else:
+                    self._call_back(upload)
 
     def _carry(self, key: str, upload: _Upload) -> bool:
         """Upload one entry; False if it has to be tried again."""
