@@ -30,7 +30,7 @@ def leave(objects, number, *, days=3, programs=1):
 
 def records(objects):
     """Programs by process, as a report reads them."""
-    found = read_starts(Usage(objects, most=10).starts(most=500))
+    found = read_starts(Usage(objects).starts(most=500))
     return {record.process.id: len(record.programs) for record in found}
 
 
