@@ -81,13 +81,6 @@ class TestLostAnswersOfS3:
         s3.write("k", b"x")
         assert [method for method, _, _ in proxy.seen] == ["PUT", "PUT"]
 
-    def test_nobody_listens(self):
-        """A server that is not there is unreachable after three tries."""
-        bucket = s3_bucket("http://127.0.0.1:1")
-        with pytest.raises(StoreUnavailableError, match="3 tries"):
-            bucket.read("k")
-        bucket.close()
-
 
 class TestUploads:
     def test_damage_on_the_way_to_google_is_found(self, gcs):

@@ -69,11 +69,6 @@ class TestRequests:
         assert store.peek("k", length=4) == b"valu"
         assert [(r.method, r.bytes_out) for r in server.requests][1] == ("GET", 4)
 
-    def test_opening_asks_nothing(self, server):
-        """A bucket that is opened and closed makes no request."""
-        gcs_bucket(server).close()
-        assert server.requests == []
-
     def test_large_objects_come_in_parts(self, server, bucket):
         """An object larger than a part is read in parts, and is whole."""
         bucket.part_size = 1000

@@ -28,7 +28,7 @@ def test_a_damaged_line_of_counts_changes_nothing(number):
         assert used == {}
 
 
-@pytest.mark.parametrize("url", ["file://x[", "file://[", "gs://[", "s3://b[/x", "file://[::1/x"])
+@pytest.mark.parametrize("url", ["file://x[", "gs://[", "s3://b[/x"])
 def test_a_url_of_an_impossible_form_is_refused(url, run_forked):
     """In one sentence that names it, and without an error in the program that it was set for."""
     program = "import jax; print(jax.jit(lambda x: x + 1)(1))"
