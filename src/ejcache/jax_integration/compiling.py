@@ -473,8 +473,7 @@ class Compiler:
                 deadline=compilation.settings.wait_seconds,
                 missed=True,
                 between_hosts=is_worth_requests(compilation),
-                # What was not compiled here was found.
-                left_entry=lambda: compilation.is_stored or not own,
+                left_entry=lambda: compilation.is_stored or not own,  # what was not compiled here was found
                 in_words=_program_in_words,
             )
         except AlreadyStoredError:
@@ -482,8 +481,7 @@ class Compiler:
         except Exception as exc:
             if own and isinstance(own[0], BaseException):
                 raise own[0] from own[0].__cause__
-            # Leases or waiting failed, not the program.
-            compilation.report_failure("compile this program only once", exc)
+            compilation.report_failure("compile this program only once", exc)  # leases failed, or waiting
             return own[0] if own else self._compile_here(compilation, program)
         if not isinstance(made, Loaded):
             return made
