@@ -13,7 +13,7 @@ import sys
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.autotune.records.json_values import canonical_json, json_or_repr
@@ -51,7 +51,6 @@ def labelled(key: RecordKey, configuration: Any, *, as_json: bool) -> contextlib
 
 
 OnMiss = Literal["autotune", "heuristics", "error"]
-_ON_MISS: Final = ("autotune", "heuristics", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,8 @@ def policy_override(
     Raises:
         SettingError: `on_miss` is not `autotune`, `heuristics` or `error`.
     """
-    if on_miss is not None and on_miss not in _ON_MISS:
-        raise SettingError("on_miss", on_miss, ", ".join(_ON_MISS))
+    if on_miss is not None and on_miss not in get_args(OnMiss):
+        raise SettingError("on_miss", on_miss, ", ".join(get_args(OnMiss)))
     given = {"on_miss": on_miss, "nearest": nearest, "forward_only": forward_only}
     changes = tuple((name, value) for name, value in given.items() if value is not None)
     token = _overrides.set((*_overrides.get(), *changes))

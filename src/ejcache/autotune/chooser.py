@@ -129,10 +129,6 @@ class Chooser:
             self._keep(state, choice, policy)
         return self._chosen(choice)
 
-    def forget(self) -> None:
-        """Choose again for each key, from the records that the layers have then."""
-        self.store.reload()
-
     def emit(self, name: str, key: RecordKey, *, source: Source | None = None, detail: str = "") -> None:
         """Count an event and pass it to the listener."""
         event = Event(name, key, source, detail)

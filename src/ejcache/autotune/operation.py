@@ -294,8 +294,7 @@ class Autotuned(Generic[P, R]):
 
     def forget(self) -> None:
         """Choose again at the next call, from the records that the store has then."""
-        self._calls.clear()
-        self.chooser().forget()
+        self.chooser().store.reload()
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundCall:
         """The call with these arguments."""

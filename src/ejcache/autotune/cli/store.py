@@ -92,14 +92,9 @@ def strongest(found: Iterable[Found], *, name: str | None = None, device: str | 
     best: dict[str, Found] = {}
     for item in found:
         key = item.record.key
-        if not all(
-            pattern is None or fnmatch.fnmatchcase(text, pattern)
-            for text, pattern in ((key.operation, name), (key.device, device))
-        ):
-            continue
-        held = best.get(key.digest)
-        if held is None or item.source.rank < held.source.rank:
-            best[key.digest] = item
+        if fnmatch.fnmatchcase(key.operation, name or "*") and fnmatch.fnmatchcase(key.device, device or "*"):
+            held = best.setdefault(key.digest, item)
+            best[key.digest] = min(held, item, key=lambda each: each.source.rank)
     return sorted(best.values(), key=lambda item: (item.record.key.operation, item.record.key.text))
 
 

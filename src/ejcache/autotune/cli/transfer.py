@@ -61,9 +61,8 @@ def push(url: Url, directory: Dir = None, name: Name = None, dry_run: DryRun = F
         source = named_layer(store).documents.url
         check_different(source, url)
         records = [item.record for item in strongest(store.records(), name=name)]
-    _copy(
-        records, source, RecordLayer("target", open_documents(url, read_only=dry_run)), dry_run=dry_run, as_json=as_json
-    )
+    target = RecordLayer("target", open_documents(url, read_only=dry_run))
+    _copy(records, source, target, dry_run=dry_run, as_json=as_json)
 
 
 def pull(url: Url, directory: Dir = None, name: Name = None, dry_run: DryRun = False, as_json: Json = False) -> None:
@@ -166,7 +165,6 @@ def export(
 
 
 def _export_ejkernel(found: Sequence[Found], to: str, *, as_json: bool) -> None:
-
     files, left_out, failed = export_to_ejkernel(found, to)
     if as_json:
         output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failed": failed})
@@ -187,15 +185,9 @@ def is_location(text: str) -> bool:
 
 def compare_stores(one: str, other: str) -> dict[str, dict[str, list[Any]]]:
     """The keys at which two stores differ: both configurations, None for no record."""
-    left = {record.key.text: record.configuration for record in _records_of(one)}
-    right = {record.key.text: record.configuration for record in _records_of(other)}
-    return {
-        "record": {
-            key: [left.get(key), right.get(key)]
-            for key in sorted(left.keys() | right.keys())
-            if left.get(key) != right.get(key)
-        }
-    }
+    stores = [{record.key.text: record.configuration for record in _records_of(url)} for url in (one, other)]
+    pairs = {key: [store.get(key) for store in stores] for key in sorted({*stores[0], *stores[1]})}
+    return {"record": {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}}
 
 
 def _records_of(url: str, *, name: str | None = None) -> list[Record]:
@@ -258,7 +250,6 @@ def _merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = F
 
 
 def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool) -> None:
-
     if not dry_run:
         _report(source, target, _merge(records, target), as_json=as_json)
         return

@@ -197,17 +197,12 @@ def _run_recorded(
     except subprocess.TimeoutExpired:
         return 0
     finally:
-        _end(child)
-    if status:
-        output.warn(f"the program ended with status {status}; the calls that it made until then are measured")
-    return status
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
         child.terminate()
         try:
             child.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+    if status:
+        output.warn(f"the program ended with status {status}; the calls that it made until then are measured")
+    return status

@@ -64,17 +64,11 @@ def key_of_file(text: str) -> RecordKey | None:
 def operation_directory() -> str:
     """The directory of the files: `EJKERNEL_PERSISTENT_CACHE_DIR`, or else the one that ejkernel would choose now."""
     configured = resolve().autotune_dir
-    if configured is not None:
-        if "://" in configured or _usable(Path(configured).expanduser()):
-            return str(configured)
-    else:
-        home = Path("~").expanduser() / _DIRECTORY
-        if _usable(home):
-            return str(home)
-    for fallback in (Path.cwd() / f".{_DIRECTORY}", Path(tempfile.gettempdir()) / _DIRECTORY):
-        if _usable(fallback):
-            return str(fallback)
-    return str(configured or Path(tempfile.gettempdir()) / _DIRECTORY)
+    if configured is not None and "://" in configured:
+        return configured
+    first = Path(configured or f"~/{_DIRECTORY}").expanduser()
+    places = (first, Path.cwd() / f".{_DIRECTORY}", Path(tempfile.gettempdir()) / _DIRECTORY)
+    return str(next(filter(_usable, places), first if configured else places[-1]))
 
 
 def _usable(directory: Path) -> bool:

@@ -273,42 +273,33 @@ class Tuner:
         started = time.monotonic()
         try:
             _recall(trials, known, bench.journal.crashed)
-            winner, evidence = _Contest(bench, _likely_first(trials, starts), build, call).result()
+            likely = [canonical_json(item) for item in starts()] if len(trials) > _FEW else []
+            # The default, the configurations that are probably good, and the others.
+            trials.sort(key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
+            contest = _Contest(bench, trials, build, call)
+            winner, evidence = contest.result()
         finally:
             progress.close()
             bench.close()
-        seconds = {"seconds": round(time.monotonic() - started, 3)}
-        return _record(bench, key, trials, winner, {**evidence, **seconds}, known)
-
-
-def _record(
-    bench: Bench,
-    key: RecordKey,
-    trials: Sequence[Trial],
-    winner: Trial | None,
-    evidence: Mapping[str, Any],
-    known: Record | None,
-) -> Record:
-    reference = next((trial for trial in trials if trial.is_default), None)
-    return Record(
-        key=key,
-        configuration=None if winner is None else winner.stored,
-        source=_source(bench, winner, known),
-        default=None if reference is None else reference.stored,
-        candidates=fastest_first(trial.candidate() for trial in trials if trial.tried),
-        measurement={
-            "mode": "forward and backward" if bench.gradient else "forward",
-            "min_gain": bench.tuner.min_gain,
-            "warmup": bench.tuner.warmup,
-            "seed": bench.tuner.seed,
-            **_timer_evidence(bench),
-            SPACE: space_digest(trial.stored for trial in trials),
-            "measured": sum(trial.known is None and trial.tried for trial in trials),
-            **evidence,
-        },
-        provenance=provenance(device_of(bench.inputs.leaves)),
-        created=time.time(),
-    )
+        return Record(
+            key=key,
+            configuration=None if winner is None else winner.stored,
+            source=_source(bench, winner, known),
+            default=None if contest.default is None else contest.default.stored,
+            candidates=fastest_first(trial.candidate() for trial in trials if trial.tried),
+            measurement={
+                "mode": "forward and backward" if bench.gradient else "forward",
+                "min_gain": self.min_gain,
+                "warmup": self.warmup,
+                "seed": self.seed,
+                SPACE: space_digest(trial.stored for trial in trials),
+                "measured": sum(trial.known is None and trial.tried for trial in trials),
+                **evidence,
+                "seconds": round(time.monotonic() - started, 3),
+            },
+            provenance=provenance(device_of(inputs.leaves)),
+            created=time.time(),
+        )
 
 
 def _source(bench: Bench, winner: Trial | None, known: Record | None) -> Source:
@@ -318,12 +309,6 @@ def _source(bench: Bench, winner: Trial | None, known: Record | None) -> Source:
     if winner.known is not None:
         return Source.PGLE if known is not None and known.source is Source.PGLE else Source.TUNED
     return Source.PGLE if has_pgle_profile(winner.jaxpr) else Source.TUNED
-
-
-def _timer_evidence(bench: Bench) -> dict[str, str]:
-    if bench.no_device_time:
-        return {"timer": f"wall: {bench.no_device_time}"}
-    return {} if bench.timer == "wall" else {"timer": bench.timer}
 
 
 def attempt(
@@ -380,12 +365,6 @@ def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str,
             trial.known = None
 
 
-def _likely_first(trials: list[Trial], starts: Callable[[], Sequence[Any]]) -> list[Trial]:
-    """The default, the configurations that are probably good, and the others."""
-    likely = [canonical_json(item) for item in starts()] if len(trials) > _FEW else []
-    return sorted(trials, key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
-
-
 class _Contest:
     """Tries the candidates that are not known, and chooses the winner."""
 
@@ -410,23 +389,22 @@ class _Contest:
         winner, evidence = self._winner(race)
         if winner is None:
             evidence["failed"] = True
+        if self.bench.no_device_time:
+            evidence["timer"] = f"wall: {self.bench.no_device_time}"
+        elif self.bench.timer != "wall":
+            evidence["timer"] = self.bench.timer
         untried = sum(not trial.tried for trial in self.trials)
-        reasons = []
         if self.searched:
             evidence["searched"] = self.searched
         elif untried:
             evidence["untried"] = untried
-            reasons = [f"{untried} candidates were not tried, because {self._end()}"]
-        reasons += [evidence["unsure"]] if evidence.get("unsure") else []
-        if reasons:
-            evidence["unsure"] = "; ".join(reasons)
+            end = self.bench.ended or f"the budget of {self.bench.tuner.compile_budget:g} s for compiling ended"
+            reason = f"{untried} candidates were not tried, because {end}"
+            evidence["unsure"] = "; ".join(filter(None, (reason, evidence.get("unsure"))))
         if self.bench.hung:
             # The next process goes on with the candidates that were not tried.
             evidence["interrupted"] = True
         return winner or self.default, evidence
-
-    def _end(self) -> str:
-        return self.bench.ended or f"the budget of {self.bench.tuner.compile_budget:g} s for compiling ended"
 
     def _race(self, fresh: list[Trial]) -> Race:
         reference = self.default if self.default in fresh else None
