@@ -65,7 +65,7 @@ def operation_directory() -> str:
     """The directory of the files: `EJKERNEL_PERSISTENT_CACHE_DIR`, or else the one that ejkernel would choose now."""
     configured = resolve().autotune_dir
     if configured is not None and "://" in configured:
-        return configured
+        return str(configured)
     first = Path(configured or f"~/{_DIRECTORY}").expanduser()
     places = (first, Path.cwd() / f".{_DIRECTORY}", Path(tempfile.gettempdir()) / _DIRECTORY)
     return str(next(filter(_usable, places), first if configured else places[-1]))
