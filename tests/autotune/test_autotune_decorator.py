@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from autotune_calls import other_calls, recordable_calls
+from autotune_helpers import QUICK
 from helpers import ROOT
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -21,7 +22,6 @@ from ejcache.autotune import (
     ConfigurationMissingError,
     Policy,
     Source,
-    Tuner,
     autotuned,
     forward_only,
     overlay,
@@ -43,15 +43,6 @@ from ejcache.autotune.recording import note
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.stores.documents import Documents
-from ejcache.util.log import forget_warnings
-
-QUICK = Tuner(sample_seconds=0.0005, confirm=False)
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A store of the test's own."""
-    return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
 
 
 def slow_or_quick(store, **options):
@@ -554,7 +545,6 @@ def test_a_pin_that_the_function_cannot_take_is_passed_over(store, plain, caplog
     """What a person pinned under another name fails no call: what is next in the chain is used, with one warning."""
     from ejcache.autotune.records.record import encode_record, pinned
 
-    forget_warnings()
     walk = slow_or_quick(store)
     record = walk.tune(X)
     store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, plain, now=1.0)))

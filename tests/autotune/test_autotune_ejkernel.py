@@ -18,8 +18,7 @@ from ejcache.autotune.ejkernel import PersistentCache
 from ejcache.autotune.ejkernel.cache import OperationFile, file_key, key_of_file, operation_directory
 from ejcache.autotune.ejkernel.chain import held_in_modules
 from ejcache.autotune.records.record import Source
-from ejcache.autotune.records.store import QUARANTINE, AutotuneStore, set_default_store
-from ejcache.util.log import forget_warnings
+from ejcache.autotune.records.store import QUARANTINE, AutotuneStore
 
 needs_ejkernel = pytest.mark.skipif(
     importlib.util.find_spec("ejkernel") is None, reason="ejkernel is not installed (it supports JAX 0.10 only)"
@@ -42,11 +41,8 @@ class Config:
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     """ejkernel's directory, fresh for each test."""
-    forget_warnings()
-    set_default_store(None)
     monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", str(tmp_path / "place"))
-    yield tmp_path / "place"
-    set_default_store(None)
+    return tmp_path / "place"
 
 
 def write(path, data):

@@ -9,15 +9,13 @@ import time
 
 import jax.numpy as jnp
 import pytest
-from autotune_helpers import key
+from autotune_helpers import QUICK, key
 from autotune_simulation import planted
 
-from ejcache.autotune import AutotuneStore, Candidate, Tuner, autotuned
+from ejcache.autotune import AutotuneStore, Candidate, autotuned
 from ejcache.autotune.chooser import chooser_for
 from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import RETRY_SECONDS, Record, Status, decode_record, encode_record
-
-QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 
 PROGRAM = """
 import os, signal, sys, jax, jax.numpy as jnp

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from autotune_helpers import QUICK
 
-from ejcache.autotune import AutotuneStore, Implementation, Source, Tuner, autotuned, implementations, overlay
+from ejcache.autotune import AutotuneStore, Implementation, Source, autotuned, implementations, overlay
 from ejcache.errors import UsageError
-
-QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +47,6 @@ def operation(store, choices):
         raise AssertionError("the declaration runs")
 
     return walk
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A store of the test's own."""
-    return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
 
 
 def test_the_fastest_implementation_with_its_configuration_is_chosen(store, tmp_path):

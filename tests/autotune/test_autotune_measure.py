@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from autotune_helpers import key
+from autotune_helpers import QUICK, key
 from cli_helpers import Terminal
 from jax._src import pjit
 
@@ -30,8 +30,6 @@ from ejcache.autotune.records.record import Source, Status, Timing, quantile
 from ejcache.autotune.workers import screened
 from ejcache.errors import EntryCorruptError, UsageError
 from ejcache.jax_integration.seam.autotune.device_time import has_pgle_profile
-
-QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 
 
 def noisy(seconds, rounds, *, seed, spread=0.1, spikes=0.15):

@@ -11,7 +11,6 @@ from cli_helpers import ejcache
 from ejcache.autotune import AutotuneStore, Source
 from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import package_seeds
-from ejcache.util.log import forget_warnings
 
 RAISING = "raise RuntimeError('the package was imported')\n"
 
@@ -34,7 +33,6 @@ def site(tmp_path, monkeypatch):
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
         (about / "entry_points.txt").write_text(f"[ejcache.seeds]\n{name} = {value}\n")
 
-    forget_warnings()
     package_seeds.cache_clear()
     yield install
     package_seeds.cache_clear()

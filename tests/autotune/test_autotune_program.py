@@ -18,12 +18,6 @@ from ejcache.errors import UsageError
 QUICK = Tuner(sample_seconds=0.0005, rounds=8, confirm=False, budget=600.0)
 
 
-@pytest.fixture
-def store(tmp_path):
-    """A store of the test's own."""
-    return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
-
-
 def scaled(store, name="scale", **options):
     """An operation with two configurations."""
 

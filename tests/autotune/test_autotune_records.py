@@ -73,17 +73,6 @@ def test_every_flipped_bit_is_noticed():
         assert read == written, position
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"[]", b"null", b'"text"', b'{"other": 1}', b"\xff\xfe", b"[" * 10_000, encode_record(record())[:-40]],
-    ids=["empty", "truncated", "list", "null", "text", "foreign", "not utf-8", "deep", "cut"],
-)
-def test_what_is_no_record_is_corrupt(data):
-    """Anything else than a whole record is corrupt, whatever it is."""
-    with pytest.raises(EntryCorruptError):
-        decode_record(data)
-
-
 def test_record_of_another_key_is_foreign():
     """A record under another record's path is not taken for it."""
     with pytest.raises(EntryForeignError):

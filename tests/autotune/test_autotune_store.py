@@ -21,16 +21,6 @@ from ejcache.autotune.records.store import QUARANTINE, AutotuneStore, default_st
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreReadOnlyError, UsageError
 from ejcache.stores.documents import Documents, open_documents
-from ejcache.util.log import forget_warnings
-
-
-@pytest.fixture(autouse=True)
-def fresh_warnings():
-    """Each test hears its own warnings, and leaves no store of its own behind."""
-    forget_warnings()
-    set_default_store(None)
-    yield
-    set_default_store(None)
 
 
 @pytest.fixture(scope="module")

@@ -7,25 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ejcache.autotune import AutotuneStore, Policy, Source, Tuner, autotuned, record, require, tune
+from ejcache.autotune import Policy, Source, Tuner, autotuned, record, require, tune
 from ejcache.autotune.choice import ConfigurationMissingError
 from ejcache.autotune.chooser import chooser_for
-from ejcache.util.log import forget_warnings
 
 QUICK = Tuner(rounds=4, sample_seconds=0.0002, confirm=False)
 X, W = jnp.ones((4, 8)), jnp.ones((8, 3))
-
-
-@pytest.fixture(autouse=True)
-def warnings_again():
-    """Each test hears its own warnings."""
-    forget_warnings()
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A store of the test's own."""
-    return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
 
 
 def product(store, **options):

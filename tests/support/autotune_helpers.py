@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+from ejcache.autotune import Tuner
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 
+QUICK = Tuner(sample_seconds=0.0005, confirm=False)
 ENVIRONMENT = {"platform": "cpu", "jaxlib": "0.10"}
 
 
