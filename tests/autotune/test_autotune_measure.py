@@ -27,6 +27,7 @@ from ejcache.autotune.measure.race import GainVerdict, gains, hopeless, verdict
 from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Source, Status, Timing, quantile
+from ejcache.autotune.replay import tunable
 from ejcache.autotune.workers import screened
 from ejcache.errors import EntryCorruptError, UsageError
 from ejcache.jax_integration.seam.autotune.device_time import has_pgle_profile
@@ -175,29 +176,6 @@ def tuned(function, candidates, *args, tuner=QUICK, default=None, **options):
         default=candidates[0] if default is None else default,
         **options,
     )
-
-
-def test_a_candidate_that_hangs_is_a_timeout(monkeypatch):
-    """A candidate that does not end in time is out, and the others are measured."""
-    released = threading.Event()
-    run = WorkerThread.run
-
-    def run_impatiently(thread, function, *, timeout=None):
-        # Little time for the one that hangs alone: the others may be slow, too, on a busy machine.
-        (trial, *_) = getattr(function, "args", ()) or (None,)
-        hangs = getattr(trial, "configuration", None) == 2
-        return run(thread, function, timeout=0.1 if hangs else timeout)
-
-    monkeypatch.setattr(WorkerThread, "run", run_impatiently)
-
-    def f(x, n):
-        if n == 2:
-            released.wait(60)
-        return x + 0 * n
-
-    record = tuned(f, [1, 2, 3], jnp.ones(8), tuner=QUICK)
-    released.set()
-    assert {c.configuration: c.status for c in record.candidates} == {1: Status.OK, 2: Status.TIMEOUT, 3: Status.OK}
 
 
 def test_if_no_candidate_works_the_record_says_so():
@@ -455,7 +433,7 @@ def test_a_program_without_a_guard_starts_one_process_for_each_candidate(run_for
 
 
 def test_initialisers_reach_a_process_of_its_own(tmp_path, monkeypatch):
-    """Where a candidate is tried in another process, its positional arguments are made as here, by their names."""
+    """As another process makes a recorded call, its positional arguments are made as here, by their names."""
     (tmp_path / "initialised_operation.py").write_text(INITIALISED)
     monkeypatch.syspath_prepend(str(tmp_path))
     call = {
@@ -463,7 +441,7 @@ def test_initialisers_reach_a_process_of_its_own(tmp_path, monkeypatch):
         "args": [encode_value(np.ones(4, np.float32)), encode_value(np.ones(2, np.int32))],
         "kwargs": {},
     }
-    assert screened(call, {"n": 1}, timeout=120) == (Status.OK, "")
+    tunable(call, RecordedNames(None)).attempt({"n": 1})
 
 
 def test_isolation_needs_a_call_that_can_be_made_elsewhere():

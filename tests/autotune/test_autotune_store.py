@@ -295,33 +295,6 @@ def test_records_of_other_environments_are_listed(tmp_path):
     assert list(store.records(operation="other")) == []
 
 
-def test_a_bucket_serves_two_hosts(gcs, tmp_path):
-    """What one host measures and publishes in a bucket, another one finds there, stronger records first."""
-    import jax.numpy as jnp
-
-    from ejcache.autotune import Tuner, autotuned
-
-    def host(name):
-        documents = Documents(gcs_bucket(gcs, "two-hosts"))
-        store = AutotuneStore(str(tmp_path / name), shared=documents, seeds=())
-        return store, autotuned(
-            lambda x, *, n: x * n,
-            configs=[{"n": 1}, {"n": 2}],
-            name="shared",
-            store=store,
-            tuner=Tuner(rounds=8, confirm=False),
-        )
-
-    store, operation = host("one")
-    record = operation.tune(jnp.ones(4))
-    assert store.stats()["unpublished"] == 0
-    other, again = host("two")
-    choice = again.choose(jnp.ones(4))
-    assert (choice.source, choice.layer, choice.record) == (Source.TUNED, "shared", record)
-    assert not (tmp_path / "two").exists()
-    assert other.stats()["errors"] == 0
-
-
 def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog):
     """A layer that fails is left alone for a while, with a warning of it and of its bucket, and the others serve."""
     bucket = gcs_bucket("http://127.0.0.1:9", "gone", deadline=0.5)
