@@ -249,10 +249,7 @@ class InvocationCall(Call):
 
     def restored(self, stored: Any, source: Source) -> Any:  # noqa: ARG002  # all are used alike
         """The configuration, in the type of the kernel's guess."""
-        like = self.default()
-        if dataclasses.is_dataclass(like) and not isinstance(like, type):
-            return from_json(stored, cfg_type=type(like))
-        return from_json(stored, like=like)
+        return from_json(stored, like=self.default())
 
     def legacy(self) -> Found | None:
         """The configuration under ejkernel's key, in a record or in ejkernel's file, if that key is unambiguous."""

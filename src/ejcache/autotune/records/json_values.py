@@ -169,7 +169,7 @@ def _field_name(key: Any) -> str:
     return name
 
 
-def from_json(stored: Any, *, like: Any = None, cfg_type: Any = None) -> Any:
+def from_json(stored: Any, *, like: Any = None, cfg_type: Any = object) -> Any:
     """The configuration that `to_json` wrote as `stored`.
 
     Args:
@@ -181,78 +181,66 @@ def from_json(stored: Any, *, like: Any = None, cfg_type: Any = None) -> Any:
         ConfigurationError: `stored` has a field that the type does not have, or the type refuses a value.
     """
     try:
-        if like is not None:
-            return _like(stored, like)
-        return stored if cfg_type is None else _typed(stored, cfg_type)
+        return _restored(stored, cfg_type, like)
     except ConfigurationError:
         raise
     except Exception as exc:
         raise ConfigurationError(f"the stored configuration {stored!r} cannot be used: {exc}") from exc
 
 
-def _like(stored: Any, like: Any) -> Any:
-    kind = type(like)
-    if dataclasses.is_dataclass(kind) or hasattr(like, "_asdict"):
-        names = like._fields if hasattr(like, "_asdict") else [field.name for field in dataclasses.fields(kind)]
-        _check_fields(stored, set(names), kind)
-        return kind(**{name: _like(item, getattr(like, name)) for name, item in stored.items()})
-    if isinstance(like, Mapping) and isinstance(stored, dict):
-        return {name: _like(item, like.get(name)) for name, item in stored.items()}
-    if isinstance(like, tuple) and isinstance(stored, list):
-        return tuple(_like(item, like[i] if i < len(like) else None) for i, item in enumerate(stored))
-    return stored if like is None else _typed(stored, kind)
-
-
-def _typed(stored: Any, cfg_type: Any) -> Any:
-    origin, arguments = typing.get_origin(cfg_type), typing.get_args(cfg_type)
+def _restored(stored: Any, kind: Any, like: Any = None) -> Any:
+    """`stored` as a value like another one, or else as one of this type; a field has the type of its annotation."""
+    if like is not None:
+        kind = type(like)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in {typing.Union, types.UnionType}:
         return None if stored is None else _typed_by_one(stored, [a for a in arguments if a is not type(None)])
     if origin is tuple and isinstance(stored, list):
         inner = [arguments[0]] * len(stored) if arguments[-1:] == (Ellipsis,) else list(arguments)
-        return tuple(_typed(item, kind) for item, kind in zip(stored, inner, strict=True))
+        return tuple(_restored(item, kind) for item, kind in zip(stored, inner, strict=True))
     if origin in {list, Sequence} and isinstance(stored, list):
-        return [_typed(item, arguments[0]) for item in stored]
-    if cfg_type is tuple and isinstance(stored, list):
-        return tuple(stored)
-    if not isinstance(cfg_type, type):
+        return [_restored(item, arguments[0]) for item in stored]
+    if kind is tuple and isinstance(stored, list):
+        examples = [*(like or ()), *[None] * len(stored)]
+        return tuple(_restored(item, object, example) for item, example in zip(stored, examples, strict=False))
+    if isinstance(like, Mapping) and isinstance(stored, dict):
+        return {name: _restored(item, object, like.get(name)) for name, item in stored.items()}
+    if not isinstance(kind, type) or kind in {Any, object, dict}:
         return stored
-    if dataclasses.is_dataclass(cfg_type):
-        if stored is None:
-            return None
-        _check_fields(stored, {field.name for field in dataclasses.fields(cfg_type) if field.init}, cfg_type)
-        hints = _hints(cfg_type)
-        return cfg_type(**{name: _typed(item, hints.get(name, Any)) for name, item in stored.items()})
-    if issubclass(cfg_type, enum.Enum):
-        return cfg_type(stored)
-    if hasattr(cfg_type, "model_validate"):
-        return cfg_type.model_validate(stored)
-    if isinstance(stored, dict) and cfg_type not in {dict, object}:
-        return cfg_type(**stored)
-    return stored
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        return None if stored is None and like is None else _with_fields(stored, kind, like)
+    if issubclass(kind, enum.Enum):
+        return kind(stored)
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(stored)
+    return kind(**stored) if isinstance(stored, dict) else stored
+
+
+def _with_fields(stored: Any, kind: Any, like: Any) -> Any:
+    """A dataclass or a named tuple."""
+    known = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind) if field.init]
+    if not isinstance(stored, dict):
+        raise ConfigurationError(f"the stored configuration {stored!r} is not a {kind.__qualname__}")
+    if unknown := sorted(set(stored) - set(known)):
+        raise ConfigurationError(f"{kind.__qualname__} has no {', '.join(unknown)}, which the stored configuration has")
+    try:
+        hints = typing.get_type_hints(kind)
+    except Exception:
+        # A hint may name a type that is imported for type checkers only. Nested values then stay JSON values.
+        hints = {}
+    values = {
+        name: _restored(item, hints.get(name, object), getattr(like, name, None)) for name, item in stored.items()
+    }
+    return kind(**values)
 
 
 def _typed_by_one(stored: Any, kinds: list[Any]) -> Any:
     if len(kinds) == 1:
-        return _typed(stored, kinds[0])
+        return _restored(stored, kinds[0])
     for kind in kinds:
         if dataclasses.is_dataclass(kind) and isinstance(stored, dict):
             try:
-                return _typed(stored, kind)
+                return _restored(stored, kind)
             except ConfigurationError:
                 continue
     return stored
-
-
-def _hints(cfg_type: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(cfg_type)
-    except Exception:
-        # A hint may name a type that is imported for type checkers only. Nested values then stay JSON values.
-        return {}
-
-
-def _check_fields(stored: Any, known: set[str], kind: type) -> None:
-    if not isinstance(stored, dict):
-        raise ConfigurationError(f"the stored configuration {stored!r} is not a {kind.__qualname__}")
-    if unknown := sorted(set(stored) - known):
-        raise ConfigurationError(f"{kind.__qualname__} has no {', '.join(unknown)}, which the stored configuration has")
