@@ -294,7 +294,7 @@ class PersistentCache(Generic[Cfg]):
         """
         text = file_key(device, op_id, call_key)
         try:
-            plain = self.dump(cfg)
+            plain = to_json(cfg if self.dumper is None else self.dumper(cfg))
         except Exception as exc:
             warn_once(f"{self.opname} dump", "a configuration of %s is not kept: %s", self.opname, exc)
             return
@@ -325,15 +325,6 @@ class PersistentCache(Generic[Cfg]):
         if self.cfg_type is None:
             return Namespace(**value)  # type: ignore[return-value]  # as ejkernel does without a type
         return from_json(value, cfg_type=self.cfg_type)  # type: ignore[no-any-return]
-
-    def dump(self, cfg: Cfg) -> Any:
-        """The configuration as a JSON value.
-
-        Raises:
-            ConfigurationError: it has no such form.
-            Exception: the error of `dumper`.
-        """
-        return to_json(cfg if self.dumper is None else self.dumper(cfg))
 
     def _stored(self, text: str) -> Sequence[Any]:
         if text in self._memory:

@@ -116,6 +116,7 @@ class RecordLayer:
         name: `user`, `shared`, `seeds`, or `package` and the name of an entry point, for people.
         documents: the directory or bucket.
         seeds: its records count as shipped seeds, whatever their own source is.
+        writable: records can be published here, as far as is known.
         counters: how often a record was read, published, corrupt and so on.
     """
 
@@ -124,15 +125,10 @@ class RecordLayer:
         self.documents = documents
         self.seeds = seeds
         self.counters: Counter[str] = Counter()
-        self._unwritable = documents.read_only or seeds
+        self.writable = not (documents.read_only or seeds)
 
     def __repr__(self) -> str:
         return f"RecordLayer({self.name!r}, {self.documents.url!r})"
-
-    @property
-    def writable(self) -> bool:
-        """Whether records can be published here, as far as is known."""
-        return not self._unwritable
 
     def read(self, key: RecordKey) -> Record | None:
         """The intact record of `key`, or None."""
@@ -223,7 +219,7 @@ class RecordLayer:
         except (StoreError, InvalidKeyError) as exc:
             self.counters["errors"] += 1
             if isinstance(exc, StoreReadOnlyError):
-                self._unwritable = True
+                self.writable = False
             warn_once(f"{self.documents.url} failed", "the autotune layer %s failed: %s", self.name, exc)
         return None
 
@@ -362,11 +358,6 @@ class AutotuneStore:
                     self._unpublished[number, digest] = record
         return any(taken == digest for _, taken in self._publish_waiting())
 
-    def forget(self, key: RecordKey) -> None:
-        """Read the layers again at the next lookup of `key`."""
-        with self._lock:
-            self._keys.pop(key.digest, None)
-
     def reload(self) -> None:
         """Read the layers again at the next lookup of each key. Calls choose their configurations again, too."""
         with self._lock:
@@ -375,8 +366,8 @@ class AutotuneStore:
 
     def delete(self, key: RecordKey) -> bool:
         """Delete the record of `key` from each layer that can be written; False if none had one."""
-        self.forget(key)
         with self._lock:
+            self._keys.pop(key.digest, None)
             for place in [place for place in self._unpublished if place[1] == key.digest]:
                 del self._unpublished[place]
         deleted = [layer.delete(key.path) for layer in self.layers if layer.writable]
