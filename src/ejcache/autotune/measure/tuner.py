@@ -270,36 +270,15 @@ class Tuner:
         trials = _trials(candidates, default)
         progress = Progress(key.operation)
         bench = Bench(self, inputs, progress, digest=key.digest, candidates=[trial.stored for trial in trials])
-        started = time.monotonic()
         try:
             _recall(trials, known, bench.journal.crashed)
             likely = [canonical_json(item) for item in starts()] if len(trials) > _FEW else []
             # The default, the configurations that are probably good, and the others.
             trials.sort(key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
-            contest = _Contest(bench, trials, build, call)
-            winner, evidence = contest.result()
+            return _Contest(bench, trials, build, call).record(key, known)
         finally:
             progress.close()
             bench.close()
-        return Record(
-            key=key,
-            configuration=None if winner is None else winner.stored,
-            source=_source(bench, winner, known),
-            default=None if contest.default is None else contest.default.stored,
-            candidates=fastest_first(trial.candidate() for trial in trials if trial.tried),
-            measurement={
-                "mode": "forward and backward" if bench.gradient else "forward",
-                "min_gain": self.min_gain,
-                "warmup": self.warmup,
-                "seed": self.seed,
-                SPACE: space_digest(trial.stored for trial in trials),
-                "measured": sum(trial.known is None and trial.tried for trial in trials),
-                **evidence,
-                "seconds": round(time.monotonic() - started, 3),
-            },
-            provenance=provenance(device_of(inputs.leaves)),
-            created=time.time(),
-        )
 
 
 def _source(bench: Bench, winner: Trial | None, known: Record | None) -> Source:
@@ -382,7 +361,31 @@ class _Contest:
         self.searched = 0
         self.default = next((trial for trial in trials if trial.is_default), None)
 
-    def result(self) -> tuple[Trial | None, dict[str, Any]]:
+    def record(self, key: RecordKey, known: Record | None) -> Record:
+        """The record of the tuning; `known` is an earlier one."""
+        bench, tuner, started = self.bench, self.bench.tuner, time.monotonic()
+        winner, evidence = self._result()
+        return Record(
+            key=key,
+            configuration=None if winner is None else winner.stored,
+            source=_source(bench, winner, known),
+            default=None if self.default is None else self.default.stored,
+            candidates=fastest_first(trial.candidate() for trial in self.trials if trial.tried),
+            measurement={
+                "mode": "forward and backward" if bench.gradient else "forward",
+                "min_gain": tuner.min_gain,
+                "warmup": tuner.warmup,
+                "seed": tuner.seed,
+                SPACE: space_digest(trial.stored for trial in self.trials),
+                "measured": sum(trial.known is None and trial.tried for trial in self.trials),
+                **evidence,
+                "seconds": round(time.monotonic() - started, 3),
+            },
+            provenance=provenance(device_of(bench.inputs.leaves)),
+            created=time.time(),
+        )
+
+    def _result(self) -> tuple[Trial | None, dict[str, Any]]:
         """The winner, None if there is none, and evidence for the record."""
         fresh = [trial for trial in self.trials if trial.known is None]
         race = self._race(fresh)
