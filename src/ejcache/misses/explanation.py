@@ -32,7 +32,7 @@ from ejcache.util.text import format_age
 from ejcache.wings import hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.cache.starts import ProgramRecord
@@ -310,33 +310,6 @@ class WingLog(Protocol):
         """The functions whose modules have that name, in that cache."""
 
 
-class WingLogs:
-    """The logs of all wings.
-
-    Args:
-        what: a function's name; None for all.
-        is_within: whether to count what happened in a cache (its URL) at a time (seconds since the epoch).
-    """
-
-    def __init__(self, what: str | None, is_within: IsWithin) -> None:
-        self._logs: dict[str, WingLog] = {name: hook(what, is_within) for name, hook in hooks("why").items()}
-
-    def programs(self) -> list[str]:
-        """The names that JAX gives to the modules of the functions."""
-        return [program for log in self._logs.values() for program in log.programs()]
-
-    def of_program(self, name: str, url: str) -> Mapping[str, tuple[WingNote, ...]]:
-        """By the name of the wing: what it did with the functions whose modules have that name, in that cache."""
-        return {wing: log.of_program(name, url) for wing, log in self._logs.items()}
-
-    def explained(self) -> Iterator[tuple[WingNote, Explanation]]:
-        """An explanation of each function, for functions that were not missed."""
-        for wing, log in self._logs.items():
-            nothing: dict[str, tuple[WingNote, ...]] = dict.fromkeys(self._logs, ())
-            for note in log.named():
-                yield note, Explanation(note.title, wings={**nothing, wing: (note,)})
-
-
 def explain_all(
     what: str | None,
     is_within: IsWithin,
@@ -358,14 +331,23 @@ def explain_all(
     """
     history = list(read_misses())
     within = [record for record in history if is_within(record.url, record.time)]
-    logs = WingLogs(what, is_within)
+    logs: dict[str, WingLog] = {wing: hook(what, is_within) for wing, hook in hooks("why").items()}
     records = within
     if what is not None:
-        names = [what, *logs.programs()]
+        names = [what, *(program for log in logs.values() for program in log.programs())]
         records = next(filter(None, (look(name) for look in (partial(named, within), stored) for name in names)), [])
     if not records:
-        return list(logs.explained())[: most if what is None else None]
+        nothing: dict[str, tuple[WingNote, ...]] = dict.fromkeys(logs, ())
+        notes = [(wing, note) for wing, log in logs.items() for note in log.named()]
+        explained = [(note, Explanation(note.title, wings={**nothing, wing: (note,)})) for wing, note in notes]
+        return explained[: most if what is None else None]
     return [
-        (record, replace(explain(record, known(record), history), wings=logs.of_program(record.name, record.url)))
+        (
+            record,
+            replace(
+                explain(record, known(record), history),
+                wings={wing: log.of_program(record.name, record.url) for wing, log in logs.items()},
+            ),
+        )
         for record in records[:most]
     ]
