@@ -13,7 +13,8 @@ import pytest
 from cli_helpers import ejcache
 from helpers import run_program
 
-from ejcache.errors import SettingError
+from ejcache.cli import warm_worker
+from ejcache.errors import SettingError, UsageError
 from ejcache.jax_integration.warm_start import ArrayShape, parse_call
 
 # What a shell has put in the background ignores Ctrl-C.
@@ -149,10 +150,7 @@ def test_what_is_too_quick_is_said(project):
     [
         (["prog.py:step"], 2, "prog.py:step is jitted; --shapes say for which arguments to compile it"),
         (["prog.py:nothing"], 2, "called ejcache.warm for nothing"),
-        (["prog.py:none", "--shapes", "f32[]"], 2, "prog has no none"),
-        (["none:step", "--shapes", "f32[]"], 2, "there is no module none"),
         (["none.py:step", "--shapes", "f32[]"], 2, "there is no file none.py"),
-        (["prog.py:os", "--shapes", "f32[]"], 2, "prog.py:os is not a function"),
         (["broken.py:f", "--shapes", "f32[]"], 1, "cannot be imported: ZeroDivisionError: division by zero"),
         (["ending.py:f", "--shapes", "f32[]"], 1, "ends its process with exit status 7 when it is imported"),
         (["prog.py:step", "--shapes", "f32[2"], 2, "--shapes cannot be 'f32[2'"),
@@ -170,6 +168,24 @@ def test_mistakes(project, arguments, status, complaint):
     said = ejcache("warm", "--dir", "cache", *arguments)
     assert complaint in said.err
     assert (said.status, said.out, said.err.count("\n")) == (status, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("few.py:none", "few has no none"),
+        ("few.py:os", "few.py:os is not a function"),
+        ("none:step", "there is no module none"),
+    ],
+)
+def test_what_is_no_function(tmp_path, monkeypatch, target, complaint):
+    """One sentence says what is missing of a target."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "few", raising=False)
+    (tmp_path / "few.py").write_text("import os")
+    with pytest.raises(UsageError, match=complaint):
+        warm_worker._function(target)
 
 
 def test_a_script_is_run(project):

@@ -78,14 +78,8 @@ def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
     findings = [finding for one in audits for finding in one.findings]
     unknown = sum(one.unknown_versions for one in audits)
     if as_json:
-        fields: dict[str, Any] = {
-            "url": url,
-            **asdict(totals),
-            "unknown_versions": unknown,
-            "clean": all(one.clean for one in audits),
-        }
-        fields["findings"] = [asdict(finding) for finding in findings]
-        output.print_json(fields)
+        fields = {"url": url, **asdict(totals), "unknown_versions": unknown, "clean": all(one.clean for one in audits)}
+        output.print_json({**fields, "findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
             subject = f"{finding.key}: " if finding.key else ""
@@ -148,39 +142,32 @@ def doctor(
 
 
 def _checks(url: str, settings: Settings) -> Iterator[Check]:
-    from ejcache.maintenance.doctor import (
-        check_installation,
-        check_local_directory,
-        check_shared_directory,
-        check_tier,
-        fine,
-    )
+    from ejcache.maintenance import doctor
     from ejcache.stores.local.layout import Layout
     from ejcache.stores.location import Location, LocationKind, detect_shared_storage
 
     location = Location.parse(url)
-    yield from check_installation(settings)
+    yield from doctor.check_installation(settings)
     if not detect_shared_storage(location):
         if location.kind is LocationKind.MEMORY:
-            yield fine("memory", "each process keeps its own entries; they are gone when it ends")
+            yield doctor.fine("memory", "each process keeps its own entries; they are gone when it ends")
             return
         own = Layout(Path(location.path)).limit() if settings.chosen_max_size is None else settings.chosen_max_size
-        yield from check_local_directory(
+        yield from doctor.check_local_directory(
             Path(location.path),
             max_size=-1 if own is None else own,
             read_only=settings.read_only,
             trusted=settings.trust_dir,
         )
         return
-    from ejcache.maintenance.doctor import check_bucket
     from ejcache.stores.opening import find_local_tier, open_bucket
 
     if location.kind is LocationKind.DIRECTORY:
-        yield from check_shared_directory(Path(location.path))
+        yield from doctor.check_shared_directory(Path(location.path))
     credentials = _google() if location.kind is LocationKind.GCS else None
     with open_bucket(location, settings=settings) as bucket:
-        yield from check_bucket(bucket, credentials=credentials, read_only=settings.read_only)
-    yield from check_tier(find_local_tier(location, settings), max_size=settings.local_max_size)
+        yield from doctor.check_bucket(bucket, credentials=credentials, read_only=settings.read_only)
+    yield from doctor.check_tier(find_local_tier(location, settings), max_size=settings.local_max_size)
 
 
 def _google() -> Credentials:

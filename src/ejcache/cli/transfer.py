@@ -160,12 +160,9 @@ def _bundle_path(file: str) -> Path:
 
 
 def _records(file: BinaryIO, problems: list[str]) -> Iterator[EntryReader]:
-    def give(data: bytes) -> bytes:
-        return data
-
     try:
         for key, data in read_bundle(file):
-            yield key, partial(give, data)
+            yield key, partial(bytes, data)
     except EntryError as exc:
         problems.append(str(exc))
 
