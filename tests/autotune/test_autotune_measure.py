@@ -178,18 +178,6 @@ def tuned(function, candidates, *args, tuner=QUICK, default=None, **options):
     )
 
 
-def test_if_no_candidate_works_the_record_says_so():
-    """If all candidates fail, the record has the reasons and does not work."""
-
-    def f(x, n):
-        raise RuntimeError(n)
-
-    record = tuned(f, [1, 2], jnp.ones(8))
-    assert not record.works
-    assert record.configuration == 1
-    assert record.failures() == "1: RuntimeError: 1; 2: RuntimeError: 2"
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
