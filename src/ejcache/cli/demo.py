@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,8 @@ from ejcache.cli import output
 from ejcache.cli.listing import header_facts, list_entries, open_target
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, option, positive
 from ejcache.util.worker_processes import python_of_ours
+
+_PROGRAM: Final = Path(__file__).with_name("demo_program.py")
 
 
 def demo(
@@ -37,8 +39,8 @@ def demo(
             entries = [row.fields() | header_facts(row, target) for row in list_entries(target) if not row.is_jax]
     same = cold["loss"] == warm["loss"]
     if as_json:
-        fields = {"url": url, "blocks": number, "cold": cold, "warm": warm}
-        output.print_json({**fields, "same_loss": same, "entries": entries})
+        runs = {"blocks": number, "cold": cold, "warm": warm, "same_loss": same}
+        output.print_json({"url": url, **runs, "entries": entries})
     else:
         output.say(f"One training step of {number} transformer blocks, JAX {cold['jax']}, {cold['device']}\n")
         rows = []
@@ -55,9 +57,7 @@ def _run(which: str, scratch: Path, options: list[str], blocks: int) -> dict[str
     output.warn(f"{which}: a training step of {blocks} transformer blocks, in a new process …")
     command = [*python_of_ours("-m", "ejcache"), "run", *options, "--report", f"{scratch / which}.json"]
     began = time.perf_counter()
-    status = subprocess.run(
-        [*command, "-m", "ejcache.cli.demo_program", scratch / which, str(blocks)], check=False
-    ).returncode
+    status = subprocess.run([*command, _PROGRAM, scratch / which, str(blocks)], check=False).returncode
     if status:
         raise typer.Exit(abs(status))  # the process has printed the reason
     measured, counted = (json.loads((scratch / name).read_text()) for name in (which, f"{which}.json"))

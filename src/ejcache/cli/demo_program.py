@@ -1,6 +1,6 @@
 """The program of `ejcache demo`: one training step of a small transformer, in JAX alone; it knows nothing of ejcache.
 
-Run as `python -m ejcache.cli.demo_program OUTPUT BLOCKS`. Writes what each phase took, in seconds, to OUTPUT as JSON.
+Run as a script: `demo_program.py OUTPUT BLOCKS`. Writes what each phase took, in seconds, to OUTPUT as JSON.
 """
 
 from __future__ import annotations
