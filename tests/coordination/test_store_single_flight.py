@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -157,7 +158,7 @@ def test_requests_of_a_first_compilation(tmp_path):
             store.put("k", b"executable")
             return b"executable"
 
-        flights.run("k", lookup=lambda: store.get("k"), work=work, deadline=60, missed=True)
+        flights.run("k", lookup=lambda: store.get("k"), work=work, deadline=60, missed_since=time.monotonic())
         assert store.flush(60) is True
         asked = [(what, where) for what, where in bucket.asked if where != "counters"]
         assert asked[:3] == [("read", "entries"), ("write", "leases"), ("write", "entries")]
@@ -232,7 +233,8 @@ def test_found_without_any_locks():
     store.put("k", b"executable")
     flights = SingleFlight.of_store(store, directory=None)
     assert flights.run("k", lookup=lambda: store.get("k"), work=lambda: b"other", deadline=60) == b"executable"
-    assert flights.run("k", lookup=lambda: store.get("k"), work=lambda: b"other", deadline=60, missed=True) == b"other"
+    options = {"lookup": lambda: store.get("k"), "work": lambda: b"other", "deadline": 60}
+    assert flights.run("k", **options, missed_since=time.monotonic()) == b"other"
 
 
 def test_read_only_store_leases_nothing(tmp_path):

@@ -146,7 +146,7 @@ class SingleFlight:
         lookup: Callable[[], T | None],
         work: Callable[[], T],
         deadline: float,
-        missed: bool = False,
+        missed_since: float | None = None,
         between_hosts: bool = True,
         left_entry: Callable[[], bool] | None = None,
         in_words: Callable[[str], str] = str,
@@ -158,7 +158,7 @@ class SingleFlight:
             lookup: finds the entry, or returns None.
             work: makes the result, and stores it where `lookup` finds it if it is to be kept.
             deadline: seconds that this process waits for others without getting an entry, in all calls together.
-            missed: `lookup` has just returned None.
+            missed_since: when `lookup`, which has just returned None, was begun, by the clock.
             between_hosts: wait for other hosts too. This costs a request before the work and one after it, and more
                 while another host works: too much for work that is likely to take less.
             left_entry: asked after `work`: whether the processes of this host can see its entry now. Without it,
@@ -167,9 +167,12 @@ class SingleFlight:
 
         Raises what `lookup` and `work` raise, and nothing of its own.
         """
-        found = None if missed else lookup()
-        if found is not None:
-            return found
+        looked = missed_since
+        if looked is None:
+            looked = self._clock()
+            found = lookup()
+            if found is not None:
+                return found
         levels = [level for level in self._levels if between_hosts or not level.between_hosts]
         if not levels:
             return work()
@@ -187,7 +190,7 @@ class SingleFlight:
             found = lookup()
             return work() if found is None else found
         try:
-            result: T = self._lead(levels, call, started)
+            result: T = self._lead(levels, call, looked)
             return result
         finally:
             with self._lock:
@@ -195,7 +198,8 @@ class SingleFlight:
                     del self._working[key]
             mine.set()
 
-    def _lead(self, levels: Sequence[LeaseLevel], call: _Call, started: float) -> Any:
+    def _lead(self, levels: Sequence[LeaseLevel], call: _Call, looked: float) -> Any:
+        """Take the leases of all levels, and work; `looked` is when the last look that found no entry was begun."""
         if not levels:
             return call.work()
         level, *inner = levels
@@ -203,22 +207,23 @@ class SingleFlight:
             lease = level.leases.acquire(call.key)
         except Exception as exc:
             _note("taken", call.key, exc)
-            return self._lead(inner, call, self._clock())
+            return self._lead(inner, call, looked)
         if lease is None:
             found, lease = self._wait(level, call)
             if found is not None:
                 return found
             if lease is None:
-                return self._lead(inner, call, self._clock())
+                return self._lead(inner, call, looked)
         try:
-            # The entry may have been made between the look and the lease. A lease is held for a grace period after
-            # that, so an `acquire` that took less time proves that it was not.
-            if self._clock() - started >= level.leases.grace:
+            # The entry may have been made after storage answered the last look. A lease is held for a grace period
+            # after that, so a lease that was had sooner than this after the look was begun proves that it was not.
+            if self._clock() - looked >= level.leases.grace:
+                looked = self._clock()
                 found = call.lookup()
                 if found is not None:
                     lease.release()
                     return found
-            result = self._lead(inner, call, self._clock())
+            result = self._lead(inner, call, looked)
         except BaseException:
             lease.release()
             raise

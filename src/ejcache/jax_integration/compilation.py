@@ -153,6 +153,7 @@ class Compilation:
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_local_only: shared storage is not asked for it.
+        looked: when the lookup was begun, in monotonic seconds.
         miss: why no executable was loaded.
         unloadable: keys of intact entries that XLA refuses to load on this host.
         publisher: 0 if this rank stores the result, n if n ranks come before it.
@@ -188,6 +189,7 @@ class Compilation:
         self.is_drifted = False
         self.profile: Profile | None = None
         self.is_local_only = False
+        self.looked = time.monotonic()
         self.miss = Miss.ABSENT
         self.unloadable: set[str] = set()
         self.publisher = 0

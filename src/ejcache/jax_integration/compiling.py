@@ -211,6 +211,7 @@ class Compiler:
             compilation.miss = look_for_others(compilation)
             return None, None
         compilation.is_local_only = not is_forbidden() and self._tiny.is_quick(compilation)
+        compilation.looked = time.monotonic()
         found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
         if isinstance(found, Loaded):
             if self._wants_check(compilation, found):
@@ -471,7 +472,7 @@ class Compiler:
                 lookup=lookup,
                 work=work,
                 deadline=compilation.settings.wait_seconds,
-                missed=True,
+                missed_since=compilation.looked,
                 between_hosts=is_worth_requests(compilation),
                 left_entry=lambda: compilation.is_stored or not own,  # what was not compiled here was found
                 in_words=_program_in_words,
