@@ -18,7 +18,7 @@ from helpers import SUPPORT, local_documents
 
 from ejcache.autotune.records.record import Source, encode_record
 from ejcache.autotune.records.store import QUARANTINE, AutotuneStore, default_store, set_default_store
-from ejcache.bucket.breaker import CircuitBreaker
+from ejcache.bucket import breaker
 from ejcache.errors import StoreReadOnlyError, UsageError
 from ejcache.stores.documents import Documents, open_documents
 
@@ -295,10 +295,11 @@ def test_records_of_other_environments_are_listed(tmp_path):
     assert list(store.records(operation="other")) == []
 
 
-def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog):
+def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog, monkeypatch):
     """A layer that fails is left alone for a while, with a warning of it and of its bucket, and the others serve."""
     bucket = gcs_bucket("http://127.0.0.1:9", "gone", deadline=0.5)
-    bucket.breaker = CircuitBreaker(slow_seconds=0.0)
+    monkeypatch.setattr(breaker, "_SLOW_SECONDS", 0.0)
+    bucket.breaker = breaker.CircuitBreaker()
     documents = Documents(bucket)
     store = AutotuneStore(str(tmp_path), shared=documents, seeds=())
     for operation in ("a", "b", "c"):

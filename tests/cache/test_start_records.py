@@ -106,8 +106,10 @@ def test_a_killed_process(run_forked, tmp_path):
     """The misses of a process that was killed are recorded; the next process reads and adds to the same log."""
     program = """
 import os, signal, sys, jax, jax.numpy as jnp, ejcache
+from ejcache.cache.recorder import START_LOG
 ejcache.enable(sys.argv[1], min_compile_seconds=0)
 jax.jit(lambda x: jnp.tanh(x) * 3)(1.0)
+list(START_LOG.lines())  # the log is written in the background, and before it is read
 print("compiled", flush=True)
 if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)

@@ -11,9 +11,9 @@
       trouble  an object: kind of warning → how often
       dropped  how many programs are in no line, because the process had too many
 
-A process appends a line after each miss, each minute, and when it ends; a killed one loses the hits after the last.
-A line that is damaged, or of another version, is skipped. `stores/shared/starts.py` has the objects on shared storage.
-Nothing but reports and explanations reads any of this.
+A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
+after the last. A line that is damaged, or of another version, is skipped. `stores/shared/starts.py` has the objects on
+shared storage. Nothing but reports and explanations reads any of this.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ class Leases(Protocol):
 
     Attributes:
         grace: seconds for which a lease is held after its work has become visible. A process that looked for the
-            result a moment too early then still finds the lease held, and looks again.
+            result a moment too early then still finds the lease held, and looks again. A process that ends within
+            that time releases it at once, so that its exit does not wait: then the work may be done twice.
     """
 
     grace: float

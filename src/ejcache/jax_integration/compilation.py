@@ -153,7 +153,7 @@ class Compilation:
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_local_only: shared storage is not asked for it.
-        looked: when the lookup was begun, in monotonic seconds.
+        looked: when its last lookup was begun, in monotonic seconds.
         miss: why no executable was loaded.
         unloadable: keys of intact entries that XLA refuses to load on this host.
         publisher: 0 if this rank stores the result, n if n ranks come before it.
@@ -198,6 +198,10 @@ class Compilation:
         self.to_check: StoredExecutable | None = None
         self.forbidden_on: tuple[int, ...] | None = None
         self.seconds: dict[str, float] = {}
+
+    def begin_lookup(self) -> None:
+        """Note that its entry is looked up from now on."""
+        self.looked = time.monotonic()
 
     def spent(self, phase: str, began: float) -> float:
         """Add the time since `began` to a phase; returns the monotonic time now."""

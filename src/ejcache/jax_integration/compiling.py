@@ -211,7 +211,7 @@ class Compiler:
             compilation.miss = look_for_others(compilation)
             return None, None
         compilation.is_local_only = not is_forbidden() and self._tiny.is_quick(compilation)
-        compilation.looked = time.monotonic()
+        compilation.begin_lookup()
         found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
         if isinstance(found, Loaded):
             if self._wants_check(compilation, found):
