@@ -109,7 +109,7 @@ def _warm_start(context: Context, outcome: Outcome, home: Path, names: list[str]
             if answer["compiled"]:
                 outcome.note(f"{name} compiled {len(answer['compiled'])} of {count} programs on the warm start.")
             if name == OURS:
-                _one_host(context, outcome, home, server)
+                _one_host(context, outcome, home, server, count)
     outcome.line(f"a hit, {count} of them, a bucket 30 ms away", times)
     all_requests = {name: sum(asked.values()) for name, asked in requests.items()}
     outcome.line(
@@ -135,18 +135,19 @@ def _warm_start(context: Context, outcome: Outcome, home: Path, names: list[str]
     )
 
 
-def _one_host(context: Context, outcome: Outcome, home: Path, server: BucketServer) -> None:
-    """Four processes with one empty local tier, and then the same with what that left."""
+def _one_host(context: Context, outcome: Outcome, home: Path, server: BucketServer, count: int) -> None:
+    """Four processes with one empty local tier, and then the same with what that left.
+
+    They have the programs of the run before: what its profile names besides would be fetched at any time.
+    """
     from bench.buckets import URL, Program, run_together
 
-    count = context.pick(50, 5)
     env = server.variables | {"EJCACHE_LOCAL_DIR": str(home / "local tier")}
     for tier, bar in (("an empty local tier", 1), ("a warm local tier", 0)):
         context.say(f"four processes that share {tier}")
         server.take_requests()
         programs = [Program(JITS, OURS, URL, count, home=home / f"{tier} {n}", env=env) for n in range(4)]
         answers = run_together(programs)
-        # The preload of a start fetches what the run before it used, which had more programs.
         entries = {request.name for request in server.server.requests if "/entries/" in request.name}
         fetched = server.take_requests()["GET entry"] / max(len(entries), 1)
         outcome.ratio(f"requests per entry, four processes that share {tier}", fetched, at_most(bar), unit="")
