@@ -285,6 +285,24 @@ def test_lost_answer_to_a_heartbeat(steps):
     assert leases.look("k") is None
 
 
+def test_a_heartbeat_whose_fate_is_unknown(steps, monkeypatch):
+    """If the storage fails when the lease is looked at again, it counts as held until the next heartbeat."""
+    objects = MemoryBucket()
+    lease = StoreLeases(objects, scheduler=steps).acquire("k")
+    name = LEASES + "k"
+    objects.write(name, objects.read(name).data)
+
+    def gone(*args, **kwargs):
+        raise StoreUnavailableError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(objects, "read", gone)
+        assert lease.renew() is True
+    assert lease.renew() is True
+    objects.write(name, b'{"holder": "another", "fence": 0, "beat": 1, "interval": 3.0}')
+    assert lease.renew() is False
+
+
 def test_trouble_while_beating(steps, monkeypatch):
     """A heartbeat that cannot be written, and a lease that cannot be released, raise nothing."""
     objects = MemoryBucket()

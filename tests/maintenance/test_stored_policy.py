@@ -118,8 +118,8 @@ def test_who_goes_by_it(caplog):
     """The stored policy goes before a job's own limit; one that cannot be read removes nothing, and that is said."""
     objects = MemoryBucket()
     now = [0.0]
-    own, none = (EffectivePolicy(objects, max_size=size, clock=lambda: now[0]) for size in (7, -1))
-    assert (own(), none()) == (EvictionPolicy(max_size=7), None)
+    own, none, zero = (EffectivePolicy(objects, max_size=size, clock=lambda: now[0]) for size in (7, -1, 0))
+    assert (own(), none(), zero()) == (EvictionPolicy(max_size=7), None, None)
     change_limits(objects, {"max_entries": 3})
     assert own() == EvictionPolicy(max_size=7)
     now[0] = 601
