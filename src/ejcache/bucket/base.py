@@ -330,12 +330,11 @@ class Bucket(Closing):
         parts: list[bytes] = []
         blob = None
         for blob in self._parts(name, self.part_size, most):
+            if length is None and not parts:
+                is_doubtful = self.entries_only and not is_plausible_entry(name, blob.data, blob.size)
+                if is_doubtful or blob.size >= most:
+                    return blob
             parts.append(blob.data)
-            is_doubtful = self.entries_only and not parts[1:]
-            if length is None and is_doubtful and not is_plausible_entry(name, blob.data, blob.size):
-                return blob
-            if length is None and blob.size >= most:
-                return blob
         return None if blob is None else Blob(b"".join(parts), blob.version, blob.size)
 
     def stat(self, name: str) -> BlobInfo | None:

@@ -56,14 +56,17 @@ def _is_of_one_process(name: str) -> bool:
 def _merge(objects: Bucket, day: str, names: Sequence[str]) -> None:
     lines: list[bytes] = []
     merged: dict[str, str | None] = {}
+    size = 0
     for name, blob in zip(names, in_parallel(objects.read, names), strict=True):
         added = [] if blob is None else list(decode_object(blob.data))
-        if blob is not None and sum(map(len, added)) <= _MOST_BYTES:
+        more = sum(map(len, added))
+        if blob is not None and more <= _MOST_BYTES:
             lines += added
+            size += more
             merged[name] = blob.version
-        if merged and (name == names[-1] or sum(map(len, lines)) >= _BYTES):
+        if merged and (name == names[-1] or size >= _BYTES):
             if lines:  # a damaged object has none
                 objects.write(f"{STARTS}{day}/{MERGED}{process_name()}", encode_object(lines))
             for _ in objects.delete_many(merged.items()):
                 pass
-            lines, merged = [], {}
+            lines, merged, size = [], {}, 0
