@@ -13,7 +13,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import (
     ABSENT,
@@ -246,11 +246,13 @@ def run_pass(
     target: Store | JaxEntries | Bucket,
     policy: EvictionPolicy | None,
     *,
+    dry_run: bool = False,
+    in_use_seconds: float = IN_USE_SECONDS,
+    now: Callable[[], float] | None = None,
     stopped: Callable[[], bool] = lambda: False,
-    **options: Any,
 ) -> EvictionReport:
     """One whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""
-    with EvictionPass(target, policy, **options) as opened:
+    with EvictionPass(target, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now) as opened:
         return opened.run(stopped=stopped)
 
 
