@@ -172,7 +172,7 @@ def test_which_variant_is_used(case, expected, populated, tmp_path, monkeypatch)
     """As JAX has it and documents it, but no executable is read in order to decide."""
     pgle, expect, there = case
     monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
-    plain = PlainJax(tmp_path / "plain")  # JAX 0.10 has the directory in the key, so that this is no copy
+    plain = PlainJax(tmp_path / "plain")  # JAX 0.10 has the directory in the key, so a copy elsewhere would miss
     optimised = populate(plain)
     if not there:
         plain.delete(optimised)

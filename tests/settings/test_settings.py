@@ -47,7 +47,7 @@ def test_the_directory_comes_from_the_highest_layer_that_has_one():
     env["JAX_COMPILATION_CACHE_DIR"] = "/jax"
     assert resolve(environ=env)["cache_dir"].source == "JAX_COMPILATION_CACHE_DIR"
     settings.set_command_line({"cache_dir": "/flag"})
-    read = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))  # JAX holds it; that is no call
+    read = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))  # JAX holds it; no call set it
     assert resolve(environ=env, flags=read)["cache_dir"].origin is Origin.COMMAND_LINE
     called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
     assert resolve(environ=env, flags=called)["cache_dir"].value == "/call"
