@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ejcache.cli.main import build
+from ejcache.cli.main import COMMANDS, build, load_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WIDTH = 100
 
@@ -28,9 +31,10 @@ same words:
 | `push`, `pull` | copy entries to or from another cache | copy records to or from another store |
 | `export`, `import` | one file with entries, a bundle | a JSON file; the tables of ejkernel and tokamax |
 
-Every command but `completion` has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache
+Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache
 config` shows as `cache_dir`. Results go to stdout; messages and progress bars go to stderr. `NO_COLOR` and
 `FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a command.
+`ejcache --install-completion` lets the shell complete commands, options, settings, and keys and names of a local cache.
 
 KEY is a key, the beginning of one as `ls` shows it (at least six characters of a digest), or a name. A function `train`
 is found as `train` and as `jit_train`.
@@ -97,15 +101,15 @@ def help_of(*path: str) -> str:
 
 def command_paths() -> list[tuple[str, ...]]:
     """Every command in the order of the help. The commands of a group follow the group."""
-    return _paths(typer.main.get_command(build()), ())
+    return _paths({name: load_command(name) for name in COMMANDS}, ())
 
 
-def _paths(group: Any, above: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _paths(commands: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[str, ...]]:
     found = []
-    for name, command in group.commands.items():
+    for name, command in commands.items():
         found.append((*above, name))
         if hasattr(command, "commands"):
-            found += _paths(command, (*above, name))
+            found += _paths(command.commands, (*above, name))
     return found
 
 

@@ -6,12 +6,11 @@ import re
 import sys
 
 import pytest
-import typer
 import yaml
+from cli_helpers import every_command
 from helpers import ROOT, run_program
 
 import ejcache
-from ejcache.cli.main import build
 from ejcache.settings.table import SETTINGS
 
 REFERENCES = {"api.md", "cli.md", "json.md", "settings.md"}
@@ -33,17 +32,12 @@ def section(page, heading):
     return found[1]
 
 
-def commands(group, above=("ejcache",)):
-    for name, command in group.commands.items():
-        yield from commands(command, (*above, name)) if hasattr(command, "commands") else [" ".join((*above, name))]
-
-
 def test_every_name_has_a_sentence(pages):
     """Settings, commands and public names are on their pages, each with a sentence."""
     for setting in SETTINGS:
         assert re.search(r"[A-Z][^.\n]{10,}\.", section(pages["settings.md"], f"`{setting.name}`")), setting.name
-    for command in commands(typer.main.get_command(build())):
-        assert re.search(r"[A-Z][^.]{10,}\.", section(pages["cli.md"], command)), command
+    for command in every_command():
+        assert re.search(r"[A-Z][^.]{10,}\.", section(pages["cli.md"], f"ejcache {command}")), command
     for name in {*ejcache.__all__} - {"autotune", "testing", "__version__"}:
         assert re.search(rf"`{name}\b", pages["api.md"]), name
     assert set(pages) >= REFERENCES

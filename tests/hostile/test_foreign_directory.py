@@ -55,7 +55,6 @@ LINES = {
     "target": ["target", "diff", "tpu:v5e:2x2", "--dir", "."],
     "bench": ["bench", "--rounds", "1", "{script}"],
     "demo": ["demo", "--blocks", "1", "--dir", "."],
-    "completion": ["completion", "bash"],
     "autotune": ["autotune", "run", "--dir", ".", "--spread", "--program", "{script}"],
 }
 """A command line of each command, and for groups of the one that starts processes."""

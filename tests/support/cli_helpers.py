@@ -8,16 +8,19 @@ import json
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import zstandard
 
 from ejcache import entry
-from ejcache.cli.main import main
+from ejcache.cli.main import COMMANDS, load_command, main
 from ejcache.keys.key import CacheKey, parse_key
 from ejcache.settings.resolve import set_command_line
 from ejcache.stores.local.store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,20 @@ def ejcache(*arguments: object, columns: int | None = None) -> Said:
     finally:
         set_command_line({})
     return Said(status, out.getvalue(), err.getvalue())
+
+
+def every_command() -> dict[str, Any]:
+    """Every command by its whole name, as typer calls it; groups themselves are not commands."""
+    return dict(_below({name: load_command(name) for name in COMMANDS}, ()))
+
+
+def _below(members: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    for name, command in members.items():
+        path = (*above, name)
+        if hasattr(command, "commands"):
+            yield from _below(command.commands, path)
+        else:
+            yield " ".join(path), command
 
 
 def key_text(name="jit_train", *, variant="plain", jaxlib="1.0", program="p", platform="cpu") -> str:

@@ -1,6 +1,7 @@
 """The `ejcache` command: its table of commands and its exit status.
 
-Importing the modules of all commands takes longer than most commands take, so only that of the wanted one is imported.
+Only the module of the command that is called is imported: help, the version, a typing error and the completion of a
+command's name import neither the others nor JAX.
 
 Exit status: 0 if all is fine. 1 if something was found, failed or does not exist. 2 for bad usage: the command line or
 a setting must be changed.
@@ -17,7 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer._completion_classes import completion_init
+from typer.core import TyperCommand, TyperGroup
 
 from ejcache.cli.options import examples, flag, option
 from ejcache.cli.output import hide_progress, print_json, say, warn
@@ -111,41 +112,61 @@ _CORE: Final = {
     "demo": Command(
         "ejcache.cli.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
     ),
-    "completion": Command(
-        "ejcache.cli.options:completion", "Print a script for completion in the shell.", ("completion bash",)
-    ),
 }
 
 COMMANDS: Final = _CORE | {name: command for wing in wings() for name, command in wing.commands.items()}
 """The commands of the core and of the wings."""
 
 
-def build(only: str | None = None) -> typer.Typer:
-    """The application with the command of that name, or with all commands if none has it."""
-    app = typer.Typer(
+class _Commands(TyperGroup):
+    """The commands by name: only their lines of help, until one is called."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, command in COMMANDS.items():
+            self.add_command(TyperCommand(name, short_help=command.short_help))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Import the command that the first argument names, and make it."""
+        name, known, rest = super().resolve_command(ctx, args)
+        return name, None if name is None or known is None else load_command(name), rest
+
+
+def load_command(name: str) -> Any:
+    """Import the command or the group of this name, and make it as typer calls it."""
+    command = COMMANDS[name]
+    target = load(command.place)
+    shown: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}
+    app = _application()
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=name, **shown)
+        app.callback()(_root)  # typer makes a group of it, and the group that is wanted is its member
+        return typer.main.get_group(app).commands[name]
+    app.command(name, **shown, **getattr(sys.modules[target.__module__], "REGISTRATION", {}).get(name, {}))(target)
+    return typer.main.get_command(app)
+
+
+def build() -> typer.Typer:
+    """Make the application, without the modules of its commands."""
+    app = _application(add_completion=True)
+    app.callback(
+        cls=_Commands,
+        epilog="Exit status: 0 fine, 1 something was found, failed or does not exist, 2 bad usage. "
+        "Sizes: 500000, 10GB (decimal), 10GiB (binary). Ages: 90s, 15m, 36h, 14d.\n\n"
+        + examples("run train.py", "stats", "why jit_train_step", "help prune"),
+    )(_root)
+    return app
+
+
+def _application(*, add_completion: bool = False) -> typer.Typer:
+    return typer.Typer(
         name="ejcache",
         help="The persistent compilation cache and autotune store for JAX.",
-        add_completion=False,
+        add_completion=add_completion,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    app.callback(
-        epilog="Exit status: 0 fine, 1 something was found, failed or does not exist, 2 bad usage. "
-        "Sizes: 500000, 10GB (decimal), 10GiB (binary). Ages: 90s, 15m, 36h, 14d.\n\n"
-        + examples("run train.py", "stats", "why jit_train_step", "help prune")
-    )(_root)
-    wanted = {only: COMMANDS[only]} if only in COMMANDS else COMMANDS
-    for name, command in wanted.items():
-        target = load(command.place)
-        shown: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}
-        if isinstance(target, typer.Typer):
-            app.add_typer(target, name=name, **shown)
-        else:
-            app.command(name, **shown, **getattr(sys.modules[target.__module__], "REGISTRATION", {}).get(name, {}))(
-                target
-            )
-    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -177,8 +198,6 @@ USAGE: Final = 2
 _INTERRUPTED: Final = 130
 _UNWRITTEN: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE})
 """Errors of writing to stdout. Failures of a cache are StoreErrors."""
-_BadUsage: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""The base class of typer's usage errors. Its module has another name in each version of typer."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -190,19 +209,18 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments, level = _take_verbosity(arguments)
     arguments = _rearranged(arguments)
-    completion_init()
     as_json = "--json" in arguments and arguments[0] != "run"  # behind `run` it is the program's, or asks for a report
     try:
         closed = contextlib.redirect_stdout(_Closed()) if sys.stdout is None else contextlib.nullcontext()
         with closed, _printed_messages(level):
-            command = typer.main.get_command(build(arguments[0] if arguments else None))
+            command = typer.main.get_command(build())
             outcome = command.main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
             sys.stdout.flush()
     except typer.Exit as exc:
         return exc.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except _BadUsage as exc:
+    except typer.TyperException as exc:
         return _report_usage(exc, as_json=as_json)
     except EjcacheError as exc:
         _report_error(exc, str(exc), as_json=as_json)
@@ -297,9 +315,9 @@ def _report_error(exc: Exception, message: str, *, as_json: bool, kind: str = ""
             print_json({"error": printable(message, keep="\n"), "kind": kind or type(exc).__name__})
 
 
-def _report_usage(exc: Exception, *, as_json: bool) -> int:
+def _report_usage(exc: typer.TyperException, *, as_json: bool) -> int:
     context = getattr(exc, "ctx", None)
-    message = getattr(exc, "format_message", lambda: str(exc))()
+    message = exc.format_message()
     if type(exc).__name__ == "NoArgsIsHelpError":
         say(message)
         return FINE
@@ -309,10 +327,29 @@ def _report_usage(exc: Exception, *, as_json: bool) -> int:
     return USAGE
 
 
+def _arose_importing_jax(exc: BaseException) -> bool:
+    """True if JAX is not installed, or if its own modules raised the error while they were imported."""
+    if isinstance(exc, ModuleNotFoundError) and exc.name in {"jax", "jaxlib"}:
+        return True
+    frame = exc.__traceback__
+    while frame is not None:
+        code = frame.tb_frame
+        if code.f_code.co_name == "<module>" and code.f_globals.get("__name__", "").partition(".")[0] in {
+            "jax",
+            "jaxlib",
+        }:
+            return True
+        frame = frame.tb_next
+    return False
+
+
 def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
     """One sentence for an error that no command expects; its traceback under `python -X dev`."""
     if sys.flags.dev_mode:
         raise exc
-    message = f"unexpected {type(exc).__name__}: {exc}; `python -X dev -m ejcache …` shows where, please report it"
+    if _arose_importing_jax(exc):
+        message = f"JAX cannot be imported, {type(exc).__name__}: {exc}; repair its installation in {sys.prefix}"
+    else:
+        message = f"unexpected {type(exc).__name__}: {exc}; `python -X dev -m ejcache …` shows where, please report it"
     _report_error(exc, message, as_json=as_json)
     return FOUND

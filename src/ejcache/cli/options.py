@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer._completion_shared import get_completion_script
 
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError
@@ -38,23 +36,6 @@ def argument(metavar: str, about: str, **more: Any) -> Any:
 _SECONDS: Final = 1.0
 """A person waits for this after pressing Tab; a cache that answers later is not completed."""
 _MOST: Final = 200
-
-
-class Shell(StrEnum):
-    """The shells that are known."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
-
-
-def completion(shell: Annotated[Shell, argument("bash|zsh|fish", "The shell.")]) -> None:
-    """Print a script that completes commands, options, settings, and keys and names of a local cache.
-
-    For one session of bash or zsh: eval "$(ejcache completion bash)". For all of them, put that line at the end of
-    ~/.bashrc or ~/.zshrc. For fish: ejcache completion fish > ~/.config/fish/completions/ejcache.fish.
-    """
-    typer.echo(get_completion_script(prog_name="ejcache", complete_var="_EJCACHE_COMPLETE", shell=shell.value))
 
 
 def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -7,7 +7,6 @@ Names, keys and error messages may come from storage that other people write to.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import sys
@@ -35,6 +34,8 @@ _NAMED_PROBLEMS: Final = 5
 
 def print_json(value: object) -> None:
     """Print one JSON document on stdout. An object begins with the version of its fields."""
+    import json
+
     if isinstance(value, dict):
         value = {"schema": _SCHEMA} | value
     json.dump(value, sys.stdout, indent=2)

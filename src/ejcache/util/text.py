@@ -9,7 +9,6 @@ Which texts can be keys of a store, from a caller or from the name of an object;
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from typing import Final
@@ -143,6 +142,8 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 
 def key_digest(key: str, digits: int = 64) -> str:
     """Hexadecimal digits that stand for `key` in names of files and objects."""
+    import hashlib  # in none of the commands that only print a text
+
     return hashlib.sha256(key.encode()).hexdigest()[:digits]
 
 

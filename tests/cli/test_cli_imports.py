@@ -1,0 +1,57 @@
+"""What the command imports before it does anything, and what it says where JAX is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+from cli_helpers import fill
+from helpers import run_program
+
+PROGRAM = """
+import contextlib, io, json, os, sys
+from ejcache.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()):
+    try:
+        main(sys.argv[1:])
+    except SystemExit:
+        pass
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+NOT_NEEDED = {"jax", "jaxlib", "numpy", "sqlite3", "zstandard", "diskcache", "fsspec"}
+COMPLETING = {"_EJCACHE_COMPLETE": "complete_bash", "COMP_WORDS": "ejcache pr", "COMP_CWORD": "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env"),
+    [(["--help"], {}), (["--version"], {}), (["nonsense"], {}), ([], COMPLETING)],
+    ids=["help", "version", "a typing error", "completion"],
+)
+def test_no_command_is_imported_before_it_is_called(arguments, env):
+    """Help, the version, a typing error and completion import neither JAX nor any storage."""
+    done = run_program([sys.executable, "-c", PROGRAM, *arguments], env=env)
+    assert NOT_NEEDED & set(json.loads(done.stdout.splitlines()[-1])) == set()
+
+
+@pytest.fixture
+def broken_jax(tmp_path):
+    """The environment of a process whose JAX is installed and cannot be imported."""
+    (tmp_path / "broken" / "jax").mkdir(parents=True)
+    (tmp_path / "broken" / "jax" / "__init__.py").write_text("raise ImportError('libcuda.so.1: no such file')\n")
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_a_broken_jax_is_said_to_be_broken(tmp_path, broken_jax):
+    """A command that needs JAX says that JAX cannot be imported, and why; the others work as they do with one."""
+    fill(tmp_path / "cache", "jit_train")
+    (tmp_path / "own.py").write_text("def step(x): return x\n")
+
+    def said(*arguments):
+        command = [sys.executable, "-m", "ejcache", *arguments, "--dir", str(tmp_path / "cache")]
+        return run_program(command, env=broken_jax, cwd=tmp_path, check=False)
+
+    warmed = said("warm", "own.py:step", "--shapes", "f32[1]")
+    assert (warmed.returncode, "JAX cannot be imported, ImportError: libcuda.so.1" in warmed.stderr) == (1, True)
+    assert said("ls").returncode == 0
