@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from cli_helpers import ejcache, every_command
 
-
 COMMANDS = every_command()
 
 
