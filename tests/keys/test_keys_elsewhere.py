@@ -1,15 +1,12 @@
-"""Keys describe the devices that run a program, not the host that compiles it; and keys of before are still read."""
+"""Keys describe the devices that run a program, not the host that compiles it."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-import jax
 import pytest
 
-import ejcache
-from ejcache.jax_integration import compiling
 from ejcache.jax_integration.lowering import components
 from ejcache.jax_integration.lowering.components import device_layout
 from ejcache.keys.options import Field, canonical_gpu_topology, join
@@ -112,34 +109,3 @@ def test_a_gpu_is_the_same_wherever_a_client_says_that_it_stands():
     absent = [Gpu(0, 0, slice_index=0), Gpu(1, 1, slice_index=0)]
     assert device_layout(real, compiled_in=False) == device_layout(absent, compiled_in=False)
     assert device_layout(real) != device_layout(absent)
-
-
-def test_an_entry_under_the_key_of_an_earlier_version_is_a_hit(tmp_path, monkeypatch):
-    """Where a component is made in another way than before, the key with its former value is asked for, too."""
-    cache = ejcache.enable(str(tmp_path / "cache"), min_compile_seconds=0, preload=False)
-    made, asked = compiling.make_key, []
-
-    def earlier(*given):
-        key = made(*given)
-        return key._replace(components={**key.components, "machine": "as it was"})
-
-    def now(*given):
-        key = made(*given)._replace(former={"machine": "as it was"})
-        asked.append(key)
-        return key
-
-    def program(x):
-        return jax.numpy.tanh(x) + 3
-
-    def run():
-        jax.clear_caches()
-        return jax.jit(program)(1.0).item()
-
-    monkeypatch.setattr(compiling, "make_key", earlier)
-    expected = run()
-    stores = cache.stats().stores
-    monkeypatch.setattr(compiling, "make_key", now)
-    assert run() == expected
-    assert (cache.stats().hits, cache.stats().stores) == (stores, stores)
-    assert asked[-1].former_text != asked[-1].text
-    assert asked[-1].of_variant("pgle").former_text == asked[-1].former_text.replace("-plain-", "-pgle-")

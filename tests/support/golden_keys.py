@@ -61,8 +61,7 @@ def golden_path(version: str) -> Path:
 def keys_here() -> dict[str, dict[str, Any]]:
     """For each program the text of its key and the digests of its components, as this JAX and this ejcache make them.
 
-    A component that an earlier version made in another way is as that one made it: its keys are still asked for. The
-    components that depend on the machine keep their names, and have an empty digest.
+    The components that depend on the machine keep their names, and have an empty digest.
     """
     found = make_keys(SIDES.values())
     keys = {}
@@ -70,7 +69,7 @@ def keys_here() -> dict[str, dict[str, Any]]:
         made = found[one.process, one.case]
         components = {
             name: "" if name in _OF_THE_MACHINE else digest
-            for name, digest in sorted({**made["components"], **made["former"]}.items())
+            for name, digest in sorted(made["components"].items())
             if name != "threads"  # only if there are several
         }
         name, platform, variant, *_ = made["ours"].split("-")

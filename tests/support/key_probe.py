@@ -137,7 +137,6 @@ def watch(process: dict) -> None:
                 "ours": None if ours is None else str(ours),
                 "theirs": theirs_of(*arguments),
                 "components": dict(key.components) if key else {},
-                "former": dict(key.former) if key else {},
                 "untouched": untouched,
             }
         )

@@ -227,7 +227,7 @@ class Compilation:
     @property
     def texts(self) -> tuple[str, ...]:
         """The keys under which an executable of the program may be stored, the best one first."""
-        return tuple(filter(None, (self.text, self.key.former_text, self.key.cross_text)))
+        return tuple(filter(None, (self.text, self.key.cross_text)))
 
     @property
     def is_optimised(self) -> bool:

@@ -286,9 +286,6 @@ class Compiler:
     def _look_up(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | Miss:
         """Look up and load what this rank can see under `text`, or under its alternative for this kind of host."""
         found = self._load(compilation, text, target)
-        former = compilation.key.former_text if found is Miss.ABSENT and text == compilation.text else ""
-        if former and isinstance(older := self._load(compilation, former, target), Loaded):
-            return older
         if found is Miss.REJECTED:
             other = self._load(compilation, alternative_key(text, target.backend), target)
             return other if isinstance(other, Loaded) else found

@@ -80,7 +80,6 @@ class CacheKey(NamedTuple):
         variant: `PLAIN`, `PROFILING`, `PGLE` or `CROSS`.
         details: a readable value of the components that are small, for the explanation of a miss.
         size: bytes of the program's canonical form.
-        former: the components that an earlier version made in another way, as it made them.
     """
 
     name: str
@@ -89,13 +88,6 @@ class CacheKey(NamedTuple):
     variant: str = PLAIN
     details: Mapping[str, str] = {}
     size: int = 0
-    former: Mapping[str, str] = {}
-
-    @property
-    def former_text(self) -> str:
-        """The key that an earlier version gave the same program; empty if it is the same key."""
-        before = self._replace(components={**self.components, **self.former}, former={}).text
-        return before if before != self.text else ""
 
     @property
     def cross_text(self) -> str:

@@ -71,15 +71,11 @@ class DeviceComponents(NamedTuple):
     Attributes:
         layout: see `device_layout`.
         machine: digest of what the compiler knows about the hardware.
-        former_layout: as an earlier version had it, for `CacheKey.former`.
-        former_machine: likewise.
         is_one_process: all devices belong to one process.
     """
 
     layout: str
     machine: str
-    former_layout: str
-    former_machine: str
     is_one_process: bool
 
 
@@ -178,8 +174,6 @@ def _read_devices(devices: Sequence[Any], backend: Any) -> DeviceComponents:
     return DeviceComponents(
         layout=layout,
         machine=machine,
-        former_layout=device_layout(devices),
-        former_machine=machine if platform not in _GPUS else seam.topology_fingerprint(devices),
         is_one_process=len({device.process_index for device in devices}) == 1,
     )
 
@@ -294,9 +288,6 @@ _COMPILERS: Final[Mapping[str, tuple[str, ...]]] = {
 whose programs and libraries take part in compiling for them. They have hundreds of megabytes, so their versions are
 used instead of their content. What is under "" counts for other platforms only, of which nothing is known."""
 
-_EVERYTHING: Final = "every platform"
-"""In place of a platform: what was counted for every one but CPU before the others were told apart."""
-
 
 @cache
 def native_libraries(platform: str) -> str:
@@ -308,11 +299,6 @@ def native_libraries(platform: str) -> str:
     digest = library_digest(native_library_files(platform), memo=_memo())
     versions = [] if platform == "cpu" else _compiler_versions(platform)
     return hashlib.sha256("\n".join([digest, *versions]).encode()).hexdigest()
-
-
-def former_native_libraries() -> str:
-    """What an earlier version took for the native libraries of every platform but CPU."""
-    return native_libraries(_EVERYTHING)
 
 
 def read_libraries_ahead() -> None:
@@ -386,11 +372,11 @@ def _families(name: str) -> set[str]:
 
 def _is_of(name: str, platform: str) -> bool:
     """Whether the plug-in of this name may compile for `platform`."""
-    return platform == _EVERYTHING or bool(_families(name) & _families(platform)) or _families(platform) == {""}
+    return bool(_families(name) & _families(platform)) or _families(platform) == {""}
 
 
 def _compiler_versions(platform: str) -> list[str]:
-    families = set(_COMPILERS) if platform == _EVERYTHING or _families(platform) == {""} else _families(platform)
+    families = set(_COMPILERS) if _families(platform) == {""} else _families(platform)
     beginnings = tuple(beginning for family in families for beginning in _COMPILERS[family])
     return sorted(
         f"{name}=={distribution.version}"

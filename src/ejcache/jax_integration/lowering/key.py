@@ -22,7 +22,6 @@ from ejcache.jax_integration.lowering.components import (
     cpu_threads,
     device_components,
     environment_components,
-    former_native_libraries,
     native_libraries,
     option_components,
     text_digest,
@@ -286,18 +285,7 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
         components=components,
         details=readable,
         size=computation.size,
-        former=_former(backend, participants) if platform != "cpu" and _description(backend) is None else {},
     )
-
-
-def _former(backend: Any, participants: DeviceComponents) -> dict[str, str]:
-    """The components that the version before made in another way; the next version needs them no more."""
-    return {
-        "machine": participants.former_machine,
-        "devices": text_digest(participants.former_layout),
-        "platform_version": text_digest(str(backend.platform_version)),
-        "native_libraries": former_native_libraries(),
-    }
 
 
 def _readable(
