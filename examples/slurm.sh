@@ -9,6 +9,4 @@ export JAX_COMPILATION_CACHE_DIR=/shared/project/compiled
 compile=$(sbatch --parsable --partition cpu --cpus-per-task 8 --mem 16G \
   --wrap 'ejcache target diff h100-64 && ejcache warm train.py:steps --target h100-64')
 
-# EJCACHE_TUNE_CROSS: XLA tunes kernels on a GPU only, so rank 0 compiles the programs once more behind the training.
-sbatch --dependency "afterok:$compile" --nodes 8 --ntasks-per-node 8 --gpus-per-task 1 \
-  --export ALL,EJCACHE_TUNE_CROSS=1 --wrap 'srun ejcache run train.py'
+sbatch --dependency "afterok:$compile" --nodes 8 --ntasks-per-node 8 --gpus-per-task 1 --wrap 'srun ejcache run train.py'

@@ -1,4 +1,4 @@
-"""Programs that were compiled without their GPU: used at once, and compiled again behind the program that uses them.
+"""Programs that were compiled without their GPU: used at once, until `warm` has compiled them on one.
 
 A CPU stands for the GPU: XLA tunes nothing on it, and everything else is the same.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from jax.experimental import topologies
 
 import ejcache
 from ejcache.errors import CompileForbiddenError
-from ejcache.jax_integration import activate, compile_modes, publishing
+from ejcache.jax_integration import compile_modes
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys import key as keys
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
@@ -43,7 +42,6 @@ def compiled(monkeypatch):
         seam, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
     )
     monkeypatch.setattr(keys, "_AUTOTUNED", frozenset({"cpu"}))
-    monkeypatch.setattr(publishing, "_DELAY_SECONDS", 0.0)
     return made
 
 
@@ -84,15 +82,6 @@ def variants():
     return sorted(each.variant for each in found if each.name == "jit_step")
 
 
-@pytest.fixture
-def tuned(monkeypatch):
-    """Set when a program was compiled again."""
-    done = threading.Event()
-    compile_again = publishing.Publisher._tune
-    monkeypatch.setattr(publishing.Publisher, "_tune", lambda *given: (compile_again(*given), done.set()))
-    return done
-
-
 def test_what_was_compiled_without_its_gpu_is_a_variant_of_its_own(start, compiled):
     """It is stored once, found again by the next `warm`, listed and verified, and a process with the device uses it."""
     start()
@@ -110,52 +99,46 @@ def test_what_was_compiled_without_its_gpu_is_a_variant_of_its_own(start, compil
     assert cli("verify", "--dir", url).status == 0
 
 
-def test_it_is_compiled_again_behind_the_program_if_the_settings_say_so(start, compiled, tuned):
-    """The result is the plain entry, which the next process prefers; `why` names the reason."""
-    start()
-    warm_for_absent()
-    start(tune_cross=True)
-    run()
-    assert tuned.wait(60)
-    assert (compiled.count("jit_step"), variants()) == (2, [CROSS, PLAIN])
-    cache = start(tune_cross=True)
-    tuned.clear()
-    run()
-    assert (compiled.count("jit_step"), cache.stats().misses) == (2, 0)
-    assert not tuned.is_set()
-    assert "compiled without the devices" in cli("why", "step", "--dir", str(cache.url)).out
-
-
-def test_nothing_is_compiled_again_unless_asked_or_where_compilations_are_forbidden(start, compiled, tuned, caplog):
-    """Without the setting one warning names it; in a block of `forbid_compile` the entry is used as it is."""
+def test_a_job_says_once_that_it_is_not_tuned(start, compiled, caplog):
+    """In a block of `forbid_compile` it is a hit, too."""
     start()
     warm_for_absent()
     start()
-    run()
-    assert [record.message for record in caplog.records if "EJCACHE_TUNE_CROSS" in record.message]
-    start(tune_cross=True)
     x = jax.device_put(jnp.ones(SHAPE), jax.devices()[0])
     with ejcache.forbid_compile():
         jax.jit(step)(x)
         with pytest.raises(CompileForbiddenError):
             jax.jit(lambda x: x * 77)(x)
-    activate.compiler_in_use()._publisher.end_tuning()
-    assert (compiled.count("jit_step"), tuned.is_set()) == (1, False)
+    assert compiled.count("jit_step") == 1
+    (said,) = [record.message for record in caplog.records if "XLA has not tuned it" in record.message]
+    assert "ejcache warm" in said
+
+
+def test_warm_on_the_device_stores_a_tuned_one_beside_it(start, compiled):
+    """It is no hit for `warm` there, which compiles; every later start, and the next `warm`, loads the result."""
+    start()
+    warm_for_absent()
+    start()
+    x = jax.device_put(jnp.ones(SHAPE), jax.devices()[0])
+    assert ejcache.warm(step, x).outcome == "compiled"
+    assert (compiled.count("jit_step"), variants()) == (2, [CROSS, PLAIN])
+    cache = start()
+    run()
+    assert (compiled.count("jit_step"), cache.stats().misses) == (2, 0)
+    start()
+    assert (ejcache.warm(step, x).outcome, warm_for_absent()) == ("hit", "hit")
+    assert compiled.count("jit_step") == 2
 
 
 POD = """
-import json, sys, threading
+import json, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
-from ejcache.jax_integration import publishing
 from ejcache.jax_integration.seam import patch
 from ejcache.keys import key as keys
 
 keys._AUTOTUNED = frozenset({"cpu"})
-publishing._DELAY_SECONDS = 0.0
-done, compile_again = threading.Event(), publishing.Publisher._tune
-publishing.Publisher._tune = lambda *given: (compile_again(*given), done.set())
 compiled, compile_executable = [], patch.compile_executable
 patch.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
 
@@ -174,9 +157,9 @@ elif how == "warm":
 else:
     split = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
     x = jax.make_array_from_callback((8,), split, lambda i: np.arange(8, dtype=np.float32)[i])
+    if how == "warm here":
+        ejcache.warm(step, x)
     result = jax.jit(step)(x)
-    if how == "tune" and jax.process_index() == 0:
-        assert done.wait(60)
     with ejcache.open_store(sys.argv[2]) as store:
         variants = sorted(info.key.split("-")[2] for info in store.entries() if info.key.startswith("jit_step-"))
     found = [np.asarray(own.data).tolist() for own in result.addressable_shards]
@@ -184,22 +167,22 @@ else:
 """
 
 
-def test_the_ranks_of_a_job_load_it_together_and_one_of_them_compiles_it_again(run_forked, tmp_path):
+def test_the_ranks_of_a_job_load_it_together_until_a_warm_of_all_ranks_has_compiled_it(run_forked, tmp_path):
     """The lowest rank stores the plain entry, and all ranks of the next job load that."""
     url = str(tmp_path / "cache")
     assert [rank.returncode for rank in run_pod(POD, "save", url, devices=2, start=Forked)] == [0, 0]
     assert run_forked(POD, "warm", url).stdout.split() == ["compiled"]
 
-    def job(how, **env):
-        ranks = run_pod(POD, how, url, devices=2, cache=lambda _: url, env=lambda _: env, start=Forked)
+    def job(how):
+        ranks = run_pod(POD, how, url, devices=2, cache=lambda _: url, start=Forked)
         assert [rank.returncode for rank in ranks] == [0, 0], ranks
         return [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks]
 
-    first, second = job("tune", EJCACHE_TUNE_CROSS="1")
-    assert (first[0], second[0], first[1], second[1]) == (1, 0, 1, 1)
-    assert first[2] == [CROSS, PLAIN]
-    again = job("run", EJCACHE_TUNE_CROSS="1")
-    assert [rank[:2] for rank in again] == [[0, 1], [0, 1]]
+    first, second = job("run")
+    assert [first[:3], second[:3]] == [[0, 1, [CROSS]]] * 2
+    assert [rank[0] for rank in job("warm here")] == [1, 1]
+    again = job("run")
+    assert [rank[:3] for rank in again] == [[0, 1, [CROSS, PLAIN]]] * 2
     assert [rank[3] for rank in again] == [first[3], second[3]]
 
 

@@ -55,8 +55,6 @@ class Miss(StrEnum):
     """It compiled so quickly on this host before that shared storage was not read."""
     NO_DEVICES = "no_devices"
     """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
-    CROSS = "cross"
-    """It was compiled without the devices on which XLA tunes it, and was compiled again with them."""
 
 
 class Skip(StrEnum):

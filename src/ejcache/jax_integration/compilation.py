@@ -149,7 +149,7 @@ class Compilation:
         is_multi_process: there are several.
         for_others: the client has no devices: the result is stored, and another process loads it.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
-        module: the lowered program, if it spans processes or XLA autotunes it.
+        module: the lowered program, if it spans processes.
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_local_only: shared storage is not asked for it.

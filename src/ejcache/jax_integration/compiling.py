@@ -51,7 +51,7 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import coordination_client, process_index
-from ejcache.keys.key import PGLE, CacheKey, parse_any_key
+from ejcache.keys.key import PGLE, PLAIN, CacheKey, parse_any_key
 from ejcache.settings.values import Origin
 from ejcache.stores.location import display_value
 from ejcache.util.log import log
@@ -373,8 +373,7 @@ class Compiler:
 
     def _load_fallback(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
         """Another variant of the program, in place of an optimised executable, or a tuned one, that is not there."""
-        cross = compilation.key.cross_text
-        texts: tuple[str, ...] = (cross,) if cross else ()
+        texts: tuple[str, ...] = (compilation.key.cross_text,)
         if compilation.is_drifted:
             return None
         if compilation.is_optimised:
@@ -385,11 +384,18 @@ class Compiler:
             except Exception as exc:
                 compilation.report_failure("look for another variant", exc)
                 return None
-        for text in texts:
+        untuned = compilation.key.of_variant(PLAIN).cross_text
+        for text in filter(None, texts):
+            if text == untuned and stores_only():
+                break  # `warm` stores a tuned executable where it has the devices
             found = self._agree(compilation, text, self._look_up(compilation, text, target))
             if isinstance(found, Loaded):
-                if text == cross:
-                    self._publisher.tune(compilation, target)
+                if text == untuned:
+                    compilation.cache.warn(
+                        "cross",
+                        f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` "
+                        "on a host with the GPU stores such programs tuned",
+                    )
                 return found
         return None
 
@@ -618,7 +624,7 @@ def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) ->
         cache=cache,
         device_ids=tuple(device.id for device in participants),
         ranks=ranks,
-        module=request.module if len(ranks) > 1 or key.cross_text else None,
+        module=request.module if len(ranks) > 1 else None,
         for_others=for_others,
         has_profile=optimised and bool(request.options.executable_build_options.fdo_profile),
     )

@@ -1,12 +1,6 @@
 """What happens to an executable that was compiled: it is stored or not, and the miss is logged and explained.
 
 `notes` and `located_text` are what `ejcache why` compares besides the key.
-
-What was compiled without its GPU is compiled again with it, behind the program that uses it.
-
-XLA chooses among its kernels by running them. Without a device it takes the first that fits, and the executable is
-stored as the variant `cross`. A process that has the device uses that at once. With the setting `tune_cross` it then
-compiles the program as plain XLA would, when the program has had time to start, and the next process loads the result.
 """
 
 from __future__ import annotations
@@ -23,23 +17,18 @@ import jax
 from jaxlib.mlir import ir
 
 from ejcache import entry
-from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.counters import Skip
 from ejcache.cache.run_counts import write_later
 from ejcache.cache.starts import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
-from ejcache.jax_integration.compile_modes import is_forbidden
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.modules import module_text
-from ejcache.jax_integration.program import LoweredProgram
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam import tracing
-from ejcache.jax_integration.seam.backends import process_index
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.misses.explanation import explain_in, why_not_found, why_not_stored
 from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.settings.table import Floors
-from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
@@ -48,7 +37,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.program import CompileTarget
+    from ejcache.jax_integration.program import LoweredProgram
     from ejcache.settings.table import Settings
 
 
@@ -57,23 +46,14 @@ _TEXT_SECONDS: Final = 0.1
 takes as long as to store the executable."""
 _SUCCESSION_SECONDS: Final = 30.0
 """After this long the next rank checks whether the rank before it has stored the entry."""
-_DELAY_SECONDS: Final = 60.0
-"""A program that has just loaded its executables compiles and loads others."""
-_EXIT_SECONDS: Final = 600.0
-"""How long a process that ends waits for XLA, which cannot be interrupted."""
 
 
 class Publisher:
-    """Stores what was compiled. Safe to use from several threads.
-
-    A program that was compiled without its GPU is compiled again, one after the other (`tune`).
-    """
+    """Stores what was compiled. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._refused: dict[str, str] = {}  # why each program that was refused would have been compiled, by its key
         self._scheduler = Scheduler(threads=1, name="ejcache-publisher")
-        self._tuned: set[str] = set()
-        self._tuning = Scheduler(threads=1, name="ejcache-tuning")
 
     def publish(
         self,
@@ -215,54 +195,6 @@ class Publisher:
             self._scheduler.later(_SUCCESSION_SECONDS, publish)
         cache.count_skip(Skip.OTHER_RANK)
         return Skip.OTHER_RANK
-
-    # -- what was compiled without its GPU -----------------------------------------------------------------------------
-
-    def tune(self, compilation: Compilation, target: CompileTarget) -> None:
-        """Compile a program again later, if the settings say so; of several processes, the lowest rank does.
-
-        A failure is logged; the program goes on with what it has.
-        """
-        if not compilation.settings.tune_cross:
-            compilation.cache.warn(
-                "cross",
-                f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; EJCACHE_TUNE_CROSS=1 has "
-                "such programs compiled again behind this one",
-            )
-            return
-        leads = process_index() == compilation.ranks[0]
-        if not leads or compilation.text in self._tuned or is_forbidden() or target.callbacks:
-            return
-        if not self._tuned:
-            at_exit(ExitPhase.WRITE, self.end_tuning)
-        self._tuned.add(compilation.text)
-        data = tracing.module_bytes(compilation.module)
-        # XLA would wait for the other ranks, which do not compile it.
-        alone = {"xla_gpu_shard_autotuning": False} if compilation.is_multi_process else {}
-        target = target._replace(options=tracing.with_overrides(target.options, alone))
-        task = partial(self._tune, compilation, target, data)
-        self._tuning.later(_DELAY_SECONDS, lambda: self._tuning.submit(task))
-
-    def end_tuning(self) -> None:
-        """Compile nothing more, and wait for what is being compiled."""
-        self._tuning.stop()
-        self._tuning.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
-
-    def _tune(self, compilation: Compilation, target: CompileTarget, data: bytes) -> None:
-        if is_forbidden() or compilation.cache.contains(compilation.text, compilation.settings):
-            return
-        name = compilation.key.name
-        try:
-            program = LoweredProgram(tracing.module_of(data), name, target)
-            began = time.monotonic()
-            executable = seam.compile_executable(program)
-            seconds = time.monotonic() - began
-            compilation.miss = Miss.CROSS
-            self.publish(compilation, program, executable, compile_seconds=seconds)
-        except Exception as exc:
-            compilation.report_failure("compile a program on the GPU again", exc)
-        else:
-            log.info("ejcache: %s is tuned: %.2f s", name, seconds)
 
 
 def _log(

@@ -54,7 +54,6 @@ _REASONS: Final[dict[str, str]] = {
     Miss.DISABLED: "the cache is switched off",
     Miss.QUICK: "it is known to compile too quickly to be published, so shared storage was not read",
     Miss.NO_DEVICES: "its entry is for devices that this process does not have, so its caller compiled it again",
-    Miss.CROSS: "its entry was compiled without the devices on which XLA tunes it, so it was compiled again with them",
 }
 
 _SKIPS: Final = {

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         check_contents: bool
         share_binary: bool
         share_binary_timeout_ms: int
-        tune_cross: bool
         recompile_force: bool
         local_dir: str | PathLike[str] | None
         local_max_size: int | str
@@ -166,9 +165,6 @@ class Settings:
         flag="jax_pgle_aggregation_percentile",
         accepted="0 to 100",
         read_by_jax=True,
-    )
-    tune_cross: bool = setting(
-        False, "compile again, behind the program, what was compiled without the GPU on which XLA tunes it"
     )
     xla_caches: str = setting(
         "xla_gpu_per_fusion_autotune_cache_dir",

@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import copy
 import functools
-import io
 from typing import TYPE_CHECKING, Any
 
 from jax._src import compiler as jax_compiler
-from jax._src.interpreters import mlir
-from jax._src.lib.mlir import ir
 
 from ejcache.jax_integration.seam.patch import module_name, without_our_frames
 from ejcache.util.log import warn_once
@@ -83,19 +80,6 @@ def ask_for_keys(lowered: Any) -> None:
     # JAX remembers executables by this name, too.
     lowering._executable, lowering._name = None, f"the key of {lowering._name}"
     lowering.compile()
-
-
-def module_bytes(module: Any) -> bytes:
-    """A module as bytes, which `module_of` reads in any thread."""
-    output = io.BytesIO()
-    module.operation.write_bytecode(output)
-    return output.getvalue()
-
-
-def module_of(data: bytes) -> Any:
-    """The module in these bytes."""
-    with mlir.make_ir_context():
-        return ir.Module.parse(data)
 
 
 def with_overrides(options: Any, overrides: dict[str, bool]) -> Any:
