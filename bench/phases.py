@@ -72,12 +72,6 @@ class Phases:
         for name, phase in _FUNCTIONS.items():
             self._watch(compiler, name, phase)
 
-    def watch_direct(self) -> None:
-        """Begin with the question of direct mode: the call, the function, the record and the files."""
-        from ejcache.direct import question
-
-        self._watch(question, "ask", "question")
-
     def took(self, phase: str, start: float, end: float) -> None:
         """A phase of this thread has ended, and all phases inside it have been told before; times of one clock."""
         thread = threading.get_ident()

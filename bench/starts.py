@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.context import ChildError
-from bench.hits import Direct
 from bench.outcome import OURS
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ __all__ = [
     "CALLED",
     "CPU",
     "DEFAULTS",
-    "DIRECT",
     "DONE",
     "JAX",
     "JAX_DEFAULTS",
@@ -51,7 +49,6 @@ _MAIN = (
     "enable",
     "backend",
     "own work",
-    "question",
     "trace",
     "lower",
     "key",
@@ -90,11 +87,6 @@ PRELOAD = Contestant(f"{OURS}, preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD"
 DEFAULTS = Contestant(f"{OURS}, defaults", "ejcache")
 LEAST = Contestant("the least preload", "least", _FLOORS)
 """No cache: a bound for every preload that loads in a thread of Python (`bench/programs/least_preload.py`)."""
-DIRECT = Contestant(
-    f"{OURS}, direct",
-    "ejcache",
-    _FLOORS | {"EJCACHE_PRELOAD": "1", "EJCACHE_DIRECT": "1", "EJCACHE_DIRECT_CHECK_ONE_IN": "0"},
-)
 
 
 _MOST_ROUNDS = {JAX_DEFAULTS: 7, DEFAULTS: 7}
@@ -130,7 +122,6 @@ class Start:
     done: float
     called_cpu: float
     digest: str
-    direct: Direct = field(default_factory=Direct)
 
 
 AT_ONCE = "at once"
@@ -240,5 +231,4 @@ def start_once(context: Context, program: str, size: int, one: Contestant, home:
         done=answer["done"],
         called_cpu=answer["called_cpu"],
         digest=answer["digest"],
-        direct=Direct(**answer.get("direct", {})),
     )

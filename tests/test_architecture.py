@@ -36,7 +36,6 @@ LEVELS = {
     "notebook": 12,
     "cli": 13,
     "autotune": 14,
-    "direct": 14,
     "reports": 14,
     "__main__": 14,
     "testing": 14,
@@ -81,20 +80,6 @@ INNER_LEVELS = {
         "nearest": 2,
         "explanation": 3,
     },
-    "direct": {
-        "wing": 0,
-        "settings": 0,
-        "verdicts": 0,
-        "records": 1,
-        "files": 1,
-        "describing": 2,
-        "call": 3,
-        "question": 6,
-        "recording": 7,
-        "calls": 8,
-        "verifying": 8,
-        "hooks": 9,
-    },
     "stores": {
         "base": 0,
         "host_log": 0,
@@ -125,7 +110,6 @@ SEAMS = {
     "hypothesis": ["testing/*.py"],
     "jax": [
         "jax_integration/*.py",
-        "direct/*.py",
         *(f"autotune/{name}.py" for name in ("call_documents", "call_key", "choice")),
         "autotune/measure/*.py",
         "cli/demo_program.py",
@@ -133,7 +117,6 @@ SEAMS = {
     "jaxlib": ["jax_integration/*.py"],
     "numpy": [
         "jax_integration/*.py",
-        "direct/*.py",
         "autotune/measure/inputs.py",
         "autotune/measure/results.py",
         "cli/demo_program.py",
@@ -153,9 +136,6 @@ INTERNALS = ("jax._src", "jax.interpreters")
 
 UNPICKLERS = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 """Reading what one of these wrote runs whatever its writer liked."""
-
-WRITES_ONLY = {("direct/describing/code.py", "marshal.dumps")}
-"""What is written to be hashed, and never read."""
 
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
 
@@ -230,8 +210,6 @@ def violations(path: str, source: str) -> list[str]:
             elif LEVELS.get(there, 99) >= LEVELS.get(here, 0) and not (there == "__init__" and here == "cli"):
                 said.append(f"{path}:{line}: {here} is not above {there}, and imports {name}")
         elif top in UNPICKLERS:
-            if (path, name) in WRITES_ONLY:
-                continue
             said.append(f"{path}:{line}: nothing is unpickled, and this imports {name}")
         elif allowed is not None:
             if not any(fnmatch(path, pattern) for pattern in allowed):
@@ -354,8 +332,7 @@ def test_package_imports_nothing_at_once():
         ("cli/main.py", "import requests", "no seam is named for requests"),
         ("stores/base.py", "import pickle", "nothing is unpickled"),
         ("stores/base.py", "from pickle import loads", "nothing is unpickled"),
-        ("direct/describing/code.py", "from marshal import dumps, loads", "nothing is unpickled"),
-        ("direct/describing/walk.py", "from marshal import dumps", "nothing is unpickled"),
+        ("stores/base.py", "from marshal import dumps", "nothing is unpickled"),
         ("stores/base.py", "import os\nx = os.environ['A']", "only settings read the environment"),
         ("cli/main.py", "from os import getenv", "only settings read the environment"),
         ("cli/main.py", "import os\nos.getenv('A')", "only settings read the environment"),

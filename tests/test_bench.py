@@ -105,24 +105,6 @@ def test_phases_do_not_depend_on_the_time_of_day(run_forked):
     assert done.stdout == "fine\n"
 
 
-def test_a_start_says_what_direct_mode_did(run_python, tmp_path):
-    """The first process records, the second proves, and the third hits; all compute what plain JAX computes."""
-    code = "import runpy, sys; runpy.run_module('bench.programs.start_up', run_name='__main__')"
-    floors = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    direct = {"EJCACHE_DIRECT": "1", "EJCACHE_DIRECT_CHECK_ONE_IN": "0"}
-    environment = {"PYTHONPATH": str(ROOT), **floors, **direct}
-    plain = run_python(code, "blocks", "1", "JAX", str(tmp_path / "JAX"), "0", env={"PYTHONPATH": str(ROOT)})
-    digest = json.loads(plain.stdout.splitlines()[-1])["digest"]
-    for expected in ("missed", "unproven", "hit"):
-        done = run_python(code, "blocks", "1", "ejcache", str(tmp_path / "direct"), "0", env=environment)
-        answer = json.loads(done.stdout.splitlines()[-1])
-        (verdict,) = answer["direct"]["verdicts"]
-        assert verdict.partition(":")[0] == expected
-        assert answer["digest"] == digest
-    assert answer["phases"]["question"] > 0
-    assert "lower" not in answer["phases"]
-
-
 def test_ratios_have_intervals(run_forked):
     """The ratio is the median over rounds, the geometric mean over programs; its interval holds it."""
     done = run_forked(

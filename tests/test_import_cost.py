@@ -37,7 +37,6 @@ def test_errors_and_base(run_python):
         "ejcache.settings.resolve",
         "ejcache.stores.memory",
         "ejcache.stores.base",
-        "ejcache.direct.verdicts",
     ],
 )
 def test_light_modules(run_python, module):

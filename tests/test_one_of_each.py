@@ -43,7 +43,6 @@ USED_BY: dict[str, set[str]] = {
     "threading.Thread": {
         "util/scheduler.py",
         "util/threads.py",
-        "direct/describing/standard.py",  # starts none: objects of this type are described by their type
         "autotune/measure/trial.py",  # has a large stack and belongs to one measurement
     },
     "threading.Timer": set(),

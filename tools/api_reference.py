@@ -12,7 +12,7 @@ from ejcache.events import Event
 from ejcache.jax_integration.warm_start import Warmed
 from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
-from ejcache.misses.explanation import Explanation, WingNote
+from ejcache.misses.explanation import Explanation
 from ejcache.stores import base
 
 _GROUPS: Final = {
@@ -47,7 +47,7 @@ _PROTOCOLS: Final = [
 ]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
-_RESULTS: Final = (EvictionReport, Audit, Explanation, WingNote, Warmed, *get_args(Event))
+_RESULTS: Final = (EvictionReport, Audit, Explanation, Warmed, *get_args(Event))
 _HEAD: Final = """\
 # The Python API
 

@@ -52,12 +52,12 @@ parent of the program: signals that it gets reach the program, and on Linux the 
 Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
 
 `stats`, `ls`, `show`, `why`, `verify` and all commands with `--dry-run` change nothing, not even when an entry was last
-used; `verify --direct` runs a program, which uses the cache.
+used.
 
 ## Entries and sizes
 
 Every command counts in the same way. The number of entries is the number of executables. Beside entries, a cache keeps
-program texts for `why`, PGLE profiles and the records of direct mode. They belong to no single entry and are not
+program texts for `why` and PGLE profiles. They belong to no single entry and are not
 counted as entries, but the size of a cache includes them, because size limits do. With `--name`, only matching entries
 are counted. Entries of plain JAX in the same directory or bucket are counted separately.
 
@@ -79,9 +79,6 @@ directory stay, unless `--jax` is given or there are no others.
 
 0: nothing is damaged, or `--fix` repaired all of it. 1: something is damaged, or could not be repaired. Intact entries
 of a format that this version does not read are counted and left alone.
-
-With `--direct`, 1 means that a record of direct mode was wrong, or that the program failed; with `--strict`, also that
-a function was refused, or that nothing was compared. [direct.md](direct.md) describes direct mode.
 """
 
 

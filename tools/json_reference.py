@@ -14,11 +14,9 @@ from typing import Any
 from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.cache.counters import Verdict
 from ejcache.cache.recorder import START_LOG
 from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli.main import main as ejcache
-from ejcache.direct.verdicts import record_verdict
 from ejcache.entry import Header, encode
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import set_command_line
@@ -31,8 +29,7 @@ that is removed, or changes its meaning, makes the schema 2. Sizes are bytes, du
 seconds since 1970 (UTC). A missing value is `null` or an empty text.
 
 `ejcache run --json` prints the report of the program, which has a `version`; `ejcache why --json` prints an array, with
-one object for each explained miss. A function that was not missed, and that direct mode knows, has an object with an
-empty `reason` and `outcome`.
+one object for each explained miss.
 
 If a command fails, stdout has this object, stderr has the sentence, and the exit status is that without `--json`:
 
@@ -56,10 +53,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("export", "BUNDLE"), ("import", "BUNDLE"), ("doctor",), ("clear", "jit_eval"),
     ("autotune", "ls"), ("autotune", "show", "matmul"), ("autotune", "why", "matmul"), ("autotune", "stats"),
     ("autotune", "pin", "matmul"), ("autotune", "unpin", "matmul"), ("autotune", "prune", "--name", "matmul", "-n"),
-    ("autotune", "clear", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"), ("verify", "--direct", "PROGRAM"),
+    ("autotune", "clear", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
 )  # fmt: skip
-"""In an order in which each finds what it needs. OTHER, BUNDLE and the like are places in the temporary directory.
-PROGRAM is last, because signals stay blocked after a program."""
+"""In an order in which each finds what it needs. OTHER, BUNDLE and the like are places in the temporary directory."""
 
 DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped", "tiers", "amounts", "operations",
         "devices", "sources", "configuration", "default", "provenance", "environment",
@@ -69,13 +65,6 @@ DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped"
 
 ANY = {"settings[].default", "settings[].value", "value"}
 """Fields that have the type of a setting."""
-
-
-DIRECT = """
-from ejcache.cache.run_counts import announce_verdict
-announce_verdict("train.step", "checked", "it was traced to check its record, and the record was right")
-"""
-"""A program with one call of a direct function, but for the call."""
 
 
 def fields_of(value: Any, path: str = "") -> dict[str, set[str]]:
@@ -109,16 +98,12 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
     """What each command prints of a small cache."""
     program = home / "program.py"
     program.write_text("def step(x):\n    return x + x\n")
-    direct = home / "direct.py"
-    direct.write_text(DIRECT)
     place = {"OTHER": str(home / "other"), "BUNDLE": str(home / "bundle.ejb"), "TARGET": f"{program}:step"}
-    place["PROGRAM"] = str(direct)
     with open_store(home / "cache") as store:
         for name in ("jit_train", "jit_eval"):
             key = CacheKey(name=name, platform="cpu", variant="plain", components={"computation": name}).text
             header = Header(key=key, name=name, platform="cpu", compile_seconds=2.5, created=time.time())
             store.put(key, encode(header, b"executable"))
-    record_verdict("train.train", Verdict.HIT, "nothing that its trace reads has changed", url=str(home / "cache"))
     AutotuneStore(str(home / "cache")).publish(
         Record(
             key=RecordKey("matmul", "1", "cpu", {"platform": "cpu"}, {"arguments": {"x": "float32[8,8]"}}),
@@ -135,13 +120,11 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
     answers = {}
     for command in COMMANDS:
         out = io.StringIO()
-        # What is behind a program is the program's.
-        behind = [command[-1]] if command[-1] == "PROGRAM" else []
         # The configuration file is for all caches.
         place_of = (
             [] if command[0] == "config" and command[1:2] in (("set",), ("unset",)) else ["--dir", str(home / "cache")]
         )
-        words = [*command[: len(command) - len(behind)], *place_of, "--json", *behind]
+        words = [*command, *place_of, "--json"]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             ejcache([place.get(word, word) for word in words])
         set_command_line({})

@@ -31,8 +31,7 @@ def call(context: Context, outcome: Outcome) -> None:
 
 
 def _compare(context: Context, outcome: Outcome, home: Path, *, library: str, bar: bool) -> None:
-    # ejkernel's ejit is jax.jit with a cache directory unless this is set, and then it does what it is known for. For
-    # ours it would switch direct mode on, which `direct-steady` measures.
+    # ejkernel's ejit is jax.jit with a cache directory unless this is set, and then it does what it is known for.
     env = {"COMPILE_FUNC_DIR": str(home / "cache")} if library == OURS else {"EASYDEL_CACHE_COMPILES": "1"}
     found = context.run(
         "bench.programs.calls",

@@ -1,7 +1,4 @@
-"""python -m bench.programs.calls LIBRARY ROUNDS CALLS: call compiled functions, `jax.jit`'s and LIBRARY's by turns.
-
-Where direct mode is on, the answer also says what it did with the first calls.
-"""
+"""python -m bench.programs.calls LIBRARY ROUNDS CALLS: call compiled functions, `jax.jit`'s and LIBRARY's by turns."""
 
 from __future__ import annotations
 
@@ -67,13 +64,7 @@ def main() -> None:
                 for name in names:
                     samples[name].append(seconds_per_call(functions[name], args, kwargs, calls))
         answer[shape] = samples
-    print(json.dumps({"shapes": answer, "verdicts": direct_verdicts()}))
-
-
-def direct_verdicts() -> list[str]:
-    """What direct mode did with each function, and why."""
-    verdicts = sys.modules.get("ejcache.direct.verdicts")
-    return [f"{one.verdict}: {one.sentence}" for one in verdicts.last_verdicts()] if verdicts is not None else []
+    print(json.dumps({"shapes": answer}))
 
 
 def seconds_per_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], calls: int) -> float:

@@ -3,7 +3,7 @@
 PROGRAM is a module of `bench.programs.start`, SIZE what it takes, WHO `ejcache`, `JAX`, `least` (`least_preload.py`) or
 `none`, CACHE a directory, and UNITS how much work of its own the program does between its backend and its first call.
 The answer has the seconds of each phase in the main thread and behind it, and when this process ended by the machine's
-monotonic clock; where `EJCACHE_DIRECT` is set, what direct mode did with each call, and what it cost.
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ began = time.perf_counter()
 
 import hashlib  # noqa: E402 (all imports are timed)
 import json  # noqa: E402
-import os  # noqa: E402
 import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
-from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -36,9 +34,7 @@ def main() -> None:
     phases = Phases()
     least = LeastPreload(cache) if who == "least" else None
     phases.watch_loads()
-    if not os.environ.get("EJCACHE_DIRECT") or Path(cache).exists():
-        # The first process is recorded, and what runs of ours within the trace would be taken for the program's.
-        phases.listen()
+    phases.listen()
     if program.startswith("real_"):
         # As people write it; some libraries compile when they are imported.
         enabling = _enable(who, cache, phases, least)
@@ -84,7 +80,6 @@ def main() -> None:
                 "called_cpu": processor,
                 "digest": _digest(results),
                 "ended": time.monotonic(),
-                **_direct(phases),
             }
         ),
         flush=True,
@@ -101,14 +96,10 @@ def work() -> None:
 
 def _enable(who: str, cache: str, phases: Phases, least: LeastPreload | None) -> float:
     start = time.perf_counter()
-    direct = who == "ejcache" and bool(os.environ.get("EJCACHE_DIRECT"))
     if who == "ejcache":
         import ejcache
 
         ejcache.enable(cache)
-        if direct:
-            # A program that decorates its functions has imported this when it makes its first call.
-            import ejcache.direct.calls
     elif who == "JAX":
         import jax
 
@@ -117,18 +108,7 @@ def _enable(who: str, cache: str, phases: Phases, least: LeastPreload | None) ->
         least.enable()
     seconds = time.perf_counter() - start
     phases.watch_compiler()
-    if direct:
-        phases.watch_direct()
     return seconds
-
-
-def _direct(phases: Phases) -> dict[str, Any]:
-    if not os.environ.get("EJCACHE_DIRECT"):
-        return {}
-    from ejcache.direct.verdicts import last_verdicts
-
-    said = [f"{one.verdict}: {one.sentence}" for one in last_verdicts()]
-    return {"direct": {"verdicts": said, "processor": phases.processor["question"]}}
 
 
 def _digest(results: Any) -> str:

@@ -103,7 +103,6 @@ _MODULES: Final = {
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 _RETIRED: Final = {
-    "DirectModeError": "nothing raises it any more",
     "EntryCorruptError": "catch ejcache.EntryError",
     "EntryForeignError": "catch ejcache.EntryError",
     "EntryVersionError": "catch ejcache.EntryError",

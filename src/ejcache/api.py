@@ -95,18 +95,14 @@ def why(
 ) -> list[Explanation]:
     """Why programs were compiled rather than loaded: an explanation for each miss, the latest first.
 
-    `explanation.wings["direct"]` has what direct mode did with the functions of the program's name. If there is no such
-    miss, the functions that direct mode knows by that name are explained.
-
     Args:
-        what: the name of a function, or a key or its beginning; by default, any. A qualified name, too, such as
-            `"train.step"`, where direct mode knows the function.
+        what: the name of a function, or a key or its beginning; by default, any.
         url: only misses of this cache; by default, of every cache that this user has used on this host.
         last: how many misses to explain.
         since: only misses of this long ago or less, in seconds or as `"2h"`.
 
     Returns:
-        An empty list if this host remembers no such miss and no such function. `explanation.sentence` says what
+        An empty list if this host remembers no such miss. `explanation.sentence` says what
         changed, from what to what. If the cache of a miss cannot be read, `note` says so, and the miss is compared
         with what this host has compiled.
 

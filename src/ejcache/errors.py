@@ -105,10 +105,6 @@ class InvalidKeyError(UsageError):
     """A key that no store can hold: not text, empty, too long, or with characters that text files cannot carry."""
 
 
-class DirectModeError(EjcacheError, RuntimeError):
-    """Nothing raises it any more: a record of direct mode that is wrong is logged and removed."""
-
-
 class CompileForbiddenError(EjcacheError, RuntimeError):
     """A program would have been compiled where `forbid_compile` forbids it. It was not compiled, and did not run.
 

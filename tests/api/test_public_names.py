@@ -11,7 +11,7 @@ import pytest
 import ejcache
 import ejcache.autotune
 import ejcache.errors
-from ejcache.jax_integration.decorator import EjitOptions, JitOptions
+from ejcache.jax_integration.decorator import JitOptions
 from ejcache.settings.table import SETTINGS
 
 
@@ -88,19 +88,7 @@ def test_ejit_has_the_options_of_jit():
     """The typed keywords are those of the installed `jax.jit`, and `help` shows them."""
     parameters = set(inspect.signature(jax.jit).parameters) - {"fun"}
     assert set(JitOptions.__annotations__) == parameters
-    own = [name for name in EjitOptions.__annotations__ if name not in JitOptions.__annotations__]
-    shown = inspect.signature(ejcache.ejit)
-    assert own == ["direct", "reads", "ignore"]
-    assert shown.replace(parameters=[p for p in shown.parameters.values() if p.name not in own]) == inspect.signature(
-        jax.jit
-    )
-    assert set(own) <= set(shown.parameters)
-
-
-def test_direct_is_a_boolean():
-    """A word would count as true."""
-    with pytest.raises(TypeError, match="direct is True, False or None, not 'off'"):
-        ejcache.ejit(lambda x: x, direct="off")
+    assert inspect.signature(ejcache.ejit) == inspect.signature(jax.jit)
 
 
 def test_windows_is_not_supported(run_python):

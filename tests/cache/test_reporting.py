@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from ejcache.cache import counters as statistics
-from ejcache.cache.counters import CacheTally, Miss, Skip, Verdict
+from ejcache.cache.counters import CacheTally, Miss, Skip
 from ejcache.cache.exit_report import report_line
 
 
@@ -31,32 +31,6 @@ def test_the_line():
     assert report_line(tally.stats(), ["/c"], processes=3).splitlines()[1] == (
         "ejcache: compiling what was quick took 2.5 s in all; min_compile_seconds=0 stores it, too"
     )
-
-
-def test_direct_mode_is_reported_where_it_was_used():
-    """What became of the calls of direct functions ends the line; without such a call nothing is said."""
-    tally = CacheTally()
-    tally.add(hits=2)
-    assert "direct" not in report_line(tally.stats(), ["/c"])
-    assert "direct" not in tally.stats()._repr_html_()
-    tally.add(direct_refused=1, direct_hit=1)
-    tally.add(direct_hit=2)
-    assert report_line(tally.stats(), ["/c"]) == (
-        "ejcache: saved 0.0 of 0.0 s: 2 hits, 0 misses, 0 stored; direct: 3 hits, 1 refused (/c)"
-    )
-    assert "<tr><th>direct mode</th><td>3 hits, 1 refused</td></tr>" in tally.stats()._repr_html_()
-
-
-def test_every_verdict_of_direct_mode_is_a_field():
-    """The fields are there before anything was counted, and are the verdicts; a later version's verdict is shown."""
-    tally = CacheTally()
-    assert tally.stats().to_dict()["direct"] == dict.fromkeys(
-        ("hit", "checked", "wrong", "unproven", "missed", "refused", "plain"), 0
-    )
-    assert set(tally.stats().to_dict()["direct"]) == {verdict.value for verdict in Verdict}
-    tally.add(direct_plain=4, direct_later=1, direct_wrong=1)
-    assert tally.stats().to_dict()["direct"]["plain"] == 4
-    assert tally.stats().direct_words == "1 wrong, 4 plain, 1 later"
 
 
 PROGRAM = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 
 import pytest
 
@@ -162,35 +161,6 @@ def test_why_names_the_pass(run, run_forked, tmp_path):
     done = run_forked("from ejcache.cli.main import main; main()", "why", "--dir", str(tmp_path / "cache"), check=False)
 
     assert "the registered HLO passes changed: + 'to_tanh' (cpu, before scheduling, code " in done.stdout
-
-
-def test_direct_mode_knows_passes(run_forked, tmp_path):
-    """A record that was made without a pass does not answer where one is registered, and the reverse."""
-    program = """
-        import json, sys
-        import jax
-        import ejcache
-        from jax.extend import xla
-
-        ejcache.enable(sys.argv[1], min_compile_seconds=0)
-        if sys.argv[2] == "pass":
-            xla.register_hlo_module_transformation(
-                lambda hlo: hlo.replace(b"\x12\x04sine", b"\x12\x04tanh"), name="tanh", platforms="cpu"
-            )
-
-        @ejcache.ejit(direct=True)
-        def f(x):
-            return jax.numpy.sin(x) * 1.0
-
-        print(round(float(f(1.0)), 2))
-    """
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(program))
-    order = ["plain", "plain", "pass", "pass", "plain", "pass"]
-
-    said = [run_forked(path, str(tmp_path / "cache"), each).stdout.split()[-1] for each in order]
-
-    assert said == [{"plain": "0.84", "pass": "0.76"}[each] for each in order]
 
 
 # -- custom calls --------------------------------------------------------------------------------------------------

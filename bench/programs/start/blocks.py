@@ -8,24 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench.programs.start import first_call
-
 WIDTH, HEADS, VOCABULARY, LENGTH, BATCH = 64, 4, 256, 32, 2
 RATE, DECAY, BETA_1, BETA_2 = 3e-4, 0.01, 0.9, 0.95
 
 
 def calls(size: int) -> list[Any]:
     """The first step of a training run."""
-    return first_call(step(size))
-
-
-def step(size: int) -> tuple[Any, tuple[Any, ...]]:
-    """The training step, and its first state and tokens."""
     parameters = _parameters(size)
     zeros = jax.tree.map(np.zeros_like, parameters)
     state = {"parameters": parameters, "mean": zeros, "square": zeros, "count": np.float32(0)}
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, (BATCH, LENGTH + 1), dtype=np.int32)
-    return train_step, (state, tokens)
+    return [lambda: jax.jit(train_step)(state, tokens)]
 
 
 def train_step(state: Any, tokens: Any) -> Any:

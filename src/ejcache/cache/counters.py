@@ -3,8 +3,7 @@
 `left_out` and `left_out_seconds` are the compilations below a floor, `kept_here` and `kept_here_seconds` those that a
 shared cache keeps on one host only; the seconds are those of compiling. `preload_loaded`, `preload_hits` and
 `preload_unused` are executables that were loaded before anybody asked for them, `preload_bytes` is their serialised
-size, and `preload_seconds` the time of loading that no hit had to wait for. `direct_hit` and
-so on are calls of direct functions, by the verdict of direct mode.
+size, and `preload_seconds` the time of loading that no hit had to wait for.
 
 Counters are plain names with amounts, so that a store can keep them without knowing them, and so that one written by
 a later version is kept and shown by an earlier one.
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
-_DIRECT_PREFIX: Final = "direct_"
 _COUNTS: Final = ("hits", "misses", "stores", "errors", "corrupt")
 
 
@@ -94,25 +92,6 @@ class Skip(StrEnum):
     """It is compiled with an HLO pass that no key can name."""
 
 
-class Verdict(StrEnum):
-    """What direct mode did with a call; in the order in which verdicts are shown."""
-
-    HIT = "hit"
-    """The executable was found without tracing."""
-    CHECKED = "checked"
-    """It would have hit; it traced instead, and found the same program."""
-    WRONG = "wrong"
-    """It would have hit; it traced instead, and found another program: an error of direct mode."""
-    UNPROVEN = "unproven"
-    """Nothing has changed since the record was written, and now a second process has traced, to prove it."""
-    MISSED = "missed"
-    """There was no record of this state; there is one now, or the sentence says why not."""
-    REFUSED = "refused"
-    """The function reads or does something that a record cannot describe."""
-    PLAIN = "plain"
-    """The call is one that plain `jax.jit` serves."""
-
-
 class Stats(NamedTuple):
     """Counters at one moment.
 
@@ -174,7 +153,6 @@ class Stats(NamedTuple):
             "stored": self.stores,
             "not stored": ", ".join(f"{n} {reason}" for reason, n in self.skipped.items()) or 0,
             "errors": self.errors,
-            **({"direct mode": self.direct_words} if self.direct else {}),
         }
         from html import escape
 
@@ -190,20 +168,6 @@ class Stats(NamedTuple):
     def skipped(self) -> dict[str, int]:
         """Compilations not stored for each `Skip` reason that occurred."""
         return self._by_prefix(SKIP_PREFIX)
-
-    @property
-    def direct(self) -> dict[str, int]:
-        """Calls of direct functions for each verdict that occurred: `hit`, `refused` and so on."""
-        counted = self._by_prefix(_DIRECT_PREFIX)
-        return {verdict: counted[verdict] for verdict in (*Verdict, *counted) if verdict in counted}
-
-    @property
-    def direct_words(self) -> str:
-        """`3 hits, 1 refused`: the calls of direct functions; empty if there were none."""
-        return ", ".join(
-            plural(number, "hit") if verdict == "hit" else f"{number:,} {verdict}"
-            for verdict, number in self.direct.items()
-        )
 
     @property
     def tiers(self) -> dict[str, dict[str, int]]:
@@ -248,7 +212,6 @@ class Stats(NamedTuple):
                 **{name: count(f"preload_{name}") for name in ("loaded", "hits", "unused", "bytes")},
                 "seconds": seconds("preload_seconds"),
             },
-            "direct": {verdict: count(f"{_DIRECT_PREFIX}{verdict}") for verdict in Verdict},
             "checks": self._by_prefix("check_"),
             "misses_by_reason": self.misses_by_reason,
             "skipped": self.skipped,

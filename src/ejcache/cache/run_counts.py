@@ -8,13 +8,13 @@ renamed before, so that there are at most two files.
 What a compilation leaves in a log is written behind the program (`write_later`): to make and to write the lines takes
 as long as to store a small executable. A killed process loses what it compiled last.
 
-The counters of all processes of one `ejcache run`, and what direct mode said in them, collected in one file.
+The counters of all processes of one `ejcache run`, collected in one file.
 
 `ejcache run` creates the file and names it in the environment of the program. Each process appends what it counts, at
 once: a process that is killed is counted, too, and so is one that leaves by `os._exit`, as multiprocessing's children
 do. When the program has ended, `ejcache run` adds everything up.
 
-    line := JSON object: pid, and either url and disabled_reason, or amounts, or verdict: function, verdict, sentence
+    line := JSON object: pid, and either url and disabled_reason, or amounts
 
 A line is written by one `write` to a file that was opened for appending, so lines of several processes do not mix.
 """
@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +35,6 @@ from ejcache.settings.resolve import environment_variable
 from ejcache.util.files import append_regular, open_regular, read_regular
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -135,25 +133,10 @@ def announce_process(url: str, disabled_reason: str) -> Callable[[Mapping[str, f
     return lambda amounts: _append(path, {"amounts": dict(amounts)})
 
 
-def announce_verdict(function: str, verdict: str, sentence: str) -> None:
-    """Tell `ejcache run` what direct mode did with a call; does nothing in a process that belongs to none."""
-    path = environment_variable(RUN_COUNTS)
-    if path:
-        _append(path, {"verdict": [function, verdict, sentence]})
-
-
 def _append(path: str, fields: Mapping[str, Any]) -> None:
     # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
     with contextlib.suppress(OSError):
         append_regular(path, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n", create=False)
-
-
-class DirectCall(NamedTuple):
-    """What direct mode did with a call: the function's module and qualified name, the verdict, and why."""
-
-    function: str
-    verdict: str
-    sentence: str
 
 
 @dataclass(slots=True)
@@ -165,14 +148,12 @@ class RunTotal:
         urls: the caches that they used, in the order of their first use.
         disabled_reason: why nothing was cached, if a setting disables caching.
         amounts: every counter by its name.
-        verdicts: how often direct mode said what, in the order in which it was said first.
     """
 
     processes: set[int] = field(default_factory=set)
     urls: dict[str, None] = field(default_factory=dict)
     disabled_reason: str = ""
     amounts: dict[str, float] = field(default_factory=dict)
-    verdicts: Counter[DirectCall] = field(default_factory=Counter)
 
     @property
     def stats(self) -> Stats:
@@ -186,8 +167,6 @@ class RunTotal:
             self.processes.add(int(fields["pid"]))
             for name, amount in fields.get("amounts", {}).items():
                 self.amounts[name] = self.amounts.get(name, 0) + float(amount)
-            if "verdict" in fields:
-                self.verdicts[DirectCall(*map(str, fields["verdict"]))] += 1
             if fields.get("disabled_reason"):
                 self.disabled_reason = str(fields["disabled_reason"])
             elif "url" in fields:

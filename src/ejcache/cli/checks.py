@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.listing import Totals, command_settings, open_target
 from ejcache.cli.options import Dir, Json, argument, flag
-from ejcache.cli.run import BEFORE_A_PROGRAM
 from ejcache.errors import UsageError
 from ejcache.util.text import plural
-from ejcache.wings import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,48 +21,17 @@ if TYPE_CHECKING:
     from ejcache.maintenance.doctor import Check, Credentials
     from ejcache.settings.table import Settings
 
-REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
-"""How the application registers commands, by their names."""
-
 
 def verify(
-    program: Annotated[
-        list[str] | None,
-        argument(
-            "[PROGRAM ARGS]",
-            "With --direct: a script, -m MODULE, -c CODE or - (stdin), as after `python`; or a command.",
-        ),
-    ] = None,
     directory: Dir = None,
     fix: Annotated[bool, flag("--fix", "Quarantine damaged entries. The next compilation replaces them.")] = False,
-    direct: Annotated[
-        bool,
-        flag("--direct", "Run PROGRAM, and compare the records of direct mode with what it traces."),
-    ] = False,
-    strict: Annotated[
-        bool,
-        flag("--strict", "With --direct, also exit with 1 if a function was refused or nothing compared."),
-    ] = False,
     as_json: Json = False,
 ) -> int:
     """Read and decode every entry, and check the store's own files.
 
     Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. Entries of plain JAX have
     no checksum: only those that are cut off or cannot be decompressed are found. --fix deletes them.
-
-    With --direct, no entry is read. PROGRAM runs as by `ejcache run`, with its output on stderr. Every direct function
-    is traced at its first call, and what the trace gives is compared with the record. Exits with 1 if a record was
-    wrong or the program failed.
     """
-    if direct:
-        if fix:
-            raise UsageError("--fix repairs entries, and --direct reads none: give one of them")
-        compare = hooks("verify").get("direct")
-        if compare is None:
-            raise UsageError("this installation has no direct mode")
-        return int(compare(program or [], directory, strict=strict, as_json=as_json))
-    if program or strict:
-        raise UsageError(f"{program[0] if program else '--strict'} is for verify --direct, which runs a program")
     with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:
         audits = list(_audits(target, fix=fix, advance=advance))
     _report_audits(target.url, audits, as_json=as_json)

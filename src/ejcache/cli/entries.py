@@ -215,9 +215,8 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
         lines.append(["  misses", output.share(counted.misses, counted.requests)])
         lines += _shares("    ", counted.misses_by_reason)
     lines.append(["Stored", f"{counted.stores:,}"])
-    for label, parts in (("Not stored", counted.skipped), ("Direct mode", counted.direct)):
-        if parts:
-            lines += [[label, f"{sum(parts.values()):,}"], *_shares("  ", parts)]
+    if counted.skipped:
+        lines += [["Not stored", f"{sum(counted.skipped.values()):,}"], *_shares("  ", counted.skipped)]
     ahead = counted.amounts.get("preload_loaded", 0)
     if ahead:
         used, saved = counted.amounts.get("preload_hits", 0), counted.amounts.get("preload_seconds", 0.0)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.cache.starts import ProgramRecord
-    from ejcache.misses.explanation import Explanation, WingNote
+    from ejcache.misses.explanation import Explanation
     from ejcache.misses.nearest import Known
 
 _LINES: Final = 20
@@ -51,9 +51,6 @@ def why(
     on this host, the entry of that name is compared with the one of the same function that was stored before it. If the
     cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
     entries, the newest 2,000 are compared.
-
-    What direct mode did with the function is shown, too: hit, unproven, missed because …, refused because …, when and
-    how often. There KEY may also be a qualified name, such as train.step.
     """
     if last is not None and last < 1:
         raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")
@@ -121,7 +118,7 @@ class _Caches:
 
 def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
-) -> Sequence[tuple[ProgramRecord | WingNote, Explanation]]:
+) -> Sequence[tuple[ProgramRecord, Explanation]]:
     """The misses that these options name, explained; without one, the entries or functions of that name."""
     from ejcache.misses.explanation import explain_all
 
@@ -175,15 +172,14 @@ def _stored(what: str, caches: _Caches) -> list[ProgramRecord]:
     return [ProgramRecord(time=identity.created, url=known.store.url, reason="absent", outcome=STORED, **fields)]
 
 
-def _fields(record: ProgramRecord | WingNote, explanation: Explanation) -> dict[str, Any]:
+def _fields(record: ProgramRecord, explanation: Explanation) -> dict[str, Any]:
     """A function that was not missed has the fields of a miss, too, without a reason and an outcome."""
     texts = ("key", "url", "time", "caller", "reason", "outcome")
-    name = getattr(record, "name", "") or getattr(record, "function", "")
-    fields = {"name": name, **{text: getattr(record, text, "") for text in texts}}
-    return {**fields, "compile_seconds": getattr(record, "compile_seconds", 0.0), **explanation.to_dict()}
+    fields = {"name": record.name, **{text: getattr(record, text) for text in texts}}
+    return {**fields, "compile_seconds": record.compile_seconds, **explanation.to_dict()}
 
 
-def _lines(record: ProgramRecord | WingNote, explanation: Explanation, *, full: bool) -> list[str]:
+def _lines(record: ProgramRecord, explanation: Explanation, *, full: bool) -> list[str]:
     """What is printed of one miss, at most 20 lines unless `full`."""
     sentence = output.wrapped_lines(f"{explanation.sentence}.")
     rows = _rows(record, explanation, full=full)
@@ -196,15 +192,8 @@ def _lines(record: ProgramRecord | WingNote, explanation: Explanation, *, full: 
     return [*lines, *([more] if more else [])]
 
 
-def _rows(record: ProgramRecord | WingNote, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
-    from ejcache.cache.starts import ProgramRecord
-
+def _rows(record: ProgramRecord, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
     now = time.time()
-    notes = [(wing, note) for wing, each in explanation.wings.items() for note in each]
-    if not isinstance(record, ProgramRecord):
-        # The sentence has the words of the wing.
-        given = [("given", f"{output.ago(note.time, now=now)}; {note.counted} in all") for _, note in notes]
-        return [*given, ("cache", record.url)]
     rows = [("also", difference.sentence) for difference in explanation.differences[1:]]
     rows += [("", line) for difference in explanation.differences for line in difference.more]
     if not full:
@@ -214,10 +203,6 @@ def _rows(record: ProgramRecord | WingNote, explanation: Explanation, *, full: b
         rows.append(("note", explanation.note))
     if record.caller:
         rows.append(("called", record.caller))
-    rows += [
-        (wing, f"{note.function} {note.words} ({output.ago(note.time, now=now)}; {note.counted} in all)")
-        for wing, note in notes
-    ]
     return rows + _miss_rows(record, explanation, now)
 
 

@@ -72,8 +72,8 @@ _CORE: Final = {
     ),
     "verify": Command(
         "ejcache.cli.checks:verify",
-        "Check every entry, and repair; or the records of direct mode.",
-        ("verify", "verify --fix", "verify --direct train.py --steps 1"),
+        "Check every entry, and repair.",
+        ("verify", "verify --fix"),
     ),
     "clear": Command(
         "ejcache.cli.maintain:clear", "Remove all entries, or those that are named.", ("clear", "clear jit_eval")
@@ -269,7 +269,7 @@ def _rearranged(arguments: list[str]) -> list[str]:
 
 def _runs_a_program(arguments: list[str]) -> bool:
     """Whether the command has a program behind its own options."""
-    return arguments[:1] == ["run"] or (arguments[:1] == ["verify"] and "--direct" in arguments)
+    return arguments[:1] == ["run"]
 
 
 class _MessagePrinter(logging.Handler):

@@ -209,22 +209,6 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
     return end_as(status)
 
 
-def run_and_count(command: Sequence[str]) -> tuple[int, RunTotal]:
-    """Run the program, whose output goes to stderr, so that stdout is free for the report on it.
-
-    Returns:
-        Its exit status, negative for the signal that killed it, and what its processes have counted.
-
-    Raises:
-        EjcacheError: it cannot be run, or there is no room for a temporary file.
-    """
-    try:
-        counts = _new_counts()
-    except OSError as exc:
-        raise EjcacheError(f"nothing was run, because nothing could be counted: {exc}") from exc
-    return _run_and_count(command, counts, to_stderr=True)
-
-
 def end_as(status: int) -> int:
     """The exit status of a program that has ended so; if a signal killed it, this process dies of the same."""
     return _die_of(-status) if status < 0 else status
@@ -236,16 +220,16 @@ def _new_counts() -> str:
     return counts
 
 
-def _run_and_count(command: Sequence[str], counts: str, *, to_stderr: bool = False) -> tuple[int, RunTotal]:
+def _run_and_count(command: Sequence[str], counts: str) -> tuple[int, RunTotal]:
     try:
-        status = _run(command, child_environment({RUN_COUNTS: counts}), to_stderr=to_stderr)
+        status = _run(command, child_environment({RUN_COUNTS: counts}))
         return status, read_counts(counts, also_append_to=environment_variable(RUN_COUNTS))
     finally:
         with contextlib.suppress(OSError):  # a cleaner of temporary files may have removed it
             os.unlink(counts)  # noqa: PTH108
 
 
-def _run(command: Sequence[str], environment: dict[str, str], *, to_stderr: bool) -> int:
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     """The exit status of the program; negative for the signal that killed it. Afterwards, signals stay blocked."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents ignore it, and then there would be no exit status
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
@@ -253,11 +237,10 @@ def _run(command: Sequence[str], environment: dict[str, str], *, to_stderr: bool
         child = subprocess.Popen(
             command,
             env=environment,
-            stdout=2 if to_stderr else None,
             preexec_fn=_preparation(before),  # noqa: PLW1509 (no threads)
         )
     # The reader of a pipe must see its end when the program closes its output.
-    for descriptor in (0,) if to_stderr else (0, 1):
+    for descriptor in (0, 1):
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
     while True:

@@ -11,7 +11,6 @@ import jax
 
 from ejcache.jax_integration.activate import enable_by_default
 from ejcache.jax_integration.seam.patch import without_our_frames
-from ejcache.wings import hooks
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -33,14 +32,6 @@ class JitOptions(TypedDict, total=False):
     backend: str | None
     inline: Any
     compiler_options: dict[str, Any] | None
-
-
-class EjitOptions(JitOptions, total=False):
-    """The keywords of `@ejit`: those of `jax.jit`, and those of direct mode."""
-
-    direct: bool | None
-    reads: Sequence[object]
-    ignore: Sequence[str]
 
 
 if TYPE_CHECKING:
@@ -72,11 +63,11 @@ else:
 
 
 @overload
-def ejit(fun: Callable[P, R_co], /, **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
+def ejit(fun: Callable[P, R_co], /, **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
 @overload
-def ejit(*, func: Callable[P, R_co], **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
+def ejit(*, func: Callable[P, R_co], **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
 @overload
-def ejit(**options: Unpack[EjitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
+def ejit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
 @without_our_frames
 def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """`jax.jit` with the cache enabled. It returns what `jax.jit` returns, so a call costs the same.
@@ -85,36 +76,16 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Args:
         fun: the function. Without it, `ejit` returns a decorator.
-        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`, and three of direct mode,
-            which is experimental (docs/direct.md):
-            direct: find the executable without tracing where the same function is called in the same way, between the
-                same files. By default, what the setting `direct` says.
-            reads: what the trace reads besides what direct mode finds: values, names of environment variables, and
-                paths of files.
-            ignore: what direct mode does not compare: paths, such as "step.self.start_time".
+        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`.
 
     Raises:
-        TypeError: the installed `jax.jit` does not have such an option, or `direct` is no boolean.
+        TypeError: the installed `jax.jit` does not have such an option.
     """
     fun = options.pop("func", fun)
     if fun is None:
         return functools.partial(ejit, **options)
-    direct = options.get("direct")
-    if direct not in (None, True, False):
-        raise TypeError(f"ejit: direct is True, False or None, not {direct!r}")
     enable_by_default()
-    for hook in hooks("jit").values():
-        jitted = hook(fun, options)
-        if jitted is not None:
-            return jitted
     return jax.jit(fun, **options)
 
 
-def _signature() -> inspect.Signature:
-    own = {"direct": None, "reads": (), "ignore": ()}
-    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=own[name]) for name in own]
-    of_jax = inspect.signature(jax.jit)
-    return of_jax.replace(parameters=[*of_jax.parameters.values(), *added])
-
-
-vars(ejit)["__signature__"] = _signature()
+vars(ejit)["__signature__"] = inspect.signature(jax.jit)

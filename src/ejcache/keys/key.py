@@ -47,7 +47,6 @@ _REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sort
 _MODULE_TEXT: Final = "module_text-"
 _PROFILE: Final = "pgle_profile-"
 _RUN_PROFILE: Final = "run_profile-"
-_DIRECT_RECORD: Final = "direct_record-"
 _LOGICAL_DIGITS: Final = 40
 _ENVIRONMENT_DIGITS: Final = 24
 # Not compiled here: a hit does without it.
@@ -147,20 +146,9 @@ def run_profile_key(*identity: str) -> str:
     return f"{_RUN_PROFILE}{_digest({str(place): part for place, part in enumerate(identity)}, _LOGICAL_DIGITS)}"
 
 
-def direct_record_key(name: str, *identity: str) -> str:
-    """The key of the records with which direct mode finds the executables of a function.
-
-    Args:
-        name: of the function, for listings.
-        identity: what tells the function, the signature of its call and the tool chain from others.
-    """
-    digest = _digest({str(place): part for place, part in enumerate(identity)}, _LOGICAL_DIGITS)
-    return f"{_DIRECT_RECORD}{listed_name(name)}-{digest}"
-
-
 def is_side_key(key: str) -> bool:
-    """Whether `key` is the key of a module's text, a profile or a direct record: not entries, but what serves them."""
-    return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE, _DIRECT_RECORD))
+    """Whether `key` is the key of a module's text or a profile: not entries, but what serves them."""
+    return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE))
 
 
 def is_profile_key(key: str) -> bool:

@@ -1,4 +1,4 @@
-"""`ejcache why` in words: the reasons, what changed since the nearest compilation, and what wings know.
+"""`ejcache why` in words: the reasons, and what changed since the nearest compilation.
 
 Why lookups fail and executables are not stored, in words.
 
@@ -6,20 +6,14 @@ Why a program was compiled rather than loaded: what changed since the most simil
 
 Three things are compared, in this order: the components of the key, the texts of the two programs, and the source lines
 that these name.
-
-What the wings know of functions besides their misses: the hook `why` of each wing, which `ejcache why` calls.
-
-A hook is called with a function's name, or None for all functions, and with a filter for the URL of a cache and a time.
-It returns a `WingLog` of what passes both.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.starts import STORED
@@ -29,7 +23,6 @@ from ejcache.misses.difference import SourceFiles, program_differences, read_tex
 from ejcache.misses.log import identity_of, read_misses
 from ejcache.misses.nearest import Known, nearest
 from ejcache.util.text import format_age
-from ejcache.wings import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -95,37 +88,6 @@ _IN_SENTENCE: Final = 3
 _UNKNOWN: Final = Difference("computation", "the function's code or a constant in it changed; its text is not known")
 
 
-class WingNote(Protocol):
-    """What a wing did with one function in one cache."""
-
-    @property
-    def function(self) -> str:
-        """Module and qualified name."""
-
-    @property
-    def title(self) -> str:
-        """The sentence that stands first if the function was not missed, without a full stop."""
-
-    @property
-    def words(self) -> str:
-        """What happened last, and why."""
-
-    @property
-    def counted(self) -> str:
-        """How often each of the things that can happen has happened."""
-
-    @property
-    def url(self) -> str:
-        """The cache."""
-
-    @property
-    def time(self) -> float:
-        """When, in seconds since the epoch."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable snake_case fields, for machines."""
-
-
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why one program was compiled.
@@ -137,7 +99,6 @@ class Explanation:
         diff: a unified diff of the texts of the two modules, if both are known and differ.
         advice: what to do so that this costs no compilation again.
         note: what could not be read, and why; empty if everything was.
-        wings: what each wing, such as direct mode, did with the functions of this program's name.
     """
 
     sentence: str
@@ -146,10 +107,9 @@ class Explanation:
     diff: str = ""
     advice: tuple[str, ...] = ()
     note: str = ""
-    wings: Mapping[str, tuple[WingNote, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Stable snake_case fields, for machines; those of a wing under its name."""
+        """Stable snake_case fields, for machines."""
         return {
             "sentence": self.sentence,
             "nearest_key": self.nearest.key if self.nearest else None,
@@ -159,7 +119,6 @@ class Explanation:
             "advice": list(self.advice),
             "note": self.note,
             "diff": self.diff,
-            **{name: [note.to_dict() for note in notes] for name, notes in self.wings.items()},
         }
 
 
@@ -296,19 +255,6 @@ def _without_locations(text: str) -> list[str]:
     return [re.sub(r' loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)', "", line) for line in lines]
 
 
-class WingLog(Protocol):
-    """What a wing remembers on this host."""
-
-    def named(self) -> Sequence[WingNote]:
-        """The functions, those first that were called last."""
-
-    def programs(self) -> Sequence[str]:
-        """The names that JAX gives to the modules of these functions."""
-
-    def of_program(self, name: str, url: str) -> tuple[WingNote, ...]:
-        """The functions whose modules have that name, in that cache."""
-
-
 def explain_all(
     what: str | None,
     is_within: IsWithin,
@@ -317,8 +263,8 @@ def explain_all(
     most: int | None,
     named: Callable[[Iterable[ProgramRecord], str], list[ProgramRecord]],
     stored: Callable[[str], list[ProgramRecord]] = lambda _: [],
-) -> Sequence[tuple[ProgramRecord | WingNote, Explanation]]:
-    """The misses of this user on this host, explained, the latest first; without one, the functions that wings know.
+) -> list[tuple[ProgramRecord, Explanation]]:
+    """The misses of this user on this host, explained, the latest first.
 
     Args:
         what: a name or a key; None for any.
@@ -330,23 +276,5 @@ def explain_all(
     """
     history = list(read_misses())
     within = [record for record in history if is_within(record.url, record.time)]
-    logs: dict[str, WingLog] = {wing: hook(what, is_within) for wing, hook in hooks("why").items()}
-    records = within
-    if what is not None:
-        names = [what, *(program for log in logs.values() for program in log.programs())]
-        records = next(filter(None, (look(name) for look in (partial(named, within), stored) for name in names)), [])
-    if not records:
-        nothing: dict[str, tuple[WingNote, ...]] = dict.fromkeys(logs, ())
-        notes = [(wing, note) for wing, log in logs.items() for note in log.named()]
-        explained = [(note, Explanation(note.title, wings={**nothing, wing: (note,)})) for wing, note in notes]
-        return explained[: most if what is None else None]
-    return [
-        (
-            record,
-            replace(
-                explain(record, known(record), history),
-                wings={wing: log.of_program(record.name, record.url) for wing, log in logs.items()},
-            ),
-        )
-        for record in records[:most]
-    ]
+    records = within if what is None else named(within, what) or stored(what)
+    return [(record, explain(record, known(record), history)) for record in records[:most]]

@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from ejcache.settings.values import FlagSource
 
 
-OTHER_VARIABLES: Final = frozenset(
-    f"EJCACHE{rest}" for rest in ("", "_AUTOTUNE_CANDIDATE", "_DIRECT_CHECK_ONE_IN", "_DIRECT_FLOOR", "_RUN_COUNTS")
-)
-"""Variables of ours that are no settings: what enables the cache, what marks a process that measures a candidate, what
-tests and `ejcache verify --direct` set for direct mode, and the file in which processes of an `ejcache run` count."""
+OTHER_VARIABLES: Final = frozenset(f"EJCACHE{rest}" for rest in ("", "_AUTOTUNE_CANDIDATE", "_RUN_COUNTS"))
+"""Variables of ours that are no settings: what enables the cache, what marks a process that measures a candidate, and
+the file in which processes of an `ejcache run` count."""
 
 
 def environment_variable(name: str) -> str | None:

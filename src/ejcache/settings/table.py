@@ -59,8 +59,6 @@ if TYPE_CHECKING:
         autotune_seeds: str | Sequence[str | PathLike[str]]
         autotune_policy: Literal["autotune", "heuristics", "error"]
         autotune_record: bool | str | PathLike[str]
-        direct: bool
-        project: str | Sequence[str | PathLike[str]]
 
 
 _ADAPTER: Final = "it was removed: ejkernel's variable {} is read"
@@ -73,7 +71,6 @@ REMOVED: Final = {
     "autotune_rda_candidates": _ADAPTER.format("EJKERNEL_RDA_MAX_CANDIDATES"),
     "autotune_smem_limit": _ADAPTER.format("EJKERNEL_TRITON_SMEM_LIMIT"),
     "autotune_stamp": _ADAPTER.format("EJKERNEL_OPS_STAMP"),
-    "direct_check_one_in": "it was removed: direct mode checks one start in 20",
     "full_cache": "it was removed: min_entry_size=-1, min_compile_seconds=0 and xla_caches='all' say the same, and so"
     " does the variable ALLOW_FULL_CACHE=1",
     "gcs_credentials": "it was removed: EASYDEL_GCS_CLIENT or GOOGLE_APPLICATION_CREDENTIALS names the file",

@@ -247,7 +247,7 @@ def mismatches() -> list[str]:
         elif " ".join(inspect.signature(function).parameters) not in accepted:
             found.append(f"jax._src.compiler.{name} takes {tuple(inspect.signature(function).parameters)}")
     for caller, callees in _CALLERS.items():
-        # Others may have put something around it, as direct mode does; the function itself is inside.
+        # Others may have put something around it, as profilers do; the function itself is inside.
         code = getattr(inspect.unwrap(getattr(jax_compiler, caller, _nothing)), "__code__", None)
         missing = [callee for callee in callees if code is None or callee not in code.co_names]
         found += [f"jax._src.compiler.{caller} does not call {callee}" for callee in missing]

@@ -1,1 +1,0 @@
-"""Functions as the examples of eight libraries jit them: direct mode answers them at the third start, or why not."""

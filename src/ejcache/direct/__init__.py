@@ -1,1 +1,0 @@
-"""Direct mode: from a call of a function to its executable, without tracing the function."""

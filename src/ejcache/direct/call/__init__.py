@@ -1,1 +1,0 @@
-"""A call and the way to run its executable, as JSON."""

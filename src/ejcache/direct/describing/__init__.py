@@ -1,1 +1,0 @@
-"""Describes what a function reads: the walk over live objects, and what it writes of each kind of object."""
