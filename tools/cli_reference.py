@@ -25,7 +25,7 @@ same words:
 |---|---|---|
 | `ls`, `show`, `stats` | look at entries | look at records |
 | `why` | why a program was compiled | why a call runs with its configuration |
-| `pin`, `unpin` | keep an entry from being removed | keep a configuration from being changed |
+| `pin`, `unpin` | | keep a configuration from being changed |
 | `prune` | remove entries by rules | remove records by rules |
 | `clear` | remove all entries, or named ones | remove all records, or named ones |
 | `push`, `pull` | copy entries to or from another cache | copy records to or from another store |
@@ -72,8 +72,8 @@ are counted. Entries of plain JAX in the same directory or bucket are counted se
 An entry is of an old version if its key names another environment (versions, native libraries, host) than the most
 recently created entry of its platform. If several kinds of hosts share a cache, all kinds but one count as old.
 
-Pinned entries stay, but they count for the limits. Without a rule nothing is removed. Entries of plain JAX in the same
-directory stay, unless `--jax` is given or there are no others.
+Entries whose names match `--keep` stay, but they count for the limits. Without a rule nothing is removed. Entries of
+plain JAX in the same directory stay, unless `--jax` is given or there are no others.
 
 ## Exit status of `verify`
 

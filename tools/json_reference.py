@@ -48,7 +48,7 @@ the reasons of misses. The page is made from a small cache: where it says `array
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("stats",), ("ls",), ("show", "jit_train"), ("why", "jit_train"), ("report",), ("verify",),
     ("prune", "--max-entries", "1", "-n"),
-    ("pin", "jit_train"), ("unpin", "jit_train"), ("config",), ("config", "get", "max_size"),
+    ("config",), ("config", "get", "max_size"),
     ("config", "set", "max_size=10GB"), ("config", "unset", "max_size"), ("push", "OTHER"), ("pull", "OTHER"),
     ("export", "BUNDLE"), ("import", "BUNDLE"), ("doctor",), ("clear", "jit_eval"),
     ("autotune", "ls"), ("autotune", "show", "matmul"), ("autotune", "why", "matmul"), ("autotune", "stats"),

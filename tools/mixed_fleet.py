@@ -92,7 +92,6 @@ def write(directory: Path) -> None:
         with store:
             for key in KEYS:
                 store.put(key, entry_of(key))
-            store.pin(KEYS[0])
             store.add_counters({"hits": 3, "seconds_saved": 1.5})
     tuned = open_tuned(directory)
     tuned.publish(record())
@@ -112,8 +111,6 @@ def problems(directory: Path) -> list[str]:
                 data = store.get(key)
                 if data is None or entry.decode(data, key=key).raw != value_of(key):
                     found.append(f"{name}: {key[:30]} is missing or different")
-            if list(store.pinned()) != [KEYS[0]]:
-                found.append(f"{name}: other pins")
             if store.counters() != {"hits": 3, "seconds_saved": 1.5}:
                 found.append(f"{name}: other counters: {store.counters()}")
             if store.put(KEYS[0], b"x"):

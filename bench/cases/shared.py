@@ -247,12 +247,12 @@ def _prune(context: Context, outcome: Outcome, home: Path) -> None:
         outcome.ratio(f"{what}: listings", listings, at_most(1), unit="")
         per_batch = (found["removed"] + found["journals"]) / max(1, kinds.count("batch"))
         outcome.ratio(f"{what}: removals per request", per_batch, at_least(90), unit="")
-        wrong = 100 - left["spared"] + (not left["in_order"]) + abs(left["left"] - count // 2)
+        wrong = 50 - left["spared"] + (not left["in_order"]) + abs(left["left"] - count // 2)
         outcome.ratio(f"{what}: entries that should have stayed or gone", wrong, at_most(0), unit="")
         outcome.note(
             f"{what}: {found['removed']:,} removed, {found['journals']} journals folded; {len(requests):,} requests, "
             f"of them {len(pages)} pages of the listing; the process had {found['peak'] / 1e6:.0f} MB at most. 50 "
-            "pinned entries and 50 in use, which by age were the first to go, stayed."
+            "in use, which by age were the first to go, stayed."
         )
     per_entry = (grown[-1] - grown[0]) / (counts[-1] - counts[0])
     outcome.ratio(

@@ -1,7 +1,7 @@
 """python -m bench.programs.shared_fill COUNT: a bucket of COUNT entries, served until a line comes; then what is left.
 
 Every entry was used once, in an order that is not that of their creation; a twentieth once more, and some a moment
-ago; some that were not used for longest are pinned. The first line is the server's URL, the second says what a limit of
+ago. The first line is the server's URL, the second says what a limit of
 half their bytes is.
 """
 
@@ -15,7 +15,7 @@ import time
 from datetime import UTC, datetime
 
 from bench.context import ROOT
-from ejcache.bucket.base import ENTRIES, PINS, entry_name, escape_key, key_of_name
+from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.maintenance.journals import SNAPSHOT
 from ejcache.stores.shared.usage import USED, encode_journal
 
@@ -37,7 +37,7 @@ def main() -> None:
     keys = [f"jit_step_{n}-cpu-plain-{program}-{ENVIRONMENT}" for n, program in enumerate(programs)]
     used = {key: now - DAY - age for age, key in enumerate(chosen.sample(keys, count))}
     by_age = sorted(used, key=used.__getitem__)
-    pinned, in_use = by_age[:FEW], by_age[FEW : 2 * FEW]
+    in_use = by_age[:FEW]
     with GcsServer(log_limit=100_000) as server:
         bucket = server.api.buckets["bucket"]
 
@@ -49,8 +49,6 @@ def main() -> None:
         created = {entry_name(key): now - 30 * DAY + number / 10 for number, key in enumerate(keys)}
         for name in sorted(created):
             put(name, bytes(SIZE), created[name])
-        for key in pinned:
-            put(PINS + escape_key(key), b"", now - DAY)
         put(SNAPSHOT, encode_journal(used, compress=True), now - DAY)
         again = chosen.sample(keys, count // 20)
         for number in range(0, len(again), FEW):
@@ -65,10 +63,10 @@ def main() -> None:
         sys.stdin.readline()
         left = {key_of_name(name.removeprefix(PREFIX)) for name in bucket.objects if name.startswith(PREFIX + ENTRIES)}
         gone = [used[key] for key in keys if key not in left]
-        stayed = [used[key] for key in keys if key in left and key not in pinned]
+        stayed = [used[key] for key in keys if key in left]
         answer = {
             "left": len(left),
-            "spared": sum(key in left for key in [*pinned, *in_use]),
+            "spared": sum(key in left for key in in_use),
             "in_order": bool(gone) and max(gone) <= min(stayed),
         }
         print(json.dumps(answer), flush=True)

@@ -135,14 +135,15 @@ def prune(
     unused_for: float | str | None = None,
     name: str | None = None,
     old_versions: bool = False,
+    keep: str | Iterable[str] = (),
     keep_pgle: bool = False,
     dry_run: bool = False,
 ) -> EvictionReport:
     """Remove the entries that a rule names, and the least recently used ones beyond a limit.
 
-    Each rule removes by itself, as with the command `ejcache prune`. Pinned entries stay. In a shared cache, entries
-    stay that were created or used in the last five minutes, and without any rule, the limits apply that
-    `ejcache config set` has stored with the cache.
+    Each rule removes by itself, as with the command `ejcache prune`. In a shared cache, entries stay that were created
+    or used in the last five minutes, and without any rule, the limits apply that `ejcache config set` has stored with
+    the cache.
 
     Args:
         url: a cache.
@@ -153,6 +154,7 @@ def prune(
         name: a shell pattern (`"jit_eval*"`) that narrows all rules to the entries with such a name; alone, it removes
             them.
         old_versions: remove entries that another JAX, jaxlib or host compiled than the newest entry of their platform.
+        keep: shell patterns; entries with such a name stay.
         keep_pgle: keep entries that were compiled with a profile, and the profiles.
         dry_run: remove nothing, only report.
 
@@ -164,7 +166,7 @@ def prune(
         NotAStoreError: there is no cache at `url`.
         StoreError: the cache cannot be listed.
     """
-    from ejcache.maintenance.eviction import EvictionPass, EvictionReport
+    from ejcache.maintenance.eviction import EvictionReport, run_pass
     from ejcache.maintenance.plan import EvictionPolicy
 
     asked = EvictionPolicy(
@@ -174,20 +176,20 @@ def prune(
         unused_for=_seconds(unused_for, "unused_for"),
         name_glob=name,
         old_versions=old_versions,
+        keep=(keep,) if isinstance(keep, str) else tuple(keep),
         keep_pgle=keep_pgle,
     )
     with _opened(url, write=not dry_run) as opened:
         policy = asked if asked.has_criterion else opened.stored_policy()
         if not policy.has_criterion:
             raise UsageError("prune removes nothing without a rule: pass max_size, older_than, name or another one")
-        if opened.store is None:
-            return EvictionReport(dry_run=dry_run)
-        with EvictionPass(opened.store, policy, dry_run=dry_run) as eviction:
-            return eviction.run()
+        return (
+            EvictionReport(dry_run=dry_run) if opened.store is None else run_pass(opened.store, policy, dry_run=dry_run)
+        )
 
 
 def clear(url: Url | None = None) -> EvictionReport:
-    """Remove all entries, pinned ones included. Files that plain JAX has written in the same directory stay.
+    """Remove all entries. Files that plain JAX has written in the same directory stay.
 
     Other hosts keep their local copies of a shared cache's entries and go on using them: to ignore all entries stored
     so far, change the setting `namespace` in every job.

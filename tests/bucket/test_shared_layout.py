@@ -59,7 +59,7 @@ def test_foreign_names_are_no_keys(name):
 
 @pytest.mark.parametrize("key", ["evil\x1b]0;owned\x07", "a\nb", "a\0b", "k" * 701, "del\x7f"])
 def test_names_of_what_is_not_a_key(key):
-    """An object that somebody named after a text that is not a key is not an entry, a pin or a lease."""
+    """An object that somebody named after a text that is not a key is not an entry or a lease."""
     name = quote(key, safe=" !$&'(),-.;=@^_{}~")
     digest = hashlib.sha256(key.encode()).hexdigest()[:2]
     assert unescape_key(name) is None

@@ -178,18 +178,17 @@ def test_prune(bucket, cache):
 
 
 def test_prune_leaves_what_is_in_use(bucket, cache):
-    """Entries that are pinned, or were made or used a moment ago, stay whatever the rule."""
-    assert ejcache("pin", "jit_init", "--dir", URL).status == 0
+    """Entries that were made or used a moment ago, or whose names are kept, stay whatever the rule."""
+    keep = ("--keep", "jit_init")
     with open_store(URL) as store:
         put(store, key_text("jit_new"))
         assert store.get(cache["jit_eval"])
         store.usage.write()
-    done = ejcache("prune", "--dir", URL, "--max-entries", "0", "--json").json
+    done = ejcache("prune", "--dir", URL, "--max-entries", "0", *keep, "--json").json
     assert [item["key"] for item in done["planned"]] == [cache["jit_train"]]
     assert done["in_use_entries"] == 2
-    assert "2 entries in use" in ejcache("prune", "--dir", URL, "--max-entries", "0").out
+    assert "2 entries in use" in ejcache("prune", "--dir", URL, "--max-entries", "0", *keep).out
     assert ejcache("ls", "--dir", URL, "--json").json["total_entries"] == 3
-    assert ejcache("unpin", "jit_init", "--dir", URL).status == 0
     assert ejcache("prune", "--dir", URL, "--max-entries", "0", "--json").json["removed_entries"] == 1
 
 
@@ -285,8 +284,7 @@ def test_verify(bucket, cache):
 
 
 def test_clear(bucket, cache):
-    """All entries go, pinned and fresh ones too, and nothing else."""
-    ejcache("pin", "jit_init", "--dir", URL)
+    """All entries go, fresh ones too, and nothing else."""
     ejcache("config", "set", "--dir", URL, "max_size=1GB")
     bucket.api.buckets["bucket"].insert("b/v1/entries/aa/other", b"x", {}, {})
     said = ejcache("clear", "--dir", URL, "--yes")

@@ -48,7 +48,7 @@ def cache(tmp_path_factory):
         ("ejcache autotune pu", ["push", "pull"]),
         ("ejcache show jit_", ["jit_eval", "jit_train"]),
         ("ejcache why jit_t", ["jit_train"]),
-        ("ejcache pin jit_e", ["jit_eval"]),
+        ("ejcache clear jit_e", ["jit_eval"]),
         ("ejcache config get min_comp", ["min_compile_seconds"]),
         ("ejcache config set min_comp", ["min_compile_seconds="]),
     ],

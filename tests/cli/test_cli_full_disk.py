@@ -22,7 +22,6 @@ keys = [key_text(f"jit_step{n:03}") for n in range(number)]
 with LocalStore("cache") as store:
     for key in keys:
         put(store, key, random.randbytes(size))
-    store.pin(keys[-1])
     store.add_counters({"hits": 7})
     assert store.get(keys[0]) is not None
     length = len(store.peek(keys[0]))
@@ -44,14 +43,14 @@ with LocalStore("cache") as store:
     assert other is None or left == left_now
     assert store.check() == []
     intact = all(len(store.peek(key)) == length for key in left_now)
-    counters, pins = store.counters(), store.pinned()
+    counters = store.counters()
 os.unlink("others")
 with LocalStore("cache") as store:
     again = store.put("after", b"a" * 100_000)
 reserve = os.stat("cache/v1/local/reserve").st_size
 print(json.dumps(dict(
     status=said.status, report=json.loads(said.out), free=got, left=len(left_now), intact=intact, hits=counters["hits"],
-    pins=pins == keys[-1:], again=again, length=length, last=keys[-1] in left_now, reserve=reserve, err=said.err,
+    again=again, length=length, reserve=reserve, err=said.err,
 )))
 """
 ROUNDING = RESERVE_BYTES + 100_000
@@ -61,7 +60,7 @@ ROUNDING = RESERVE_BYTES + 100_000
 def run(tmp_path, kind, beside, *command):
     result = json.loads(on_small_disk(tmp_path, SCRIPT, kind, beside, *command))
     assert (result["status"], result["err"]) == (0, "")
-    assert (result["intact"], result["hits"], result["pins"], result["again"]) == (True, 7, True, True)
+    assert (result["intact"], result["hits"], result["again"]) == (True, 7, True)
     assert result["reserve"] == RESERVE_BYTES
     return result
 
@@ -72,17 +71,16 @@ class TestFullDisk:
     """Values in files and in rows of the index, while another process has the cache open or not."""
 
     def test_prune(self, tmp_path, kind, number, beside):
-        """`prune --max-size` leaves what the limit allows and the pinned entry, and frees the bytes that it names."""
+        """`prune --max-size` leaves what the limit allows, and frees the bytes that it names."""
         result = run(tmp_path, kind, beside, "prune", "--max-size", "2MB")
         report = result["report"]
         assert report["left_entries"] == result["left"] == 2_000_000 // result["length"]
         assert report["removed_entries"] == number - result["left"]
         assert report["removed_size"] == report["removed_entries"] * result["length"]
         assert result["free"] >= report["removed_size"] - ROUNDING
-        assert result["last"]
 
     def test_clear(self, tmp_path, kind, number, beside):
-        """`clear` removes all, and keeps the counters and the pins."""
+        """`clear` removes all, and keeps the counters."""
         result = run(tmp_path, kind, beside, "clear", "--yes")
         report = result["report"]
         assert (result["left"], report["removed_entries"]) == (0, number)

@@ -19,7 +19,7 @@ from ejcache.stores.opening import open_store
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J\x7f\r\u202e"
 LOOKING = (["stats"], ["ls"], ["ls", "--json"], ["show", "jit_train"], ["verify"], ["prune", "-n", "--max-size", "0"])
-CHANGING = (["pin", "jit_train"], ["prune", "--max-size", "1GB"], ["verify", "--fix"], ["stats", "--reset"], ["clear"])
+CHANGING = (["prune", "--max-size", "1GB"], ["verify", "--fix"], ["stats", "--reset"], ["clear"])
 
 
 def is_clean(said) -> bool:
@@ -56,7 +56,6 @@ OBJECTS = {
     "an entry of garbage": (entry_name(key_text("jit_bad")), b"garbage"),
     "an entry that is a pipe": (entry_name(key_text("jit_pipe")), None),
     "an empty entry": (entry_name(key_text("jit_empty")), b""),
-    "pins of nobody": ("v1/pins/%1B%5B31m", b""),
 }
 
 

@@ -92,13 +92,13 @@ def test_ls_chooses(cache, options, names):
 
 
 def test_ls_counts_hits(cache):
-    """The hits of an entry are counted, and what they saved; looking, pinning and verifying count for nothing."""
+    """The hits of an entry are counted, and what they saved; looking and verifying count for nothing."""
     with LocalStore(cache) as store:
         for _ in range(3):
             assert store.get(key_text("jit_eval"))
         store.close()
         assert store.get(key_text("jit_eval"))
-    for command in (["show", "jit_eval"], ["verify"], ["pin", "jit_eval"], ["why", "jit_eval"]):
+    for command in (["show", "jit_eval"], ["verify"], ["why", "jit_eval"]):
         ejcache(*command, "--dir", cache)
     listed = ejcache("ls", "--dir", cache, "--json", "--sort", "hits").json["entries"]
     assert [(e["name"], e["hits"], e["seconds_saved"]) for e in listed][:1] == [("jit_eval", 4, 10.0)]
@@ -151,7 +151,7 @@ def test_ls_fields_are_stable(cache):
     }  # fmt: skip
     assert set(said["entries"][0]) == {
         "key", "kind", "name", "platform", "variant", "logical_key", "environment", "size", "created", "last_used",
-        "hits", "compile_seconds", "profile", "pinned", "seconds_saved",
+        "hits", "compile_seconds", "profile", "seconds_saved",
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`ejcache prune`, `verify`, `clear`, `pin`, `unpin`: what goes, what stays, and what they exit with."""
+"""`ejcache prune`, `verify`, `clear`: what goes, what stays, and what they exit with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import pytest
 from cli_helpers import Terminal, ejcache, files, fill, key_text, plain_jax, put
 
+from ejcache import prune
 from ejcache.cli import output
 from ejcache.keys.key import module_text_key, parse_key
 from ejcache.stores.local.store import LocalStore
@@ -114,61 +115,51 @@ def test_prune_of_a_mixed_directory(cache):
     assert ejcache("prune", "--dir", cache, "--max-size", "0", "--jax").status == 2
 
 
-def test_pinned_entries_stay(cache):
-    """A pinned entry survives every prune; unpinned, it goes."""
-    assert ejcache("pin", "jit_train", "--dir", cache).status == 0
-    ejcache("prune", "--dir", cache, "--max-size", "0")
-    assert names(cache) == ["jit_train"]
-    assert ejcache("stats", "--dir", cache, "--json").json["pinned_entries"] == 1
-    assert [row["pinned"] for row in ejcache("ls", "--dir", cache, "--json").json["entries"]] == [True]
-    assert ejcache("ls", "--dir", cache).lines[1].endswith("  pinned")
-    assert ejcache("show", "jit_train", "--dir", cache, "--json").json["pinned"] is True
-    assert "already" in ejcache("pin", "jit_train", "--dir", cache).out
-    said = ejcache("unpin", "jit_train", "--dir", cache, "--json").json
-    assert said == {
-        "url": str(cache),
-        "pinned": False,
-        "keys": [key_text("jit_train")],
-        "changed": [key_text("jit_train")],
-    }
+def test_prune_keeps_names(cache):
+    """Entries whose name matches a pattern of --keep survive every rule; without it they go."""
+    rules = ("--max-size", "0", "--older-than", "0s", "--keep", "jit_t*", "--keep", "jit_init")
+    assert ejcache("prune", "--dir", cache, *rules).status == 0
+    assert names(cache) == ["jit_init", "jit_train"]
+    assert prune(cache, max_size=0, keep="jit_init").removed == 1
+    assert names(cache) == ["jit_init"]
+    assert prune(cache, name="jit_*", keep=["jit_eval", "jit_i*"]).removed == 0
+    assert ejcache("prune", "--dir", cache, "--keep", "jit_init").status == 2  # no rule says what goes
     ejcache("prune", "--dir", cache, "--max-size", "0")
     assert names(cache) == []
-    assert ejcache("pin", "jit_train", "--dir", cache).status == 1
 
 
-def pinned(*arguments) -> list[str]:
-    said = ejcache("pin", *arguments, "--json")
+def cleared(*arguments) -> list[str]:
+    before = {row["key"] for row in ejcache("ls", *arguments[1:], "--json").json["entries"]}
+    said = ejcache("clear", *arguments, "--json")
     assert said.status == 0, said
-    return sorted(said.json["keys"])
+    return sorted(before - {row["key"] for row in ejcache("ls", *arguments[1:], "--json").json["entries"]})
 
 
-def test_pin_takes_what_was_named(tmp_path):
+def test_clear_takes_what_was_named(tmp_path):
     """A whole key takes precedence over a name, and a name over the beginning of a key or digest."""
     keys = fill(tmp_path / "cache", "jit_train", "jit_train_step", "jit_f", "jit_feed", "train")
     place = ("--dir", tmp_path / "cache")
-    assert pinned(keys[1], *place) == [keys[1]]
-    assert pinned("jit_f", *place) == [keys[2]]
-    assert pinned("jit_train", *place) == [keys[0]]
-    assert pinned("train", *place) == sorted([keys[0], keys[4]])
-    assert pinned("jit_fee", *place) == [keys[3]]
-    assert pinned(parse_key(keys[3]).logical[:6], *place) == [keys[3]]
-    assert ejcache("pin", parse_key(keys[3]).logical[:5], *place).status == 1
+    assert ejcache("clear", parse_key(keys[3]).logical[:5], *place).status == 1
     assert ejcache("show", "jit_train", *place, "--json").json["key"] == keys[0]
+    assert cleared(keys[1], *place) == [keys[1]]
+    assert cleared("jit_f", *place) == [keys[2]]
+    assert cleared("train", *place) == sorted([keys[0], keys[4]])
+    assert cleared(parse_key(keys[3]).logical[:6], *place) == [keys[3]]
 
 
-@pytest.mark.parametrize("command", ["pin", "unpin"])
-def test_a_beginning_of_several_programs_pins_none(cache, command):
-    """The message lists their keys; variants of one program, and entries of one name, are pinned together."""
-    before = ejcache("stats", "--dir", cache, "--json").json["pinned_entries"]
-    said = ejcache(command, "jit_", "--dir", cache)
+def test_a_beginning_of_several_programs_clears_none(cache):
+    """The message lists their keys; variants of one program, and entries of one name, go together."""
+    said = ejcache("clear", "jit_", "--dir", cache)
     assert (said.status, said.out) == (1, "")
     assert key_text("jit_train") in said.err
-    assert ejcache("stats", "--dir", cache, "--json").json["pinned_entries"] == before
+    assert len(names(cache)) == 3
     with LocalStore(cache) as store:
         put(store, key_text("jit_train", variant="pgle"))
         put(store, key_text("jit_train", program="another"))
-    assert len(pinned("jit_train", "--dir", cache)) == 3
-    assert len(pinned(parse_key(key_text("jit_train")).logical[:8], "--dir", cache)) == 2
+    assert len(cleared(parse_key(key_text("jit_train")).logical[:8], "--dir", cache)) == 2
+    with LocalStore(cache) as store:
+        put(store, key_text("jit_train"))
+    assert len(cleared("jit_train", "--dir", cache)) == 2
 
 
 def test_verify_of_an_intact_cache(cache):
@@ -264,10 +255,9 @@ def test_a_spinner_while_storage_is_silent(monkeypatch):
 
 
 def test_clear_removes_ours_only(cache):
-    """Entries go, pinned ones too; files of plain JAX and of others stay."""
+    """Entries go; files of plain JAX and of others stay."""
     plain_jax(cache)
     (cache / "mine.txt").write_text("mine")
-    ejcache("pin", "jit_train", "--dir", cache)
     said = ejcache("clear", "--dir", cache, "--yes", "--json")
     assert (said.status, said.json["removed_entries"]) == (0, 3)
     assert names(cache) == ["jit_old"]
@@ -307,8 +297,7 @@ def test_a_dry_run_that_would_remove_nothing_is_a_dry_run(cache):
 
 
 def test_clear_of_named_entries(cache):
-    """With keys or names, `clear` removes those entries without asking, pinned ones too."""
-    ejcache("pin", "jit_train", "--dir", cache)
+    """With keys or names, `clear` removes those entries without asking."""
     said = ejcache("clear", "jit_train", "init", "--dir", cache, "--json")
     assert (said.status, said.json["removed_entries"]) == (0, 2)
     assert names(cache) == ["jit_eval"]

@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from cli_helpers import Terminal, ejcache, files, fill, plain_jax
+from cli_helpers import Terminal, ejcache, files, fill
 from helpers import run_program
 
 from ejcache.cli import output
 
 LOOKING = [["stats"], ["ls"], ["show", "x"], ["verify"], ["prune", "-n", "--max-size", "0"]]
-CHANGING = [["prune", "--max-size", "0"], ["clear", "--yes"], ["verify", "--fix"], ["stats", "--reset"], ["pin", "x"]]
+CHANGING = [["prune", "--max-size", "0"], ["clear", "--yes"], ["verify", "--fix"], ["stats", "--reset"]]
 
 
 def one_sentence(said):
@@ -45,8 +45,6 @@ def one_sentence(said):
         (["nonsense"], ["nonsense"]),
         (["stats", "--dir", "nonsense://bucket"], ["--dir", "'nonsense://bucket'", "a directory"]),
         (["clear", "--yes", "--dir", ""], ["--dir", "''", "a directory or a URL"]),
-        (["pin", ""], ["KEY", "''", "name"]),
-        (["unpin", " "], ["KEY", "' '", "name"]),
         (["show", ""], ["KEY", "''", "name"]),
         (["why", ""], ["KEY", "''", "name"]),
         (["run", "--dir", "", __file__], ["--dir", "''"]),
@@ -126,14 +124,6 @@ def test_jax_pruning_without_jax_files(tmp_path):
     said = ejcache("prune", "--jax", "--max-size", "0", "--dir", tmp_path / "cache")
     assert said.status == 2
     assert "--jax" in one_sentence(said)
-
-
-def test_pinning_plain_jax_files(tmp_path):
-    """Entries of plain JAX cannot be pinned, and the message says so."""
-    plain_jax(tmp_path / "plain")
-    said = ejcache("pin", "jit_old", "--dir", tmp_path / "plain")
-    assert said.status == 2
-    assert "cannot be pinned" in one_sentence(said)
 
 
 def test_a_reader_that_stops_reading(tmp_path):

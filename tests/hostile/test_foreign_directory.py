@@ -44,8 +44,6 @@ LINES = {
     "report": ["report"],
     "verify": ["verify", "--dir", "."],
     "clear": ["clear", "--yes", "--dir", "."],
-    "pin": ["pin", "jit_none", "--dir", "."],
-    "unpin": ["unpin", "jit_none", "--dir", "."],
     "config": ["config"],
     "push": ["push", "other", "--dir", "."],
     "pull": ["pull", "other", "--dir", "."],

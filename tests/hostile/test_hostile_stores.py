@@ -141,7 +141,6 @@ BYTES = {
     ),
     "lease: deep": (LEASE, lambda: DEEP),
     "lease: infinity": (LEASE, lambda: b'{"holder":"x","fence":Infinity,"beat":1e999,"interval":NaN}'),
-    "pin: control characters": ("v1/pins/%1B]0;x", lambda: b""),
     "text: not the one of its key": (
         TEXT,
         lambda: entry.encode(entry.Header(key=module_text_key("0" * 64), kind="module_text"), b"\x1b]0;x\x07"),
@@ -170,7 +169,6 @@ FILES = {
     "v1/tmp: link": ("v1/tmp", OUTSIDE),
     "v1/counters: link": ("v1/counters", OUTSIDE),
     "v1/leases: link": ("v1/leases", OUTSIDE),
-    "v1/pins: link": ("v1/pins", OUTSIDE),
     "v1/entries/aa: link": ("v1/entries/aa", OUTSIDE),
     "v1: link": ("v1", OUTSIDE),
     "name: surrogates": (b"v1/entries/aa/\xff\xfe", lambda: b"x"),

@@ -344,7 +344,7 @@ def test_what_stands_in_for_an_optimised_executable_is_not_checked(populated, tm
 
 
 def test_a_local_store_evicts_plain_before_optimised(tmp_path):
-    """Though it was used later; and neither pinned ones nor the one just written."""
+    """Though it was used later; and not the one just written."""
     from ejcache.keys.key import PLAIN, PROFILING, CacheKey
 
     def key(variant, module="m"):
@@ -363,13 +363,6 @@ def test_a_local_store_evicts_plain_before_optimised(tmp_path):
             {"other"},
             set(),
         ]
-
-    with LocalStore(tmp_path / "pinned", max_size=30, evict_before=evicted_before) as store:
-        for each in (key(PGLE), key(PLAIN), "other"):
-            store.put(each, bytes(10))
-        store.pin(key(PLAIN))
-        store.put(key(PROFILING), bytes(10))
-        assert {info.key for info in store.entries()} == {key(PLAIN), key(PROFILING), "other"}
 
 
 def test_variants_are_listed_as_one_program(populated, tmp_path):

@@ -65,14 +65,12 @@ def test_clear_of_a_local_store(tmp_path):
     with LocalStore(tmp_path / "local") as store:
         put(store, "a")
         put(store, "b")
-        store.pin("b")
         with EvictionPass(store, EvictionPolicy(everything=True)) as eviction:
             size = len(put(store, "c"))
             report = eviction.run(advance=lambda: steps.append(1))
         assert (report.removed, report.freed, report.gone, report.failed) == (3, 3 * size, 0, [])
         assert (report.left, report.left_size, len(steps)) == (0, 0, 2)
         assert list(store.entries()) == []
-        assert store.pinned() == ["b"]
         assert store.put("a", b"again")
 
 
@@ -109,17 +107,6 @@ def test_a_pass_over_a_read_only_store_is_refused():
     with pytest.raises(StoreReadOnlyError):
         run_pass(MemoryStore(read_only=True), EvictionPolicy(everything=True))
     assert run_pass(MemoryStore(read_only=True), EvictionPolicy(everything=True), dry_run=True).removed == 0
-
-
-def test_pinned_entries_of_a_local_store(tmp_path):
-    """A pass over a local store spares what is pinned, unless everything is to go."""
-    with LocalStore(tmp_path / "cache") as store:
-        put(store, "a")
-        put(store, "b")
-        store.pin("a")
-        assert run_pass(store, EvictionPolicy(max_size=0)).removed == 1
-        assert [e.key for e in store.entries()] == ["a"]
-        assert run_pass(store, EvictionPolicy(everything=True)).removed == 1
 
 
 def test_a_clean_store_is_clean(store):

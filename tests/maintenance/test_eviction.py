@@ -97,24 +97,6 @@ def test_without_the_right_to_write_the_clock_is_the_hosts():
     assert report.removed == 2
 
 
-def test_pinned_entries_stay(tmp_path):
-    """A pinned entry is never removed, however long it is unused, and can be unpinned."""
-    bucket = FileBucket(tmp_path / "shared")
-    store = SharedStore(bucket)
-    fill(bucket, ["a", "b/ c", "d"])
-    used(bucket, d=1000)
-    assert store.pin("b/ c") is True
-    assert store.pin("b/ c") is False
-    assert store.pinned() == ["b/ c"]
-    run_pass(bucket, EvictionPolicy(max_size=20), now=later)
-    assert keys(bucket) == ["b/ c", "d"]
-    run_pass(bucket, EvictionPolicy(max_size=0), now=later)
-    assert keys(bucket) == ["b/ c"]
-    assert store.unpin("b/ c") is True
-    run_pass(bucket, EvictionPolicy(max_size=0), now=later)
-    assert keys(bucket) == []
-
-
 def test_what_is_in_use_stays(objects):
     """What was made or used within the last minutes stays, even over the limit."""
     fill(objects, "ab")

@@ -19,7 +19,7 @@ DATA = Path(__file__).parent.parent / "data" / "stores"
 
 
 def test_golden_stores(tmp_path):
-    """Every entry, pin, counter and tuned record of a local, a shared and a tuned store is found."""
+    """Every entry, counter and tuned record of a local, a shared and a tuned store is found."""
     shutil.copytree(DATA, tmp_path / "stores")
     assert mixed_fleet.problems(tmp_path / "stores") == []
 

@@ -7,9 +7,6 @@ import random
 import sqlite3
 import time
 
-import pytest
-
-from ejcache.errors import StoreTooSmallError
 from ejcache.stores.local.layout import FIXED_BYTES, WAL_BYTES, declared_overhead
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.local.values import INLINE_BYTES
@@ -138,29 +135,6 @@ def test_uses_while_the_clock_was_ahead(tmp_path):
             store.put(f"m{n}", bytes(10_000))
             assert store.get(f"m{n}") is not None
         assert keys_of(store) == {"k4", "m0", "m1", "m2", "m3"}
-
-
-def test_pinned_entries_stay(tmp_path):
-    """A pinned entry is never evicted; what does not fit beside pinned ones is refused, and nothing is evicted."""
-    with LocalStore(tmp_path, max_size=40_000) as store:
-        for n in range(4):
-            store.put(f"k{n}", bytes(10_000))
-        assert store.pin("k0") is True
-        assert store.pin("k0") is False
-        assert store.pin("later") is True
-        assert store.pinned() == ["k0", "later"]
-        store.put("later", bytes(10_000))
-        for n in range(5):
-            store.put(f"m{n}", bytes(10_000))
-        assert keys_of(store) == {"k0", "later", "m3", "m4"}
-        with pytest.raises(StoreTooSmallError, match="pinned"):
-            store.put("wide", bytes(30_000))
-        assert keys_of(store) == {"k0", "later", "m3", "m4"}
-        assert store.check() == []
-        assert store.unpin("k0") is True
-        assert store.unpin("k0") is False
-        assert store.put("wide", bytes(30_000)) is True
-        assert keys_of(store) == {"later", "wide"}
 
 
 def test_no_statement_scans(tmp_path):

@@ -29,13 +29,12 @@ def value(n):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """A directory with 100 entries, a counter and a pin, closed."""
+    """A directory with 100 entries and a counter, closed."""
     path = tmp_path_factory.mktemp("filled") / "store"
     with LocalStore(path) as store:
         for n in range(100):
             store.put(f"k{n}", value(n))
         store.add_counters({"hits": 7})
-        store.pin("k5")
     return path
 
 
@@ -216,14 +215,13 @@ def test_flipped_index(path, seed, bits):
         assert store.get("afterwards") == b"x" * 50_000
 
 
-def test_rebuild_is_counted_and_keeps_counters_and_pins(path):
-    """A rebuilt index says so in a counter, and goes on with the counters and pins that could be read."""
+def test_rebuild_is_counted_and_keeps_counters(path):
+    """A rebuilt index says so in a counter, and goes on with the counters that could be read."""
     root = sql(path, "SELECT rootpage FROM sqlite_master WHERE name = 'Cache'")[0][0]
     overwrite(path, 4096 * (root - 1), b"\xff" * 4096)
     with LocalStore(path) as store:
         assert store.get("k3") is None
         assert store.counters() == {"hits": 7, REBUILDS: 1}
-        assert store.pinned() == ["k5"]
 
 
 def test_damaged_indexes_are_kept_in_a_bounded_number(path):

@@ -61,10 +61,10 @@ def test_who_cannot_read_the_log_misses_no_entry(run_forked, tmp_path, log):
 
 
 @pytest.mark.parametrize(
-    "change", ["store.put('c', b'c')", "store.delete('b')", "store.pin('a')", "store.reset_counters()", "store.close()"]
+    "change", ["store.put('c', b'c')", "store.delete('b')", "store.reset_counters()", "store.close()"]
 )
 def test_anything_else_does_not(run_forked, tmp_path, log, change):
-    """A process that changed entries, pins or counters, or closed the store, has moved the log into the database."""
+    """A process that changed entries or counters, or closed the store, has moved the log into the database."""
     run_forked(HITS, str(tmp_path / "store"), change)
     assert not log.exists()
 

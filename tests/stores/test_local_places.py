@@ -144,7 +144,6 @@ def test_read_only_leaves_no_trace(tmp_path):
         store.put("k", b"value")
         store.put("large", b"x" * 50_000)
         store.add_counters({"hits": 3})
-        store.pin("k")
     before = tree(path)
     times = {entry: entry.stat().st_mtime_ns for entry in path.rglob("*")}
     with LocalStore(path, read_only=True) as store:
@@ -155,7 +154,6 @@ def test_read_only_leaves_no_trace(tmp_path):
         assert store.contains("large")
         assert store.size() == 50_005
         assert store.counters() == {"hits": 3}
-        assert store.pinned() == ["k"]
         assert store.check() == []
         store.add_counters({"hits": 1})
         for write in (
@@ -164,8 +162,6 @@ def test_read_only_leaves_no_trace(tmp_path):
             lambda: store.replace("k", b""),
             lambda: store.delete("k"),
             lambda: store.quarantine("k", b"value"),
-            lambda: store.pin("m"),
-            lambda: store.unpin("k"),
             lambda: store.check(fix=True),
             store.reset_counters,
         ):

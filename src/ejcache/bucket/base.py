@@ -5,7 +5,6 @@ Names of the objects in a shared store, and how large an object of each name can
     v1/entries/<2 hex>/<key>       entries; the hex digits are of SHA-256 of the key, to spread listings and directories
     v1/counters/<process>          the counters of one process; `=baseline` holds those of ended processes and resets
     v1/quarantine/<digest>         copies of a few damaged entries, for inspection
-    v1/pins/<key>                  empty; the entry under the key is not evicted
     v1/leases/<key>                who compiles the program with this key now
     v1/used/                       when entries were used: journals of processes, and a snapshot
     v1/xla/                        XLA's own caches
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
 ENTRIES: Final = "v1/entries/"
 COUNTERS: Final = "v1/counters/"
-PINS: Final = "v1/pins/"
 QUARANTINE: Final = "v1/quarantine/"
 STARTS: Final = "v1/starts/"
 TEMPORARY: Final = "v1/tmp/"
@@ -107,7 +105,6 @@ def unescape_key(name: str) -> str | None:
 _MAX_ENTRY: Final = entry.MAX_RAW_SIZE + entry.MAX_HEADER_SIZE + entry.OVERHEAD
 _MAX_SIZES: Final = {
     COUNTERS: 4 << 20,
-    PINS: 4096,
     QUARANTINE: 64 << 20,
     STARTS: 2 << 20,
     "v1/leases/": 4096,

@@ -27,7 +27,6 @@ from ejcache.cli.listing import (
 from ejcache.cli.options import Dir, Json, Key, Limit, Name, count, flag
 from ejcache.errors import EntryError
 from ejcache.keys.key import PGLE, parse_any_key
-from ejcache.stores.base import pinned_keys
 from ejcache.util.text import format_age, format_size, plural
 
 if TYPE_CHECKING:
@@ -107,13 +106,12 @@ def ls(
     most = count(limit, option="--limit")
     totals = Totals()
     with open_target(directory, may_be_empty=True) as target:
-        pins = pinned_keys(target.store)
         listed = list_entries(target, totals, name=name)
         rows = sorted(listed, key=_ORDERS[sort]) if most is None else heapq.nsmallest(most, listed, key=_ORDERS[sort])
         rows = by_program(rows)
         with output.progress("reading", len(rows), quiet=as_json) as advance:
             entries = [
-                row.fields() | facts | {"pinned": not row.is_jax and row.info.key in pins} | _saved(row, facts)
+                row.fields() | facts | _saved(row, facts)
                 for row, facts in zip(rows, read_facts(rows, target, advance=advance), strict=True)
             ]
     if as_json:
@@ -164,10 +162,9 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
                 "saved s": output.seconds(fields["seconds_saved"]),
                 "last used": output.ago(row.info.last_used, now=now),
                 "key": row.short,
-                "pin": "pinned" if fields["pinned"] else "",
             }
         )
-    uniform = {"kind": "ejcache", "profile": "-", "pin": "", "hits": "-", "saved s": "-"}
+    uniform = {"kind": "ejcache", "profile": "-", "hits": "-", "saved s": "-"}
     columns = [name for name in lines[0] if any(line[name] != uniform.get(name) for line in lines)]
     cells = [[line[name] for name in columns] for line in lines]
     output.print_table(
@@ -180,12 +177,10 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
 
 
 def _stored_fields(target: Target) -> dict[str, Any]:
-    pins = pinned_keys(target.store)
-    totals, pinned, optimised = Totals(), 0, 0
+    totals, optimised = Totals(), 0
     for row in list_entries(target, totals):
-        pinned += not row.is_jax and row.info.key in pins
         optimised += row.parts.variant == PGLE
-    counts = {"max_size": target.max_size, "pinned_entries": pinned, "pgle_entries": optimised}
+    counts = {"max_size": target.max_size, "pgle_entries": optimised}
     return {"url": target.url, **asdict(totals), **counts}
 
 
@@ -193,9 +188,8 @@ def _stored_lines(fields: dict[str, Any], *, has_store: bool) -> list[list[str]]
     lines = []
     if has_store:
         lines.append(["Entries", f"{fields['entries']:,}"])
-        for label, name in (("  with a profile", "pgle_entries"), ("  pinned", "pinned_entries")):
-            if fields[name]:
-                lines.append([label, output.share(fields[name], fields["entries"])])
+        if fields["pgle_entries"]:
+            lines.append(["  with a profile", output.share(fields["pgle_entries"], fields["entries"])])
         size = format_size(fields["size"])
         if fields["max_size"] > 0:
             size += f" / {format_size(fields['max_size'])} ({100 * fields['size'] / fields['max_size']:.1f}%)"
@@ -258,7 +252,7 @@ def show(key: Key, directory: Dir = None, as_json: Json = False) -> int:
     with open_target(directory) as target:
         found = _variants(target, key)
         row = next((row for row in found if row.info.key == key), found[0])
-        fields = row.fields() | {"url": target.url, "problem": "", "pinned": row.info.key in pinned_keys(target.store)}
+        fields = row.fields() | {"url": target.url, "problem": ""}
         fields |= _entry_fields(target, row, fields)
         fields["variants"] = [
             other.fields() | {"profile": header_facts(other, target)["profile"]}
@@ -333,8 +327,6 @@ def _state_lines(fields: dict[str, Any]) -> list[list[str]]:
     lines += [[label, str(fields[name])] for label, name in (("JAX", "jax"), ("jaxlib", "jaxlib")) if fields.get(name)]
     if fields.get("profile"):
         lines.append(["Measured with", profile_text(fields["profile"]).partition(", ")[2] or "-"])
-    if fields["pinned"]:
-        lines.append(["Pinned", "yes"])
     lines.append(["Intact", f"no: {fields['problem']}" if fields["problem"] else "yes"])
     for other in fields["variants"]:
         if other["key"] != fields["key"]:

@@ -68,7 +68,7 @@ _CORE: Final = {
     "prune": Command(
         "ejcache.cli.maintain:prune",
         "Remove entries by size, number, age, name or version.",
-        ("prune --max-size 10GB --dry-run", "prune --unused-for 30d --yes"),
+        ("prune --max-size 10GB --dry-run", "prune --unused-for 30d --keep 'jit_train*' --yes"),
     ),
     "verify": Command(
         "ejcache.cli.checks:verify",
@@ -78,8 +78,6 @@ _CORE: Final = {
     "clear": Command(
         "ejcache.cli.maintain:clear", "Remove all entries, or those that are named.", ("clear", "clear jit_eval")
     ),
-    "pin": Command("ejcache.cli.maintain:pin", "Keep an entry from being removed.", ("pin jit_train_step",)),
-    "unpin": Command("ejcache.cli.maintain:unpin", "Let a pinned entry be removed again.", ("unpin jit_train_step",)),
     "config": Command(
         "ejcache.cli.configuration:app",
         "Show every setting, its value and its source.",

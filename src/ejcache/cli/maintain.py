@@ -1,4 +1,4 @@
-"""`ejcache prune`, `clear`, `pin` and `unpin`: which entries stay in the cache and which are deleted."""
+"""`ejcache prune` and `clear`: which entries stay in the cache and which are deleted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import ListedEntry, check_wanted, choose, identify_entry, list_entries, open_target
-from ejcache.cli.options import Dir, DryRun, Json, Key, Keys, Name, OlderThan, Yes, age, count, flag, option, size
+from ejcache.cli.listing import ListedEntry, choose, identify_entry, list_entries, open_target
+from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, count, flag, option, size
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
-from ejcache.stores.base import Pinnable
 from ejcache.util.text import format_size, plural, printable
 
 if TYPE_CHECKING:
@@ -35,6 +34,13 @@ _COPIES_STAY: Final = (
     "remove EJCACHE_LOCAL_DIR on every host."
 )
 
+OldVersions = Annotated[
+    bool, flag("--old-versions", "Remove what another JAX, jaxlib or host made than the newest one.")
+]
+Keep = Annotated[
+    list[str] | None, option("--keep", "GLOB", "Keep what has such a name, such as 'jit_train*'; may be repeated.")
+]
+
 
 def prune(
     directory: Dir = None,
@@ -43,10 +49,8 @@ def prune(
     older_than: OlderThan = None,
     unused_for: Annotated[str | None, option("--unused-for", "AGE", "Remove what was last used longer ago.")] = None,
     name: Name = None,
-    old_versions: Annotated[
-        bool,
-        flag("--old-versions", "Remove entries of another JAX, jaxlib or host than the newest one."),
-    ] = False,
+    old_versions: OldVersions = False,
+    keep: Keep = None,
     keep_pgle: Annotated[
         bool, flag("--keep-pgle", "Keep PGLE profiles, and the entries that were compiled with one.")
     ] = False,
@@ -59,7 +63,7 @@ def prune(
 
     Each rule removes entries independently of the others. --name restricts all rules to matching entries; alone, it
     removes the matching entries. A plain entry is removed before the one of its program that was compiled with a PGLE
-    profile. Pinned entries stay. A directory that only plain JAX has written to is pruned as with --jax.
+    profile. A directory that only plain JAX has written to is pruned as with --jax.
 
     Jobs may use a bucket while it is pruned: entries created or used in the last five minutes stay. Without rules, the
     limits that `config set` stored with the cache are applied. On a terminal, it asks before it removes more than half
@@ -75,6 +79,7 @@ def prune(
         "unused_for": age(unused_for, option="--unused-for"),
         "name_glob": name,
         "old_versions": old_versions,
+        "keep": tuple(keep or ()),
         "keep_pgle": keep_pgle,
     }
     with open_target(directory, write=not dry_run) as target:
@@ -102,7 +107,7 @@ def clear(
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Remove all entries of ejcache, or those that are named, pinned ones too. Entries of plain JAX stay.
+    """Remove all entries of ejcache, or those that are named. Entries of plain JAX stay.
 
     Asks before it removes all, unless --yes is given. If several hosts share the cache, each of them goes on using its
     own copies. To invalidate those, set EJCACHE_NAMESPACE to another text, or remove EJCACHE_LOCAL_DIR on every host.
@@ -130,19 +135,6 @@ def clear(
     return int(report.failures > 0)
 
 
-def pin(key: Key, directory: Dir = None, as_json: Json = False) -> None:
-    """Keep an entry, or all entries of a name: only `clear` removes them.
-
-    Exits with 1 and pins nothing if there is no such entry, or if KEY is the beginning of several programs' keys.
-    """
-    _change_pin(key, directory, as_json, pinned=True)
-
-
-def unpin(key: Key, directory: Dir = None, as_json: Json = False) -> None:
-    """Let pinned entries be removed again when there is not enough room for all."""
-    _change_pin(key, directory, as_json, pinned=False)
-
-
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     """Ask before all or most entries are removed.
 
@@ -157,23 +149,6 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     if not typer.confirm(printable(question), err=True):
         output.warn("nothing was removed")
         raise typer.Exit(1)
-
-
-def _change_pin(wanted: str, directory: str | None, as_json: bool, *, pinned: bool) -> None:
-    check_wanted(wanted)
-    with open_target(directory, write=True) as target:
-        store: object = target.store
-        if not isinstance(store, Pinnable):
-            raise UsageError(f"{target.url} is a cache whose entries cannot be pinned")
-        # A pin can be removed even if its entry is not stored any more.
-        keys = [wanted] if not pinned and wanted in store.pinned() else _named(target, [wanted])
-        changed = [key for key in keys if (store.pin(key) if pinned else store.unpin(key))]
-    if as_json:
-        output.print_json({"url": target.url, "pinned": pinned, "keys": keys, "changed": changed})
-        return
-    for key in keys:
-        already = "" if key in changed else " already"
-        output.say(f"{key} is {'' if pinned else 'not '}pinned{already}")
 
 
 def _named(target: Target, wanted: Iterable[str]) -> list[str]:
@@ -198,7 +173,7 @@ def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Stor
     store = target.jax if jax or target.store is None else target.store
     if store is None:
         raise NotAStoreError(f"{target.url} holds no entries that could be pruned")
-    return store, replace(policy, keep_pgle=given.keep_pgle)
+    return store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle)
 
 
 def _run(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:

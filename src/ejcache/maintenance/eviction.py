@@ -1,9 +1,9 @@
 """The eviction pass: the only code that deletes entries by a policy, for jobs and for `ejcache prune` alike.
 
 A pass over a shared cache lists it once, compacts the usage journals, deletes what the policy names, and merges and
-deletes what ended processes left behind. An entry is deleted only if it still is the version that was listed, if it is
-not pinned, and if nobody made or used it within the last five minutes (processes write down once a minute what they
-used). A pass over a local store, or over files of plain JAX, has only the entries to look at.
+deletes what ended processes left behind. An entry is deleted only if it still is the version that was listed, and if
+nobody made or used it within the last five minutes (processes write down once a minute what they used). A pass over a
+local store, or over files of plain JAX, has only the entries to look at.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ejcache.bucket.base import (
     ABSENT,
     COUNTERS,
     ENTRIES,
-    PINS,
     STARTS,
     TEMPORARY,
     Bucket,
@@ -35,7 +34,7 @@ from ejcache.keys.key import is_side_key
 from ejcache.maintenance.journals import Listed, Listing, compact
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.start_records import merge_start_records
-from ejcache.stores.base import Clearable, EntryInfo, pinned_keys
+from ejcache.stores.base import Clearable, EntryInfo
 from ejcache.stores.plain_jax import JaxBucket
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.usage import USED, Baseline
@@ -145,7 +144,7 @@ class EvictionPass(Closing):
             policy = policy or EvictionPolicy()
             every = policy.everything and policy.only is None and policy.name_glob is None
             self._clearable = target if every and isinstance(target, Clearable) else None
-            kept = replace(policy, keep=policy.keep | self._scan.pinned, keep_used_since=self._scan.in_use_since)
+            kept = replace(policy, keep_used_since=self._scan.in_use_since)
             self.plan = EvictionPlan(self._scan.entries(), now=began, policy=kept)
         except BaseException:
             self._scan.close()
@@ -264,7 +263,6 @@ class Scan(Closing):
 
     Attributes:
         batch: entries that `delete` takes at once.
-        pinned: the keys that are pinned.
         in_use_since: entries made or used at or after this time, in seconds since the epoch, are in use; None if the
             cache belongs to one host, where a deleted entry harms nobody who has read it.
         journals: usage journals that were compacted.
@@ -280,7 +278,6 @@ class Scan(Closing):
     def __init__(self, store: Store | JaxEntries) -> None:
         self._store = store
         self.batch = 100 if isinstance(store, JaxBucket) else 1
-        self.pinned = pinned_keys(store)
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry, with its last use."""
@@ -334,9 +331,7 @@ class BucketScan(Scan):
         self._starts: list[BlobInfo] = []
         listed = Listed(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
         self._usage = listed.infos
-        pinned: set[str] = set()
-        self._listing.add(self._listed(pinned))
-        self.pinned = frozenset(pinned)
+        self._listing.add(self._listed())
         done = compact(
             objects,
             self._listing,
@@ -348,7 +343,7 @@ class BucketScan(Scan):
         )
         self.journals = done.journals
 
-    def _listed(self, pinned: set[str]) -> Iterator[EntryInfo]:
+    def _listed(self) -> Iterator[EntryInfo]:
         """The entries among all objects; the others are noted where they belong, and foreign names are ignored."""
         for info in self._objects.walk(_ROOT):
             name = info.name
@@ -356,10 +351,6 @@ class BucketScan(Scan):
                 key = key_of_name(name)
                 if key is not None:
                     yield EntryInfo(key, info.size, info.created, info.created, info.version)
-            elif name.startswith(PINS):
-                key = unescape_key(name.removeprefix(PINS))
-                if key is not None:
-                    pinned.add(key)
             elif name.startswith((USED, COUNTERS)):
                 self._usage.append(info)
             elif name.startswith(STARTS):

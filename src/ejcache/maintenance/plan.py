@@ -4,7 +4,7 @@ What may stay in a cache, and which entries to delete in which order: a pure fun
 
 The rules of a policy, in the order in which they are applied:
 
-1. `everything` deletes every entry, pinned ones and those in use too.
+1. `everything` deletes every entry, those in use too.
 2. `name_glob` limits all rules below to the entries whose name matches; the other entries are neither deleted nor
    counted. Without any other rule, it deletes the entries that match.
 3. `old_versions`, `older_than` and `unused_for` each judge one entry by itself. What any of them names is deleted.
@@ -18,8 +18,8 @@ of a platform is that of its most recently created entry. If several kinds of ho
 therefore count as old: select one with `name_glob`, or use another rule. A key that does not say its environment is
 never an old version.
 
-Some entries are never deleted by rules 2 to 4: those of `keep`, those used since `keep_used_since`, and with
-`keep_pgle` those that PGLE made, its profiles included. They count for the limits.
+Some entries are never deleted by rules 2 to 4: those whose name matches `keep`, those used since `keep_used_since`, and
+with `keep_pgle` those that PGLE made, its profiles included. They count for the limits.
 
 A bucket may hold more entries than fit into memory. So they are sorted and judged in temporary tables on disk, from
 which the plan is read.
@@ -81,7 +81,7 @@ class EvictionPolicy:
         name_glob: a case-sensitive shell pattern over names; None for all names.
         only: the keys that the rules apply to; None for all. Other entries are neither deleted nor counted.
         old_versions: delete entries of other environments than the newest of their platform.
-        keep: keys that no rule deletes.
+        keep: case-sensitive shell patterns; no rule deletes an entry whose name matches one of them.
         keep_used_since: no rule deletes an entry used at or after this time, in seconds since the epoch.
         keep_pgle: no rule deletes optimised entries and profiles.
 
@@ -97,7 +97,7 @@ class EvictionPolicy:
     name_glob: str | None = None
     only: frozenset[str] | None = None
     old_versions: bool = False
-    keep: frozenset[str] = frozenset()
+    keep: tuple[str, ...] = ()
     keep_used_since: float | None = None
     keep_pgle: bool = False
 
@@ -111,8 +111,12 @@ class EvictionPolicy:
         """Whether the entry stays whatever the rules say."""
         if self.everything:
             return False
-        if entry.key in self.keep or self.protects(entry):
+        if self.protects(entry):
             return True
+        if self.keep and not is_side_key(entry.key):
+            name = parse_any_key(entry.key).name
+            if any(fnmatch.fnmatchcase(name, glob) for glob in self.keep):
+                return True
         return self.keep_pgle and (is_profile_key(entry.key) or parse_any_key(entry.key).variant == PGLE)
 
     def protects(self, entry: EntryInfo) -> bool:

@@ -171,7 +171,7 @@ def _repeated(record: ProgramRecord, earlier: Sequence[ProgramRecord]) -> Explan
         return Explanation(
             f" because its entry is gone: it was stored {ago} before, and evicted or removed since",
             identity_of(before),
-            advice=("ejcache stats shows the size limit (max_size); ejcache pin keeps an entry",),
+            advice=("raise max_size if the limit is too small; ejcache stats shows it",),
         )
     advice = {
         Skip.QUICK: "set min_compile_seconds=0 (JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0) to store it",

@@ -32,7 +32,7 @@ _LABELS: Final = {
 }
 _ADVICE: Final = {
     NEW: "`ejcache warm` compiles ahead, and a shared cache brings what another host compiled",
-    _GONE: "raise max_size, or keep what is needed with `ejcache pin`; `ejcache stats` shows the limit",
+    _GONE: "raise max_size; `ejcache stats` shows the limit",
     _SIGNATURE: "pad to a few fixed shapes (buckets), so that the next shape is one that was compiled",
     _CODE: "if the code did not change, a constant or an order did: `ejcache why` shows the line",
     Skip.QUICK: "set min_compile_seconds=0 to store what compiles quickly",

@@ -161,25 +161,11 @@ class Store(Closing):
 
 
 @runtime_checkable
-class Pinnable(Protocol):
-    """A store that can be told never to evict an entry."""
-
-    def pin(self, key: str) -> bool:
-        """Never evict the entry under `key`, now or when it is written; False if it was pinned already."""
-
-    def unpin(self, key: str) -> bool:
-        """Allow the entry to be evicted again; False if it was not pinned."""
-
-    def pinned(self) -> list[str]:
-        """The keys that are pinned."""
-
-
-@runtime_checkable
 class Clearable(Protocol):
     """A store that removes all its entries in one step."""
 
     def clear(self) -> None:
-        """Remove every entry, pinned ones too; counters and pins stay."""
+        """Remove every entry; counters stay."""
 
 
 @runtime_checkable
@@ -230,8 +216,3 @@ def two_tiers(store: Store) -> TwoTiers | None:
 @functools.cache
 def _has_two_tiers(kind: type[Store]) -> bool:
     return issubclass(kind, TwoTiers)
-
-
-def pinned_keys(store: object) -> frozenset[str]:
-    """The keys that are pinned in `store`; none if it cannot pin. Raises StoreError as the store does."""
-    return frozenset(store.pinned()) if isinstance(store, Pinnable) else frozenset()

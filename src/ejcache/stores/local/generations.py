@@ -2,7 +2,7 @@
 
 The generations of a local store: opened, swept after a killed process, and replaced when the index is damaged.
 
-A damaged index is moved to quarantine. A new generation takes over its counters and pins, as far as they can be read,
+A damaged index is moved to quarantine. A new generation takes over its counters, as far as they can be read,
 and its value files, each of which has its key in it (`ejcache.entry`). Entries in rows of the index are lost.
 
 The audit of a local store: index, rows, files and sums. The content of entries is not examined.
@@ -27,7 +27,7 @@ from ejcache.util.locks import Presence, dead_presences, exclusive, living, paus
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ejcache.stores.local.layout import Layout
@@ -123,11 +123,11 @@ class Generations:
         with exclusive(self._layout.lock, deadline=deadline):
             self._replace(generation)
 
-    def start_over(self, counters: Mapping[str, float], pins: Sequence[str], deadline: float) -> None:
-        """Delete every generation, and create a new one with these counters and pins in the room that this makes."""
+    def start_over(self, counters: Mapping[str, float], deadline: float) -> None:
+        """Delete every generation, and create a new one with these counters in the room that this makes."""
         with exclusive(self._layout.lock, deadline=deadline):
             remove_trees(filter(None, map(self._retire, self._layout.generations())))
-            self._create(counters, pins)
+            self._create(counters)
 
     def _open_locked(self, deadline: float) -> EntryIndex:
         layout = self._layout
@@ -142,7 +142,7 @@ class Generations:
                 if index is not None:
                     return index
                 self._replace(generation)
-            generation = (layout.generations() or [self._create({}, [])])[0]
+            generation = (layout.generations() or [self._create({})])[0]
             return self._attach(generation, presence, deadline)
         except BaseException:
             presence.leave(clean=True)
@@ -211,19 +211,18 @@ class Generations:
         if dead is None:
             return
         counters: dict[str, float] = {}
-        pins: list[str] = []
         with contextlib.suppress(sqlite3.Error, UnicodeError):
             self._check_files(dead)
             old = EntryIndex(dead)
             try:
-                counters, pins = old.counters(), old.pins()
+                counters = old.counters()
             finally:
                 old.connection.close()
         counters[REBUILDS] = counters.get(REBUILDS, 0) + 1
-        self._create(counters, pins, found_in=dead)
+        self._create(counters, found_in=dead)
         self._quarantine(dead)
 
-    def _create(self, counters: Mapping[str, float], pins: Sequence[str], *, found_in: Path | None = None) -> Path:
+    def _create(self, counters: Mapping[str, float], *, found_in: Path | None = None) -> Path:
         """A new generation, with the entries of a damaged one that can be found there."""
         from ejcache.stores.local.tables import create_index
 
@@ -231,7 +230,7 @@ class Generations:
         making.mkdir(mode=0o700)
         (making / "tmp").mkdir(mode=0o700)
         try:
-            create_index(making, counters=counters, pins=pins)
+            create_index(making, counters=counters)
             if found_in is not None:
                 self._take_over(found_in, making)
             self._options.observer("index-made")

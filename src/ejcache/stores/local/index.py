@@ -132,7 +132,7 @@ def translate(exc: sqlite3.Error | UnicodeError | OSError, root: Path) -> StoreE
 
 _REQUIRED: Final = frozenset(
     {
-        "Settings", "Cache", "Cache_key_raw", "Cache_access_time", "EjcacheCounters", "EjcachePins",
+        "Settings", "Cache", "Cache_key_raw", "Cache_access_time", "EjcacheCounters",
         "Settings_count_insert", "Settings_count_delete",
         "Settings_size_insert", "Settings_size_update", "Settings_size_delete",
     }
@@ -301,7 +301,7 @@ class EntryIndex:
         names = {name for (name,) in self._sql("SELECT name FROM sqlite_master").fetchall()}
         if not names >= _REQUIRED:
             # If a table is missing, the error of this statement says so with SQLite's own code.
-            self._sql("SELECT 1 FROM Cache, Settings, EjcacheCounters, EjcachePins LIMIT 1")
+            self._sql("SELECT 1 FROM Cache, Settings, EjcacheCounters LIMIT 1")
             raise damage(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
         self.total()
 
@@ -553,16 +553,6 @@ class EntryIndex:
         """Forget the counters."""
         with self.transact() as sql:
             sql("DELETE FROM EjcacheCounters")
-
-    def pin(self, key: str, *, pinned: bool) -> bool:
-        """Keep `key` from being evicted, or stop doing so; False if nothing changed."""
-        add, remove = "INSERT OR IGNORE INTO EjcachePins VALUES (?)", "DELETE FROM EjcachePins WHERE key = ?"
-        with self.transact() as sql:
-            return bool(sql(add if pinned else remove, (key,)).rowcount)
-
-    def pins(self) -> list[str]:
-        """The keys that are never evicted."""
-        return [key for (key,) in self.rows("SELECT key FROM EjcachePins ORDER BY key") if isinstance(key, str)]
 
     def integrity_problems(self) -> list[str]:
         """What SQLite finds wrong with the file, in at most ten messages."""

@@ -151,21 +151,21 @@ class ConnectionManager:
         return self.change(free)
 
     def start_over(self) -> None:
-        """Delete all entries at once; the counters and pins stay, if there is room for a new index.
+        """Delete all entries at once; the counters stay, if there is room for a new index.
 
         Processes that have the old index open hold its room until they look at the store again.
 
         Raises:
             StoreError: the storage failed.
         """
-        kept = self.run(lambda index: (index.counters(), index.pins()))
+        kept = self.run(lambda index: index.counters())
         if kept is None:
             return
         deadline = time.monotonic() + self._timeout
         try:
             with self._lock.until(deadline):
                 self._make_room()
-                self._generations.start_over(*kept, deadline)
+                self._generations.start_over(kept, deadline)
         except StoreError as exc:
             if not is_full(exc):
                 raise

@@ -177,8 +177,7 @@ class LocalStore(Store):
         """Create the entry and evict others until the limit holds; False if there is one already.
 
         Raises:
-            StoreTooSmallError: `data` is larger than `max_size`, or than what pinned entries leave of it; nothing was
-                evicted.
+            StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
             StoreReadOnlyError: the store is read-only.
             StoreBusyError: another process kept the index busy.
             StoreError: the storage failed; the entry is absent.
@@ -207,7 +206,7 @@ class LocalStore(Store):
         return self._manager.free(delete) or False
 
     def clear(self) -> None:
-        """Remove every entry, pinned ones too, at once. Works on a full disk."""
+        """Remove every entry at once. Works on a full disk."""
         self._check_writable()
         self._manager.start_over()
 
@@ -244,22 +243,6 @@ class LocalStore(Store):
         """Start counting from zero."""
         self._check_writable()
         self._manager.change(lambda index: index.reset_counters())
-
-    def pin(self, key: str) -> bool:
-        """Never evict the entry under `key`, which may be stored later; False if it was pinned already."""
-        check_key(key)
-        self._check_writable()
-        return self._manager.change(lambda index: index.pin(key, pinned=True), make=True) or False
-
-    def unpin(self, key: str) -> bool:
-        """Let the entry under `key` be evicted again; False if it was not pinned."""
-        check_key(key)
-        self._check_writable()
-        return self._manager.change(lambda index: index.pin(key, pinned=False)) or False
-
-    def pinned(self) -> list[str]:
-        """The keys that are pinned."""
-        return self._manager.run(lambda index: index.pins()) or []
 
     def check(self, *, fix: bool = False) -> list[str]:
         """The problems of the store's structures, one sentence each; the content of entries is not examined.

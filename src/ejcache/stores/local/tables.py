@@ -15,7 +15,7 @@ from diskcache import Cache, Disk
 from ejcache.stores.local.values import INLINE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ejcache.stores.local.index import EntryIndex
@@ -32,7 +32,6 @@ _SETTINGS: Final = {
 }
 _OUR_SCHEMA: Final = (
     "CREATE TABLE EjcacheCounters (name TEXT PRIMARY KEY, amount) WITHOUT ROWID",
-    "CREATE TABLE EjcachePins (key TEXT PRIMARY KEY) WITHOUT ROWID",
     # diskcache's trigger also fires at every change of recency, and expiry times are not used.
     "DROP TRIGGER Settings_size_update",
     """CREATE TRIGGER Settings_size_update AFTER UPDATE OF size ON Cache FOR EACH ROW BEGIN
@@ -73,7 +72,7 @@ class Rows(Cache):  # type: ignore[misc]  # diskcache has no types
         return self._transaction
 
 
-def create_index(directory: Path, *, counters: Mapping[str, float], pins: Sequence[str]) -> None:
+def create_index(directory: Path, *, counters: Mapping[str, float]) -> None:
     """Create an index without entries in `directory`, which no other process knows of yet.
 
     Raises:
@@ -88,8 +87,6 @@ def create_index(directory: Path, *, counters: Mapping[str, float], pins: Sequen
                 cache._sql(statement)  # noqa: SLF001
             for counter in counters.items():
                 cache._sql("INSERT OR IGNORE INTO EjcacheCounters VALUES (?, ?)", counter)  # noqa: SLF001
-            for pin in pins:
-                cache._sql("INSERT OR IGNORE INTO EjcachePins VALUES (?)", (pin,))  # noqa: SLF001
     finally:
         if hasattr(cache, "_local"):
             cache.close()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ejcache.stores.local.manager import ConnectionManager
     from ejcache.stores.local.values import PendingValue
 
-_EVICTABLE: Final = "key IS NOT ? AND NOT EXISTS (SELECT 1 FROM EjcachePins WHERE EjcachePins.key = Cache.key)"
 _CLOCK_SLACK: Final = 60.0
 """Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""
 _TRIES: Final = 5
@@ -27,7 +26,7 @@ def write_entry(manager: ConnectionManager, key: str, data: bytes, *, replace: b
     """Store `data` under `key`, and evict others until the limit holds; False if there is an entry and not `replace`.
 
     Raises:
-        StoreTooSmallError: the entry does not fit beside the pinned ones; nothing was evicted.
+        StoreTooSmallError: the entry is larger than the limit; nothing was evicted.
         StoreReadOnlyError: this user cannot write there.
         StoreError: the storage failed; the entry is absent.
     """
@@ -88,15 +87,14 @@ def _evict(index: EntryIndex, value: PendingValue) -> None:
     while excess > 0:
         number = min(4 * number, 256)
         rows = sql(
-            f"SELECT rowid, size, filename, key FROM Cache WHERE {_EVICTABLE}"  # noqa: S608 (constants)
-            " ORDER BY access_time, rowid LIMIT ?",
+            "SELECT rowid, size, filename, key FROM Cache WHERE key IS NOT ? ORDER BY access_time, rowid LIMIT ?",
             (value.key, number),
         ).fetchall()
         if not rows:
             excess = index.recount() - limit
             if excess > 0:
                 raise StoreTooSmallError(
-                    f"an entry of {value.size} bytes does not fit beside the pinned entries of {index.generation}"
+                    f"an entry of {value.size} bytes is larger than the limit of {index.generation}"
                 )
         for rowid, size, filename in _with_useless_ones(index, value, rows):
             if rowid in gone:
@@ -117,7 +115,7 @@ def _with_useless_ones(
     for *row, key in rows:
         for other in useless(key) if useless is not None and type(key) is str else ():
             yield from index.rows(
-                f"SELECT rowid, size, filename FROM Cache WHERE {_EVICTABLE} AND key = ? AND raw = 1",  # noqa: S608
+                "SELECT rowid, size, filename FROM Cache WHERE key IS NOT ? AND key = ? AND raw = 1",
                 value.key,
                 other,
             )

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.base import (
     ENTRIES,
-    PINS,
     QUARANTINE,
     entry_name,
-    escape_key,
     key_of_name,
-    unescape_key,
 )
 from ejcache.errors import StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
@@ -159,21 +156,6 @@ class SharedStore(Store):
         """Note a use: by `get`, or by the store nearer to the program that had the entry."""
         if not self.read_only:
             self.usage.note_used(key)
-
-    def pin(self, key: str) -> bool:
-        """Never evict the entry under `key`, whether it exists now or is written later; False if it was pinned."""
-        self._check_writable()
-        return self.bucket.create(PINS + escape_key(check_key(key)), b"")
-
-    def unpin(self, key: str) -> bool:
-        """Allow the entry under `key` to be evicted again; False if it was not pinned."""
-        self._check_writable()
-        return self.bucket.delete(PINS + escape_key(check_key(key)))
-
-    def pinned(self) -> list[str]:
-        """The keys that are pinned, by a listing."""
-        keys = (unescape_key(info.name.removeprefix(PINS)) for info in self.bucket.walk(PINS))
-        return [key for key in keys if key is not None]
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters, in memory; `usage` writes them from time to time. Lost in a read-only store."""
