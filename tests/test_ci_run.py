@@ -1,0 +1,93 @@
+"""`.ci/run`: which parts of the suite it runs, in which order, and that it ends in time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import ROOT, run_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAKE = """#!/usr/bin/env bash
+echo "$1 $2 $4" >> "$CALLS"
+[ "$1 $2" = "$WAITS" ] && { echo waits; exec sleep 600; }
+[ "$1 $2" != "$FAILS" ]
+"""
+PYTHON = """#!/usr/bin/env bash
+case "$2" in *print*) echo %s ;; esac
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without tests, whose `make` only notes how it was called, and three interpreters that do nothing."""
+    checkout, programs = tmp_path / "checkout", tmp_path / "programs"
+    shutil.copytree(ROOT / "constraints", checkout / "constraints")
+    (checkout / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", checkout / ".ci" / "run")
+    programs.mkdir()
+    for name, version in (("python3", "3.11"), ("python3.12", "3.12"), ("python3.13", "3.13")):
+        (programs / name).write_text(PYTHON % version)
+    (programs / "make").write_text(MAKE)
+    for each in programs.iterdir():
+        each.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "no-pyenv"))
+    monkeypatch.setenv("CALLS", str(checkout / "calls"))
+    return checkout
+
+
+def run_ci(place: Path, **env: str) -> tuple[int, list[str], list[str]]:
+    """The exit status, the last lines, and how `make` was called."""
+    done = run_program([".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", **env}, check=False)
+    summary = done.stdout.partition(" interpreters, ")[2].splitlines()[1:]
+    return done.returncode, summary, (place / "calls").read_text().splitlines()
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs GNU's timeout")
+
+
+def test_every_part_runs_the_newest_jax_first(place):
+    status, summary, calls = run_ci(place)
+    programs = place.parent / "programs"
+    assert status == 0
+    assert calls == [
+        f"test PYTHON={programs}/python3.12 SELECT=not soak",
+        "pytest PYTHON=python3 SELECT=not soak and not one_jax",
+        f"pytest PYTHON={programs}/python3.13 SELECT=not soak and not one_python",
+    ]
+    assert [": passed in " in line for line in summary] == [True] * 3
+
+
+def test_parts_that_would_begin_too_late_are_left_out(place):
+    status, summary, calls = run_ci(place, BEGIN_BEFORE="0")
+    assert status == 0
+    assert len(calls) == 1
+    assert "passed in" in summary[0]
+    assert [": left out, because " in line for line in summary[1:]] == [True, True]
+
+
+def test_a_part_that_does_not_end_is_stopped_and_left_out(place):
+    status, summary, calls = run_ci(place, WAITS="pytest PYTHON=python3", END_BEFORE="2")
+    assert status == 0
+    assert len(calls) == 3
+    assert "JAX 0.10.2, not soak and not one_jax: left out, because it was not ready" in summary[1]
+    assert "passed in" in summary[2]
+
+
+def test_a_part_that_fails_fails_the_run(place):
+    status, summary, _ = run_ci(place, FAILS="pytest PYTHON=python3")
+    assert status == 1
+    assert "FAILED in" in summary[1]
+
+
+def test_the_first_part_must_end_in_time(place):
+    newest = place.parent / "programs" / "python3.12"
+    status, summary, _ = run_ci(place, WAITS=f"test PYTHON={newest}", END_BEFORE="1")
+    assert status == 1
+    assert "FAILED in" in summary[0]
