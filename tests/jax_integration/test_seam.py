@@ -20,7 +20,7 @@ def test_this_jax_is_as_expected():
         pytest.param("del compiler._get_cache_key", "_get_cache_key is gone", id="function-gone"),
         pytest.param("compiler.compile_or_get_cached = lambda *a: None", "does not call", id="caller-rewritten"),
         pytest.param("del compilation_cache._UNSUPPORTED_RUNTIMES", "_UNSUPPORTED_RUNTIMES is gone", id="name-gone"),
-        pytest.param("sys.modules['jax._src.compilation_cache_interface'] = None", "interface", id="module-gone"),
+        pytest.param("sys.modules['jax._src.lib.mlir'] = None", "mlir", id="module-gone"),
         pytest.param("del config.config_states['jax_compilation_cache_max_size']", "max_size is gone", id="flag-gone"),
     ],
 )

@@ -373,7 +373,7 @@ def _install(session: _Session) -> None:
     from ejcache.jax_integration.seam import patch as seam
 
     session.flags.watch()
-    compiler = Compiler(settings=session.settings, cache=session.policy, active=session.cache, reset=session.close)
+    compiler = Compiler(settings=session.settings, cache=session.policy, reset=session.close)
     seam.install(compiler)
     session.compiler = compiler
 

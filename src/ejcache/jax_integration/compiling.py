@@ -60,7 +60,6 @@ from ejcache.util.threads import submit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.cache.opening import CompilationCache
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
     from ejcache.jax_integration.publishing import Publisher
@@ -80,7 +79,6 @@ class Compiler:
     Args:
         settings: returns the current settings.
         cache: the cache that these settings ask for, or None.
-        active: what `ejcache.active()` returns.
         reset: closes the caches; called when the program calls JAX's `reset_cache()`.
     """
 
@@ -89,12 +87,10 @@ class Compiler:
         *,
         settings: Callable[[], Settings],
         cache: Callable[[Settings], CachePolicy | None],
-        active: Callable[[], CompilationCache | None],
         reset: Callable[[], None],
     ) -> None:
         self.settings = settings
         self.cache_of = cache
-        self.active = active
         self._close = reset
         self._origins = ExecutableOrigins()
         self._checked: set[str] = set()

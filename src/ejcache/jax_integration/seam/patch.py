@@ -30,7 +30,6 @@ import functools
 import hashlib
 import inspect
 import os
-import pathlib
 import sys
 import threading
 from pathlib import Path
@@ -46,7 +45,6 @@ from jax._src import config as jax_config
 from jax._src import monitoring as jax_monitoring
 from jax._src import source_info_util as jax_source_info
 from jax._src import traceback_util as jax_tracebacks
-from jax._src.compilation_cache_interface import CacheInterface
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 from jax.experimental import serialize_executable as jax_serialization
@@ -58,7 +56,6 @@ from ejcache.jax_integration.seam import durations, registries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.cache.opening import CompilationCache
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""
@@ -179,7 +176,6 @@ _USED: Final[dict[Any, tuple[str, ...]]] = {
     jax_compiler: ("backend_compile_and_load", "get_compile_options", "log_persistent_cache_hit"),
     jax_cache: (
         "reset_cache",
-        "_cache",
         "_cache_initialized",
         "_UNSUPPORTED_RUNTIMES",
         "is_cache_used",
@@ -228,9 +224,6 @@ class Hooks(Protocol):
     def reset(self) -> None:
         """JAX's `reset_cache()` was called."""
 
-    def active(self) -> CompilationCache | None:
-        """The cache, for code that asks JAX's cache object itself."""
-
 
 def mismatches() -> list[str]:
     """How this JAX differs from what is replaced here; empty if it does not."""
@@ -278,27 +271,6 @@ _BY_EJCACHE: Final = "set by ejcache"
 """The value of JAX's flag for XLA's own caches, in the thread that makes compile options, while it makes them."""
 
 
-class _CacheObject(CacheInterface):  # type: ignore[misc]  # JAX's base class is untyped
-    """Takes the place of JAX's cache object.
-
-    A program may have imported `reset_cache()` by name before activation, so that it cannot be replaced. It drops this
-    object; that the object is missing shows us that the cache was reset.
-    """
-
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
-        self._path = pathlib.Path("ejcache")
-
-    def get(self, key: str) -> bytes | None:
-        cache = self._hooks.active()
-        return cache.get(key) if cache is not None else None
-
-    def put(self, key: str, value: bytes) -> None:
-        cache = self._hooks.active()
-        if cache is not None:
-            cache.put(key, value)
-
-
 class _Replacements:
     """The functions that replace JAX's, as methods of the same names: those in `_PARAMETERS` get one dictionary."""
 
@@ -323,9 +295,9 @@ class _Replacements:
         return _xla_caches_flag().value != _BY_EJCACHE and self._hooks.is_enabled()
 
     def _get_cache_key(self, given: dict[str, Any]) -> str | None:
-        if not isinstance(jax_cache._cache, _CacheObject):
+        if not jax_cache._cache_initialized:
             self._hooks.reset()
-            _put_cache_object(self._hooks)
+            _keep_jax_cache_closed()
         jax_cache.is_cache_used(given["backend"])  # sends JAX's event about the use of the cache, once in a process
         return self._hooks.make_key(_request(given, given["options"]))
 
@@ -389,7 +361,7 @@ def install(hooks: Hooks) -> None:
         register_our_frames()
         registries.watch()
         durations.listen()
-        _put_cache_object(hooks)
+        _keep_jax_cache_closed()
         _patch_pickler(hooks)
 
 
@@ -421,8 +393,7 @@ def uninstall() -> None:
         _originals.clear()
         registries.unwatch()
         durations.unlisten()
-        if isinstance(jax_cache._cache, _CacheObject):
-            jax_cache.reset_cache()
+        jax_cache.reset_cache()
 
 
 def is_installed() -> bool:
@@ -435,8 +406,11 @@ def callbacks_are_cacheable() -> bool:
     return "host_callbacks" in inspect.signature(_original("_cache_read")).parameters
 
 
-def _put_cache_object(hooks: Hooks) -> None:
-    jax_cache._cache = _CacheObject(hooks)
+def _keep_jax_cache_closed() -> None:
+    """Tell JAX that its cache is opened, whose object stays what it is: JAX's own test cases compare it.
+
+    `reset_cache()` takes this back, so that we see it, too, if the program imported that function before activation.
+    """
     jax_cache._cache_initialized = True
 
 
