@@ -25,7 +25,11 @@ import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import ejcache
 from pgle_helpers import RUNS, made_up_profile, watch
+from ejcache.jax_integration.ranks import RankAgreement
 from ejcache.keys.key import PGLE, is_profile_key, is_side_key
+
+decide, decided = RankAgreement.decide, []
+RankAgreement.decide = lambda self, topic, **given: decided.append(topic) or decide(self, topic, **given)
 
 rank = jax.process_index()
 jax.config.update("jax_pgle_profiling_runs", RUNS)
@@ -43,6 +47,9 @@ def start(name):
             assert float(jitted(x)) == 12.0
     ours = [profile == made_up_profile(1.0) for profile in seen.profiles]
     print(json.dumps([name, seen.compiled, seen.profiled, ours]))
+    if name == "one has a damaged one":
+        print(json.dumps(["exchanges", sum("/variant/" not in topic for topic in decided)]))
+    decided.clear()
 
 def delete(*, optimised, profile):
     with ejcache.open_store(ejcache.active().url) as store:
@@ -54,6 +61,12 @@ def delete(*, optimised, profile):
 
 start("nothing")
 start("all have it")
+delete(optimised=False, profile=True)
+if rank == 1:
+    with ejcache.open_store(ejcache.active().url) as store:
+        (key,) = [each.key for each in store.entries() if f"-{PGLE}-" in each.key and not is_side_key(each.key)]
+        store.replace(key, store.peek(key)[:-1])
+start("one has a damaged one")
 if rank == 1:
     delete(optimised=True, profile=True)
 start("one lacks it")
@@ -75,6 +88,8 @@ def test_ranks_use_the_same_variant(tmp_path):
         assert [json.loads(line) for line in rank.stdout.splitlines() if line.startswith('["')] == [
             ["nothing", *optimise],
             ["all have it", [], 0, []],
+            ["one has a damaged one", [], 0, []],
+            ["exchanges", 2],
             ["one lacks it", *profile_again],
             ["all have the profile", ["profile"], 0, [True]],
             ["one lacks the profile", *profile_again],

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import jax
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.policy import Lookup
 from ejcache.cache.recorder import recorder
 from ejcache.cache.starts import HIT, Process, ProgramRecord
-from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins, KeyText, StoredExecutable, check
+from ejcache.jax_integration.compilation import Compilation, KeyText, StoredExecutable, check
 from ejcache.jax_integration.compile_modes import (
     AlreadyStoredError,
     AskedError,
@@ -37,13 +36,12 @@ from ejcache.jax_integration.compile_modes import (
     refuse_if_forbidden,
     stores_only,
 )
+from ejcache.jax_integration.lookup import OWN, EntryLoader
 from ejcache.jax_integration.lowering.key import (
     TinyPrograms,
     UnkeyableError,
-    alternative_key,
     is_worth_requests,
     make_key,
-    short_digest,
 )
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded, note_made
@@ -51,14 +49,14 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import coordination_client, process_index
-from ejcache.keys.key import PGLE, PLAIN, CacheKey, parse_any_key
+from ejcache.keys.key import CROSS, PGLE, CacheKey, parse_any_key
 from ejcache.settings.values import Origin
 from ejcache.stores.location import display_value
 from ejcache.util.log import log
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
@@ -92,13 +90,13 @@ class Compiler:
         self.settings = settings
         self.cache_of = cache
         self._close = reset
-        self._origins = ExecutableOrigins()
         self._checked: set[str] = set()
         self._hits_seen = 0
         self._watching = False
         self._tiny = TinyPrograms()
         self._last: tuple[Settings, str] | None = None
         self.preloader = Preloader(settings=settings, cache=cache)
+        self._entries = EntryLoader(self.preloader)
         recorder.describe = self._describe
 
     def begin(self) -> None:
@@ -208,21 +206,39 @@ class Compiler:
             return None, None
         compilation.is_local_only = not is_forbidden() and self._tiny.is_quick(compilation)
         compilation.begin_lookup()
-        found = self._agree(compilation, compilation.text, self._look_up(compilation, compilation.text, target))
-        if isinstance(found, Loaded):
-            if self._wants_check(compilation, found):
-                compilation.to_check = StoredExecutable(found)
-                found = Miss.CHECKED
-        else:
-            # Never checked: what is compiled under this key is another variant.
-            found = self._load_fallback(compilation, target) or found
-        if isinstance(found, Miss):
-            compilation.miss = found
+        found = self._entries.find(compilation, target)
+        if compilation.is_multi_process:
+            found = self._agreed(compilation, target, found)
+        if found is not None and self._wants_check(compilation, found):
+            compilation.to_check = StoredExecutable(found)
+            compilation.miss = Miss.CHECKED
+            found = None
+        if found is None:
             return None, None
         self._count_hit(compilation, target, found)
         return found.executable, found.header.compile_seconds
 
+    def _agreed(self, compilation: Compilation, target: CompileTarget, found: Loaded | None) -> Loaded | None:
+        """What all ranks of the program use: they load an executable only if every one of them can."""
+        agreement = self._agreement()
+        if agreement is None:
+            return found
+        from ejcache.jax_integration.common_hit import agree
+
+        return agree(
+            compilation,
+            agreement,
+            found,
+            load=lambda number: self._entries.load_candidate(compilation, number, target),
+        )
+
     def _count_hit(self, compilation: Compilation, target: CompileTarget, found: Loaded) -> None:
+        if found.header.variant == CROSS:
+            compilation.cache.warn(
+                "cross",
+                f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` on a host "
+                "with the GPU stores such programs tuned",
+            )
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
         self.preloader.note(compilation, target, found)
         note_made(found.executable, compilation.text, target)
@@ -272,128 +288,12 @@ class Compiler:
             ranks=(process_index(),),
         )
         compilation.text = key
-        found = self._look_up(compilation, key, target)
+        found = self._entries.load(compilation, key, target)
         if not isinstance(found, Loaded):
             return None
         self._count_hit(compilation, target, found)
         seam.record_hit(compilation.key.name, key, found.header.compile_seconds, found.seconds)
         return found
-
-    def _look_up(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | Miss:
-        """Look up and load what this rank can see under `text`, or under its alternative for this kind of host."""
-        found = self._load(compilation, text, target)
-        if found is Miss.REJECTED:
-            other = self._load(compilation, alternative_key(text, target.backend), target)
-            return other if isinstance(other, Loaded) else found
-        return found
-
-    def _load(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | Miss:
-        if key in compilation.unloadable:
-            return Miss.REJECTED
-        asked = time.monotonic()
-        ahead = self.preloader.take(compilation, key, target)
-        started = compilation.spent("waited" if ahead is None else "loaded", asked)
-        if ahead is not None:
-            self._origins.loaded(ahead.executable, compilation, key)
-            return ahead
-        looked = self._read_entry(compilation, key)
-        read = compilation.spent("lost" if looked.miss is Miss.ERROR else "fetched", started)
-        if looked.entry is None:
-            return looked.miss or Miss.ABSENT
-        try:
-            executable = seam.load_executable(looked.entry.raw, target)
-        except Exception as exc:
-            # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
-            compilation.unloadable.add(key)
-            compilation.cache.warn(f"unloadable:{key}", f"XLA does not load {key} here, so it is compiled anew: {exc}")
-            return Miss.REJECTED
-        finally:
-            loaded = compilation.spent("loaded", read)
-        self._origins.loaded(executable, compilation, key)
-        return Loaded(executable, key, looked.entry.header, looked.entry.raw, loaded - started)
-
-    def _read_entry(self, compilation: Compilation, text: str) -> Lookup:
-        try:
-            return compilation.cache.read(text, compilation.settings, local_only=compilation.is_local_only)
-        except Exception as exc:
-            compilation.report_failure("read an entry", exc)
-            return Lookup(None, Miss.ERROR)
-
-    def _agree(self, compilation: Compilation, text: str, found: Loaded | Miss) -> Loaded | Miss:
-        """What all ranks of the program do: they load the executable only if every one of them can."""
-        if not compilation.is_multi_process:
-            return found
-        agreement = self._agreement()
-        if agreement is None:
-            return found
-        from ejcache.jax_integration.ranks import publisher_order, ranks_that_differ
-
-        ranks, domain = compilation.ranks, compilation.cache.domain
-        # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one program, two decisions.
-        topic = agreement.topic(f"{compilation.key.name}/{short_digest(repr(compilation.device_ids))}")
-        began = time.monotonic()
-        decision = agreement.decide(
-            topic,
-            participants=ranks,
-            mine={"key": text, "loaded": isinstance(found, Loaded), "domain": domain, "forbids": is_forbidden()},
-            decide=lambda said: {
-                "load": len(said) == len(ranks) and all(each["loaded"] for each in said.values()),
-                "domains": publisher_order(said),
-                "forbidden_on": sorted(rank for rank, each in said.items() if each.get("forbids")),
-                "differ": ranks_that_differ({rank: each["key"] for rank, each in said.items()}),
-                "key": text,
-            },
-            about=compilation.key.name,
-        )
-        compilation.spent("waited", began)
-        if decision is not None and decision["differ"]:
-            compilation.is_drifted = True
-            self._log_drift(compilation, agreement, topic, decision)
-        compilation.forbidden_on = tuple(decision.get("forbidden_on", ())) if decision is not None else None
-        order = decision["domains"].get(domain, []) if decision is not None else []
-        compilation.publisher = order.index(process_index()) if process_index() in order else 0
-        if compilation.is_drifted or (isinstance(found, Loaded) and (decision is None or not decision["load"])):
-            return Miss.DISAGREED
-        return found
-
-    def _log_drift(
-        self, compilation: Compilation, agreement: RankAgreement, topic: str, decision: Mapping[str, Any]
-    ) -> None:
-        from ejcache.jax_integration.ranks import log_difference
-
-        try:
-            pair = decision["differ"][0], decision["differ"][1]
-            log_difference(compilation, agreement, topic, pair=pair, lowest_key=decision["key"])
-        except Exception as exc:
-            compilation.report_failure("compare the programs of the ranks", exc)
-
-    def _load_fallback(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
-        """Another variant of the program, in place of an optimised executable, or a tuned one, that is not there."""
-        texts: tuple[str, ...] = (compilation.key.cross_text,)
-        if compilation.is_drifted:
-            return None
-        if compilation.is_optimised:
-            from ejcache.jax_integration.pgle import fallbacks
-
-            try:
-                texts = fallbacks(compilation)
-            except Exception as exc:
-                compilation.report_failure("look for another variant", exc)
-                return None
-        untuned = compilation.key.of_variant(PLAIN).cross_text
-        for text in filter(None, texts):
-            if text == untuned and stores_only():
-                break  # `warm` stores a tuned executable where it has the devices
-            found = self._agree(compilation, text, self._look_up(compilation, text, target))
-            if isinstance(found, Loaded):
-                if text == untuned:
-                    compilation.cache.warn(
-                        "cross",
-                        f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` "
-                        "on a host with the GPU stores such programs tuned",
-                    )
-                return found
-        return None
 
     # -- a miss ----------------------------------------------------------------------------------------------------
 
@@ -410,7 +310,7 @@ class Compiler:
         compilation, coordination = _compilation_of(key), coordination_client()
         if compilation is None or coordination is None or compilation.for_others or compilation.is_drifted:
             return self.compile(key, program)
-        from ejcache.jax_integration.ranks import share
+        from ejcache.jax_integration.share_binary import share
 
         _choose_compiled(compilation, program)
         waited = compilation.waits()
@@ -423,7 +323,7 @@ class Compiler:
             compilation,
             program,
             coordination,
-            origins=self._origins,
+            origins=self._entries.origins,
             first_process=first_process,
             compile_here=partial(self._compile_once, compilation, program),
             store=store,
@@ -459,7 +359,7 @@ class Compiler:
             if compilation.for_others:
                 look_for_others(compilation)
                 return None
-            found = self._look_up(compilation, compilation.text, target)
+            found = self._entries.load(compilation, compilation.text, target)
             return found if isinstance(found, Loaded) else None
 
         try:
@@ -504,7 +404,7 @@ class Compiler:
         if compilation.for_others:
             check_memory(executable)
         self._tiny.note(compilation.key, seconds)
-        self._origins.compiled(executable)
+        self._entries.origins.compiled(executable)
         if "_xla_caches" in vars(self):
             self._tried("store what XLA's own caches hold", self._xla_caches.collect, None)
         if _holds_callbacks(program):
@@ -546,12 +446,13 @@ class Compiler:
         Never where compilations are forbidden.
 
         Never of a program that spans processes: the ranks must all load or all compile. Never of an optimised
-        executable: compiled without its profile, the program is another one.
+        executable: compiled without its profile, the program is another one. Never of what stands in for another
+        variant: what would be compiled is that one.
         """
         settings = compilation.settings
         if not settings.check_contents and settings.check_one_in <= 0:
             return False
-        if compilation.is_multi_process or found.header.variant == PGLE or is_forbidden():
+        if found.candidate != OWN or compilation.is_multi_process or found.header.variant == PGLE or is_forbidden():
             return False
         if settings.check_contents:
             return found.key not in self._checked
@@ -574,7 +475,7 @@ class Compiler:
 
     def stored_bytes(self, executable: Any) -> bytes | None:
         """The bytes that an executable was loaded from, or None."""
-        return self._tried("read an entry", lambda: self._origins.stored_bytes(executable), None)
+        return self._tried("read an entry", lambda: self._entries.origins.stored_bytes(executable), None)
 
     def is_enabled(self) -> bool:
         """Whether compilations use a cache now."""

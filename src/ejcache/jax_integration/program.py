@@ -76,6 +76,7 @@ class Loaded(NamedTuple):
         raw: the serialised executable; empty if it was loaded ahead.
         seconds: what reading and loading took, or waiting for it if it was loaded ahead.
         ahead: what to remember of it for the next run, if it was loaded ahead.
+        candidate: the number of the candidate that it is (`lookup.candidates`).
     """
 
     executable: Any
@@ -84,6 +85,7 @@ class Loaded(NamedTuple):
     raw: bytes
     seconds: float
     ahead: ProgramUse | None = None
+    candidate: int = 0
 
 
 class Made(NamedTuple):

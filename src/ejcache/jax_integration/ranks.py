@@ -10,37 +10,24 @@ If a rank times out waiting for the lowest rank, it publishes "no decision" itse
 without a cache. The coordination service keeps the first value of a name, so a rank that comes later, the lowest rank
 included, follows the decision that was published first.
 
-If ranks compile different programs as one, every rank logs at once what differs (`ranks_that_differ`). A constant that
-one host reads from its clock, a flag that a launcher forwards to one rank only, or another version of
-JAX makes ranks compile different programs that must run as one. The job may hang in a collective for hours, and nothing
-says why. Here the keys of the ranks meet before the program is compiled.
-
-With `jax_share_binary_between_hosts` one process compiles for all that a program spans (`share`).
+`common_hit.py` decides so whether the ranks load a program, and `pgle.py` which variant of it they use.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from ejcache import entry
 from ejcache._version import __version__
-from ejcache.errors import StoreError, StoreUnavailableError
-from ejcache.jax_integration.lowering.modules import module_text
-from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.backends import WITHDRAWN, coordination_client
-from ejcache.keys.difference import Identity, environment_differences
+from ejcache.errors import StoreUnavailableError
+from ejcache.jax_integration.seam.backends import coordination_client
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins
-    from ejcache.jax_integration.program import LoweredProgram
     from ejcache.jax_integration.seam.backends import CoordinationClient
 
 
@@ -254,167 +241,3 @@ def agreement_of_job() -> RankAgreement | None:
         if _met is None or not _met.belongs_to(coordination):
             _met = RankAgreement(coordination)
         return _met
-
-
-_PROGRAM: Final = "program"
-_DRIFT_PATIENCE: Final = 1.0
-"""Seconds that a rank waits for the program of the other, which publishes it at the same moment."""
-_MOST_CHARACTERS: Final = 500_000
-"""The coordination service holds what ranks publish in memory."""
-_WIDTH: Final = 160
-
-
-def publisher_order(said: dict[int, Any]) -> dict[str, list[int]]:
-    """Of each storage domain, the ranks that see it, in the order in which they store an entry."""
-    domains: dict[str, list[int]] = {}
-    for rank in sorted(said):
-        domains.setdefault(said[rank]["domain"], []).append(rank)
-    return domains
-
-
-def ranks_that_differ(keys: Mapping[int, str]) -> list[int]:
-    """The lowest rank and the first one whose key is another; empty if all keys are the same."""
-    lowest = min(keys)
-    return next(([lowest, rank] for rank in sorted(keys) if keys[rank] != keys[lowest]), [])
-
-
-def log_difference(
-    compilation: Compilation, agreement: RankAgreement, topic: str, *, pair: tuple[int, int], lowest_key: str
-) -> None:
-    """Log once which component of the keys of two ranks differs, and the first line that does.
-
-    Args:
-        compilation: this rank's.
-        agreement: of the ranks.
-        topic: on which the ranks have met.
-        pair: from `ranks_that_differ`.
-        lowest_key: the key of the first of the pair.
-    """
-    key = compilation.key
-    mine = {
-        "components": dict(key.components),
-        "details": dict(key.details),
-        "text": module_text(compilation.module)[:_MOST_CHARACTERS] if compilation.module is not None else "",
-    }
-    if agreement.rank in pair:
-        agreement.publish(topic, _PROGRAM, mine)
-    other = pair[1] if compilation.text == lowest_key else pair[0]
-    theirs = agreement.published_by(other, topic, _PROGRAM, timeout=_DRIFT_PATIENCE)
-    what = "their keys differ" if theirs is None else _sentences(mine, theirs, key.text, f"rank {other}")
-    warn_once(
-        ("ranks differ", key.name),
-        "ejcache: the ranks compile different programs as %s, so none of them uses the cache for it. "
-        "Here (rank %d) and on rank %d: %s",
-        key.name,
-        agreement.rank,
-        other,
-        what,
-    )
-
-
-def _sentences(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str, where: str) -> str:
-    ours, others = mine["components"], theirs["components"]
-    names = sorted(name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name))
-    found = [f"the components that differ are {', '.join(names)}" if names else "their variants differ"]
-    try:
-        # Here comes first: "A -> B" is this rank's value and the other's.
-        identities = [Identity(key, "", each["components"], each["details"]) for each in (mine, theirs)]
-        found += [difference.sentence for difference in environment_differences(*identities)]
-    except Exception as exc:  # another version of ejcache may publish other details
-        log.debug("ejcache: the environments of the ranks cannot be compared: %s", exc)
-    for number, (line, other) in enumerate(
-        itertools.zip_longest(mine["text"].splitlines(), str(theirs["text"]).splitlines(), fillvalue=""), 1
-    ):
-        if line != other:
-            found.append(f"line {number} of the program is `{_short(line)}` here and `{_short(other)}` on {where}")
-            break
-    return "; ".join(found)
-
-
-def _short(line: str) -> str:
-    line = line.strip()
-    return line if len(line) <= _WIDTH else f"{line[:_WIDTH]}…"
-
-
-class StoreReceived(Protocol):
-    """Stores an executable that another process has compiled: `Publisher.publish` of one compilation."""
-
-    def __call__(self, executable: Any, *, compile_seconds: float, raw: bytes) -> object: ...
-
-
-def share(
-    compilation: Compilation,
-    program: LoweredProgram,
-    coordination: CoordinationClient,
-    *,
-    origins: ExecutableOrigins,
-    first_process: int,
-    compile_here: Callable[[], Any],
-    store: StoreReceived,
-) -> Any:
-    """The executable: compiled on the first process, and on each process that does not receive it in time.
-
-    It is shared by key and ordered device ids. JAX does so by key alone: a permuted mesh has the same key where the
-    device assignment is not part of it, and JAX then returns the other mesh's executable. Each process loads the bytes
-    itself, with its own callbacks. They travel in an entry's envelope, so that damaged ones are not loaded.
-
-    Args:
-        compilation: which missed.
-        program: what to compile.
-        coordination: the job's coordination service.
-        origins: remembers which entry an executable came from.
-        first_process: the process that compiles.
-        compile_here: compiles in this process.
-        store: called in the other processes with what they received.
-    """
-    devices = hashlib.sha256(repr(compilation.device_ids).encode()).hexdigest()[:16]
-    name = f"ejcache/share/{compilation.text}/{devices}"
-    if coordination.process == first_process:
-        return _send(compilation, coordination, name, compile_here)
-    try:
-        value = coordination.get(
-            name,
-            timeout=compilation.settings.share_binary_timeout_ms / 1000,
-            what=f"the first process, which compiles {program.name}",
-        )
-        received = None
-        if value is not None and value != WITHDRAWN:
-            received = entry.decode(value, key=name, kind="executable")
-            executable = seam.load_executable(received.raw, program.target)
-            origins.loaded(executable, compilation, compilation.text)
-    except Exception as exc:
-        compilation.report_failure("receive an executable from another process", exc)
-        received = None
-    if received is None:
-        log.info("ejcache: %s did not come from the first process, so it is compiled here", program.name)
-        return compile_here()
-    compilation.cache.count_miss(compilation.miss)
-    store(executable, compile_seconds=received.header.compile_seconds, raw=received.raw)
-    return executable
-
-
-def _send(
-    compilation: Compilation, coordination: CoordinationClient, name: str, compile_here: Callable[[], Any]
-) -> Any:
-    """Compile, and send the bytes to the others, or tell them at once that there are none to wait for."""
-    started = time.monotonic()
-    try:
-        executable = compile_here()
-    except BaseException:
-        _withdraw(coordination, name)
-        raise
-    header = entry.Header(key=name, compile_seconds=time.monotonic() - started)
-    try:
-        # False where the name is set already, by an earlier compilation or before the cache was enabled anew.
-        coordination.set_once(name, entry.encode(header, seam.serialize_executable(executable)))
-    except Exception as exc:
-        _withdraw(coordination, name)
-        compilation.report_failure("send an executable to the other processes", exc)
-    return executable
-
-
-def _withdraw(coordination: CoordinationClient, name: str) -> None:
-    try:
-        coordination.set_once(name, WITHDRAWN)
-    except StoreError as exc:
-        log.debug("ejcache: the processes that wait for %s could not be told that it does not come: %s", name, exc)

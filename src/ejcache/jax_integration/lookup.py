@@ -1,0 +1,139 @@
+"""How a hit is made: the keys that may have an executable of a program, and the places where each is looked for.
+
+`find` goes through the candidates, and for each of them through the sources; the first executable that XLA loads is the
+hit. The candidates are made only of what all ranks of a program know alike, so that a number names one of them
+(`common_hit.py`). Whoever waits for another process, and whoever has agreed with others on one candidate, goes through
+the sources of that one (`load`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Final
+
+from ejcache.cache.counters import Miss
+from ejcache.cache.policy import Lookup
+from ejcache.jax_integration.compilation import ExecutableOrigins
+from ejcache.jax_integration.compile_modes import stores_only
+from ejcache.jax_integration.lowering.key import alternative_key
+from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.keys.key import CROSS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.preload.preloader import Preloader
+    from ejcache.jax_integration.program import CompileTarget
+
+OWN: Final = 0
+"""The number of the candidate that is the program's own key. All others stand in for it."""
+
+
+def candidates(compilation: Compilation) -> Iterator[str]:
+    """The keys whose executables do what the program does, the best one first: its own, and what stands in for it.
+
+    What stands in is looked up only when it is asked for, because that may cost a request.
+    """
+    yield compilation.text
+    if compilation.is_optimised:
+        from ejcache.jax_integration.pgle import fallbacks
+
+        try:
+            others = fallbacks(compilation)
+        except Exception as exc:
+            compilation.report_failure("look for another variant", exc)
+            return
+    else:
+        others = (compilation.key.cross_text,)
+    for text in others:
+        # `warm` stores a tuned executable where it has the devices, so that an untuned one is no hit for it.
+        if text and not (f"-{CROSS}-" in text and stores_only()):
+            yield text
+
+
+class EntryLoader:
+    """Loads the executables of entries, ahead or now. Safe to use from several threads.
+
+    Args:
+        preloader: has what was loaded ahead.
+    """
+
+    def __init__(self, preloader: Preloader) -> None:
+        self.origins = ExecutableOrigins()
+        self._preloader = preloader
+        self._sources = (self._preloaded, self._stored, self._stored_by_hosts_like_this)
+
+    def find(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
+        """The first candidate that this process can load. `miss` gets the reason why its own key gives nothing."""
+        for number, text in enumerate(candidates(compilation)):
+            found = self.load(compilation, text, target)
+            if isinstance(found, Loaded):
+                return found if number == OWN else found._replace(candidate=number)
+            if number == OWN:
+                compilation.miss = found
+        return None
+
+    def load_candidate(self, compilation: Compilation, number: int, target: CompileTarget) -> Loaded | None:
+        """The candidate of this number, or None if this process cannot load it."""
+        for text in itertools.islice(candidates(compilation), number, number + 1):
+            found = self.load(compilation, text, target)
+            if isinstance(found, Loaded):
+                return found._replace(candidate=number)
+        return None
+
+    def load(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | Miss:
+        """The executable of one candidate, from the first source that has it, or why the store gives none."""
+        reason = Miss.ABSENT
+        for source in self._sources:
+            found = source(compilation, text, target)
+            if isinstance(found, Loaded):
+                self.origins.loaded(found.executable, compilation, found.key)
+                return found
+            reason = found or reason
+        return reason
+
+    def _preloaded(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
+        if key in compilation.unloadable:
+            return None
+        asked = time.monotonic()
+        ahead = self._preloader.take(compilation, key, target)
+        compilation.spent("waited" if ahead is None else "loaded", asked)
+        return ahead
+
+    def _stored(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | Miss:
+        if key in compilation.unloadable:
+            return Miss.REJECTED
+        began = time.monotonic()
+        looked = _read(compilation, key)
+        read = compilation.spent("lost" if looked.miss is Miss.ERROR else "fetched", began)
+        if looked.entry is None:
+            return looked.miss or Miss.ABSENT
+        try:
+            executable = seam.load_executable(looked.entry.raw, target)
+        except Exception as exc:
+            # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
+            compilation.unloadable.add(key)
+            compilation.cache.warn(f"unloadable:{key}", f"XLA does not load {key} here, so it is compiled anew: {exc}")
+            return Miss.REJECTED
+        finally:
+            loaded = compilation.spent("loaded", read)
+        return Loaded(executable, key, looked.entry.header, looked.entry.raw, loaded - began)
+
+    def _stored_by_hosts_like_this(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | None:
+        """What hosts of this kind have stored beside an entry that XLA refuses to load on them."""
+        if text not in compilation.unloadable:
+            return None
+        key = alternative_key(text, target.backend)
+        found = self._preloaded(compilation, key, target) or self._stored(compilation, key, target)
+        return found if isinstance(found, Loaded) else None
+
+
+def _read(compilation: Compilation, key: str) -> Lookup:
+    try:
+        return compilation.cache.read(key, compilation.settings, local_only=compilation.is_local_only)
+    except Exception as exc:
+        compilation.report_failure("read an entry", exc)
+        return Lookup(None, Miss.ERROR)
