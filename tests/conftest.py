@@ -122,7 +122,6 @@ _ONE_PYTHON = (
     "test_bench.py",
     "test_examples.py",
     "test_one_of_each.py",
-    "test_wings.py",
     "typing",
 )
 """Files and directories of tests that take long and are about JAX, XLA, servers, file systems or our own source: mark
@@ -170,7 +169,6 @@ _ONE_JAX = (
     "test_import_cost.py",
     "test_one_of_each.py",
     "test_package.py",
-    "test_wings.py",
     "typing",
 )
 """Files and directories of tests that never ask which JAX compiles: mark `one_jax`."""
@@ -185,7 +183,6 @@ _LONGEST = (
     "stores/test_storages.py",
     "autotune/test_autotune_ejkernel.py",
     "autotune/test_autotune_program.py",
-    "test_wings.py",
     "jax_integration",
     "keys",
     "autotune",

@@ -87,6 +87,8 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "autotune.operation": ("autotuned",),
+    "autotune.records.store": ("AutotuneStore",),
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
     "cache.opening": ("CompilationCache",),
     "cache.counters": ("Stats",),
@@ -138,11 +140,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _home(name: str) -> str:
-    """The module of a public name. Those of the wings are looked up last: that reads their folders."""
-    if name in _HOMES:
-        return f"ejcache.{_HOMES[name]}"
-    of_wings = {name: module for wing in import_module("ejcache.wings").wings() for name, module in wing.names.items()}
-    return str(of_wings.get(name, "ejcache.errors"))
+    """The module of a public name."""
+    return f"ejcache.{_HOMES.get(name, 'errors')}"
 
 
 def __dir__() -> list[str]:

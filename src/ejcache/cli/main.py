@@ -15,6 +15,7 @@ import io
 import logging
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -25,13 +26,27 @@ from ejcache.cli.output import hide_progress, print_json, say, warn
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.log import log
 from ejcache.util.text import printable
-from ejcache.wings import Command, load, wings
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_CORE: Final = {
+class Command(NamedTuple):
+    """A command or a group: where it is, its line in the list of commands, and examples for its help.
+
+    Attributes:
+        place: the function of a command, or the Typer application of a group, as `"module:attribute"`.
+        short_help: its line in `ejcache --help`.
+        examples: command lines that its help shows.
+    """
+
+    place: str
+    short_help: str
+    examples: tuple[str, ...]
+
+
+COMMANDS: Final = {
     "run": Command(
         "ejcache.cli.run:run",
         "Run a program with the cache.",
@@ -110,10 +125,23 @@ _CORE: Final = {
     "demo": Command(
         "ejcache.cli.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
     ),
+    "autotune": Command(
+        "ejcache.autotune.cli.commands:app",
+        "List, explain, measure and copy tuned configurations.",
+        ("autotune ls", "autotune show block_matmul", "autotune run"),
+    ),
+    "report": Command(
+        "ejcache.reports.commands:report",
+        "Show where the time of the starts went, what still compiles, and why.",
+        (
+            "report --since 7d",
+            "report --html report.html --open",
+            "report --compare jax=0.10.2 jax=0.12.0",
+            "report --compare 2d..1d 1d..0s",
+        ),
+    ),
 }
-
-COMMANDS: Final = _CORE | {name: command for wing in wings() for name, command in wing.commands.items()}
-"""The commands of the core and of the wings."""
+"""The commands by name, in the order in which help lists them."""
 
 
 class _Commands(TyperGroup):
@@ -133,7 +161,8 @@ class _Commands(TyperGroup):
 def load_command(name: str) -> Any:
     """Import the command or the group of this name, and make it as typer calls it."""
     command = COMMANDS[name]
-    target = load(command.place)
+    module, _, attribute = command.place.partition(":")
+    target = getattr(import_module(module), attribute)
     shown: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}
     app = _application()
     if isinstance(target, typer.Typer):

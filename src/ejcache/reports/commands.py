@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from ejcache.autotune.cli.records import report_rows
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.explain import location_of
@@ -24,7 +25,6 @@ from ejcache.reports.trace import trace
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.files import write_atomically
 from ejcache.util.log import log
-from ejcache.wings import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,8 +64,7 @@ def report(
         return _compare(compare, records, as_json=as_json)
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache (setting `record`)")
-    tuned = [row for hook in hooks("report").values() for row in hook(directory)]
-    found = build(records, disk=_disk(rows), tuned=tuned)
+    found = build(records, disk=_disk(rows), tuned=report_rows(directory))
     if trace_file is not None:
         _write(trace_file, json.dumps(trace(records)))
     if html is not None or show:

@@ -1,20 +1,19 @@
 """All settings, each once: an attribute of `Settings`, with its type, default, flag of JAX, variables and meaning.
 
 `ejcache config`, the reference of settings and the keywords of `ejcache.enable` are made from it; a test compares
-`SettingOptions`, which tells type checkers what a caller may pass. A wing declares its settings in a class of its own.
+`SettingOptions`, which tells type checkers what a caller may pass.
 
 The floors: how long a program must have compiled for its executable to be stored, and for other hosts to get it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import ejcache.settings.values as read
 from ejcache.settings.values import Origin, Setting, Value, declared, setting
 from ejcache.util.text import ACCEPTED_SIZE
 from ejcache.util.tuples import NamedTuple
-from ejcache.wings import load, wings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from ejcache.errors import SettingError
 
     class SettingOptions(TypedDict, total=False):
-        """Keywords of `ejcache.enable` besides `url`, `max_size` and `read_only`, those of wings included."""
+        """Keywords of `ejcache.enable` besides `url`, `max_size` and `read_only`."""
 
         enabled: bool
         min_compile_seconds: float
@@ -90,7 +89,7 @@ class Settings:
     """Resolved values by name (`settings.max_size`), and where each came from (`settings["max_size"].source`).
 
     Args:
-        values: the value of each setting, those of wings included.
+        values: the value of each setting.
         problems: values that could not be used.
         activate: what `EJCACHE` says: whether every process that uses JAX enables the cache, or with which one; None if
             it says nothing.
@@ -239,6 +238,32 @@ class Settings:
         True, "keep a record of what each process compiled and loaded on this host, for `ejcache report` and `why`"
     )
     report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
+    autotune_dir: str | None = setting(
+        None,
+        "where tuned configurations are stored (unset: in the cache)",
+        accepted="a directory or a URL",
+        others=("EJKERNEL_PERSISTENT_CACHE_DIR",),
+    )
+    autotune_seeds: tuple[str, ...] = setting(
+        (),
+        "read-only sources of tuned configurations, asked after the user's own",
+        parse=read.texts,
+        accepted="directories or URLs, separated by commas",
+    )
+    autotune_policy: Literal["autotune", "heuristics", "error"] | None = setting(
+        None,
+        "what to do for an operation that has not been tuned (unset: what its author chose)",
+        parse=read.autotune_policy,
+        accepted="autotune, heuristics or error",
+        others=("EJKERNEL_AUTOTUNE_POLICY",),
+    )
+    autotune_record: bool | str = setting(
+        False,
+        "record the arguments of operations, to tune them later, with the tuned configurations or there",
+        parse=read.switch_or_location,
+        accepted="true or false, or a directory or URL",
+        others=("EJKERNEL_OPS_RECORD",),
+    )
 
     def __init__(
         self,
@@ -251,11 +276,6 @@ class Settings:
         self.problems = problems
         self.activate = activate
         vars(self).update({name: value.value for name, value in values.items()})
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """The value of a wing's setting."""
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -286,12 +306,8 @@ class Settings:
         return ""
 
 
-SETTINGS: Final = tuple(
-    each
-    for place in (Settings, *(load(wing.settings) for wing in wings() if wing.settings))
-    for each in declared(place)
-)
-"""The settings of the core and of the wings."""
+SETTINGS: Final = tuple(declared(Settings))
+"""Every setting, in the order in which `Settings` declares them."""
 
 
 _KEEP_SECONDS: Final = 0.01

@@ -84,6 +84,14 @@ setting: Final[Callable[..., Any]] = Setting
 """Declares a setting, as the value of an attribute of a class. A type checker takes the attribute for its value."""
 
 
+def autotune_policy(value: Any) -> str:
+    """A word of the setting `autotune_policy`."""
+    text = str(value).strip().lower()
+    if text not in {"autotune", "heuristics", "error"}:
+        raise ValueError(text)
+    return text
+
+
 def declared(by: type) -> list[Setting]:
     """The settings that a class declares, in their order."""
     found = []

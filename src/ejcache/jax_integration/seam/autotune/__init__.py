@@ -1,1 +1,1 @@
-"""What the wing `autotune` needs of JAX's internals."""
+"""What `autotune` needs of JAX's internals."""
