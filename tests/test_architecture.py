@@ -115,6 +115,7 @@ SEAMS = {
         "jax_integration/*.py",
         "autotune/measure/inputs.py",
         "autotune/measure/results.py",
+        "autotune/measure/variation.py",
         "cli/demo_program.py",
     ],
     "pytest": ["testing/*.py"],

@@ -107,18 +107,48 @@ def test_an_operation_that_fails_on_other_values_is_tuned():
     assert choice(build, jnp.ones(SIZE), ["fast"], default="default").configuration == "fast"
 
 
-def test_varied_inputs_keep_to_what_the_operation_is_meant_for():
-    """Positive values stay positive, minus infinity stays where it is, integers and the type stay as they are."""
-    from ejcache.autotune.measure.inputs import split_arguments
+def test_an_argument_that_an_initialiser_makes_is_not_varied():
+    """An operation may be meant for some values only, which nobody can tell from the caller's."""
 
-    mask = jnp.where(jnp.arange(8) % 2 == 0, -jnp.inf, 0.0)
-    args = (jnp.arange(1.0, 9.0), jnp.arange(8), mask, jnp.ones(8, jnp.bfloat16), jnp.full(4, 1j))
-    inputs = split_arguments(args, {})
-    values, index, masked, ones, imaginary = inputs.varied(inputs.concrete(), seed=0, initialisers={})
-    assert sorted(values.tolist()) == args[0].tolist() != values.tolist()
-    assert index is args[1]
-    assert (jnp.isinf(masked) == jnp.isinf(mask)).all()
-    assert len(set(ones.tolist())) > 2
-    assert ones.dtype == jnp.bfloat16
-    assert len(set(imaginary.tolist())) > 2
-    assert imaginary.real.tolist() == [0.0] * 4
+    def both(x):
+        return jnp.where(x > 0, x, -x)
+
+    build = {"default": both, "candidate": lambda x: x}.__getitem__
+    tuner = Tuner(rounds=4, confirm=False, initialisers={"argument 0": lambda shape, dtype, _: jnp.ones(shape, dtype)})
+    record = tuner.tune(build, (jnp.ones(SIZE),), {}, key=key(), candidates=["candidate"], default="default")
+    assert record.candidate("candidate").status is Status.OK
+
+
+def test_a_candidate_that_computes_nan_does_not_win_alone():
+    """Where the default fails, nothing says that NaN is right, unless the inputs have it."""
+    build = {"default": fails, "NaN": KINDS["NaN"]}.__getitem__
+    assert not choice(build, jnp.ones(SIZE), ["NaN"], default="default").works
+    assert choice(build, jnp.full(SIZE, jnp.nan), ["NaN"], default="default").configuration == "NaN"
+
+
+def now_and_then(every):
+    """Right, but for one run of so many."""
+    runs = itertools.count(1)
+
+    def host(x):
+        return np.asarray(3 * x if next(runs) % every == 0 else 2 * x, x.dtype)
+
+    return lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@pytest.mark.parametrize("every", [3, 10])
+def test_a_candidate_that_is_wrong_now_and_then_does_not_win(every):
+    record = choice(
+        {"default": slow, "wrong": now_and_then(every)}.__getitem__, jnp.ones(SIZE), ["wrong"], default="default"
+    )
+    assert record.configuration == "default"
+    assert record.candidate("wrong").status is Status.FAILED
+
+
+def test_a_candidate_that_is_right_for_one_seed_does_not_win():
+    """The caller traces, so the inputs are those of one seed."""
+    seen = np.random.default_rng([QUICK.seed, 0]).standard_normal(SIZE, dtype=np.float32)
+    build = {"default": slow, "wrong": lambda x: jnp.where(jnp.all(x == seen), 2 * x, 3 * x)}.__getitem__
+    record = choice(build, jax.ShapeDtypeStruct((SIZE,), jnp.float32), ["wrong"], default="default")
+    assert record.configuration == "default"
+    assert record.candidate("wrong").status is Status.FAILED

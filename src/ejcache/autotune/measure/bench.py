@@ -8,7 +8,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.results import DifferentResultError, check_results, has_nan
+from ejcache.autotune.measure.checking import LONG_SHARE, SHARE, VariedInputs
+from ejcache.autotune.measure.results import DifferentResultError, check_results, has_nan, results_of
 from ejcache.autotune.measure.trial import (
     TookTooLongError,
     WorkerThread,
@@ -32,15 +33,19 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.results import Results
     from ejcache.autotune.measure.trial import Trial
 
-    _Computed = tuple[Results, Results | None]
+    _Computed = list[Results]
 
 
 HOPELESS: Final = 2.0
 """A candidate that takes so many times the best one's time in each run of the warm-up is not timed further."""
 
 _SECOND_CHANCES: Final = 6
-_LONG_SHARE: Final = 0.05
-"""A run is long if it takes this share of the budget. Long runs need no second warm-up."""
+_CHECK_SHARE: Final = 0.25
+"""All candidates together may take this share of the budget to be compared on varied inputs, before one has won."""
+
+_FEWEST_REPEATS: Final = 3
+_MOST_REPEATS: Final = 24
+"""A winner is compared again so often: a candidate may be right in the first runs only, or be wrong now and then."""
 
 _SINGLE_SECONDS: Final = 0.1
 """A run that takes longer averages over disturbances itself, so one run is a sample."""
@@ -76,8 +81,8 @@ class Bench:
         gradient: whether gradients are computed; None before the first candidate is traced.
         spent: seconds for running candidates so far.
         hung: a candidate still runs in another thread.
-        expected: what a candidate must compute, on the inputs and on varied ones: the results of the default once it
-            has run, or of most candidates once they have been compared with each other.
+        expected: what a candidate must compute, on the inputs and on each of the varied ones: the results of the
+            default once it has run, or of most candidates once they have been compared with each other.
         reference_failed: why the default is not what the candidates were compared with; empty if it is.
         timer: `wall`, or `device` while the profiler can be used.
         no_device_time: why the times are not those of the device, although the tuner asks for that.
@@ -106,8 +111,9 @@ class Bench:
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
         self._compiling = 0.0
         self._compile_deadline = 0.0
+        self._count = max(1, len(candidates))
         self._arrays: list[Any] | None = None
-        self._varied: list[Any] | None = None
+        self.varied = VariedInputs(self)
         self._alike: list[tuple[_Computed, list[Trial]]] = []
         self._default: Trial | None = None
         self._timed = False
@@ -117,7 +123,8 @@ class Bench:
         """Let the thread end, and release the arrays."""
         self.thread.close()
         self.journal.close()
-        self._arrays = self._varied = self.expected = None
+        self._arrays = self.expected = None
+        self.varied.sets = []
         self._alike = []
 
     @property
@@ -196,21 +203,29 @@ class Bench:
         ranks = [(len(trials), not has_nan(computed[0])) for computed, trials in self._alike]
         best = max(ranks)
         for (computed, trials), rank in zip(self._alike, ranks, strict=True):
-            if rank == best and ranks.count(best) == 1:
+            if rank == best and ranks.count(best) == 1 and (rank[1] or self._has_nan_inputs()):
                 self.expected = computed
                 continue
             for trial in trials:
                 with trial.failures():
                     raise DifferentResultError("its results differ from other candidates', and no default works")
 
+    def _has_nan_inputs(self) -> bool:
+        return bool(self.thread.run(lambda: has_nan(results_of(self.arrays))))
+
     def still_right(self, trial: Trial) -> bool:
-        """Run a candidate once more and compare its results again: the first run may have been its only right one."""
+        """Compare the results of a candidate again and again: on more inputs, and for as long as is reasonable."""
         if self.hung or self.expected is None:
             return not self.hung
-        if self.expected[1] is None and self._default is not None and self._vary():
-            self.expected = self._computed(self._default, may_fail=True)
+        if self._default is not None:
+            self.varied.add_more(self._default, self.expected)
+        started, sets = monotonic(), self.varied.sets
         with trial.failures(running=True):
-            self._compare(self._computed(trial), self.expected)
+            for number in range(max(_MOST_REPEATS, 2 * len(sets))):
+                arrays = sets[number % len(sets)]
+                self.compare(self.first_run(trial, arrays), self.expected[number % len(sets)], arrays)
+                if number >= max(_FEWEST_REPEATS, len(sets)) and monotonic() - started > SHARE * self.tuner.budget:
+                    break
         return trial.ready
 
     def repeats(self, seconds: float) -> int:
@@ -260,7 +275,12 @@ class Bench:
 
     def _warm_up(self, trial: Trial, reference: Trial | None) -> None:
         with trial.failures(running=True):
-            computed = self._computed(trial, may_fail=trial is reference, quickly=True)
+            first = self.first_run(trial, self.arrays)
+            if not self.varied.sets:
+                computed = [first, *self.varied.found_by(trial, first)]
+            else:
+                affordable = int(_CHECK_SHARE * self.tuner.budget / self._count / max(trial.warm[-1], 1e-6))
+                computed = [first, *(self.first_run(trial, each) for each in self.varied.sets[1 : 1 + affordable])]
             if trial is reference:
                 self.expected, self._default = computed, trial
             elif self.expected is not None:
@@ -273,50 +293,29 @@ class Bench:
                 self._run_warm(trial)
                 trial.warm = trial.warm[-1:]
         while trial.ready and len(trial.warm) < max(2, self.tuner.warmup) and not self.ended:
-            if not self.pgle and min(trial.warm) > _LONG_SHARE * self.tuner.budget:
+            if not self.pgle and min(trial.warm) > LONG_SHARE * self.tuner.budget:
                 return
             self._run_warm(trial)
             if self.pgle and len(trial.warm) == 2:
                 del trial.warm[0]
                 return
 
-    def _computed(self, trial: Trial, *, may_fail: bool = False, quickly: bool = False) -> _Computed:
-        """What a candidate computes from the inputs and from varied ones, if there are any.
+    def compare(self, found: Results, right: Results, arrays: Sequence[Any], *, share: float = 1.0) -> None:
+        """Raise `DifferentResultError` if what a candidate computes from these arrays is not right."""
+        check = partial(check_results, found, right, check=self.tuner.check, inputs=inexact(arrays), share=share)
+        self.thread.run(check, timeout=self.tuner.timeout)
 
-        Args:
-            trial: the candidate.
-            may_fail: if it fails on varied inputs, the operation is not meant for them, and no candidate gets them.
-            quickly: without varied inputs if a run takes long.
-        """
-        results = self._first_run(trial, self.arrays)
-        if (quickly and trial.warm[-1] > _LONG_SHARE * self.tuner.budget) or not self._vary():
-            return results, None
-        try:
-            return results, self._first_run(trial, self._varied or [])
-        except Exception:
-            if not may_fail or self.hung:
-                raise
-            self._varied = self.arrays
-            return results, None
-
-    def _first_run(self, trial: Trial, arrays: Sequence[Any]) -> Results:
+    def first_run(self, trial: Trial, arrays: Sequence[Any]) -> Results:
+        """Run a candidate once, and return what it computes; raises what it raises."""
         seconds, results = self._run(trial, partial(first_run, trial, arrays, gradient=bool(self.gradient)))
-        trial.warm.append(seconds)
+        if arrays is self.arrays:
+            trial.warm.append(seconds)
         return results  # type: ignore[no-any-return]
-
-    def _vary(self) -> bool:
-        """Make the varied inputs; False if there are none: the inputs are random already, or have no real numbers."""
-        if self._varied is None:
-            make = partial(self.inputs.varied, self.arrays, seed=self.tuner.seed, initialisers=self.tuner.initialisers)
-            self._varied = self.thread.run(make)
-        return any(one is not other for one, other in zip(self._varied, self.arrays, strict=True))
 
     def _compare(self, computed: _Computed, expected: _Computed) -> None:
         """Raise `DifferentResultError` if these results are not those."""
-        for found, right, inputs in zip(computed, expected, (self.arrays, self._varied), strict=True):
-            if found is not None and right is not None:
-                check = partial(check_results, found, right, check=self.tuner.check, inputs=_inexact(inputs or ()))
-                self.thread.run(check, timeout=self.tuner.timeout)
+        for found, right, arrays in zip(computed, expected, self.varied.sets, strict=False):
+            self.compare(found, right, arrays)
 
     def _note_alike(self, trial: Trial, computed: _Computed) -> None:
         """Put a candidate to those that have computed the same."""
@@ -332,7 +331,7 @@ class Bench:
 
     def _has_second_chance(self, trial: Trial, best: float) -> bool:
         slow = min(trial.warm) > HOPELESS * best
-        little = sum(trial.warm) < _LONG_SHARE * self.tuner.budget
+        little = sum(trial.warm) < LONG_SHARE * self.tuner.budget
         return slow and little and len(trial.warm) < _SECOND_CHANCES and not self.ended
 
     def _run_warm(self, trial: Trial) -> None:
@@ -353,7 +352,8 @@ class Bench:
             self.spent += monotonic() - started
 
 
-def _inexact(arrays: Sequence[Any]) -> list[Any]:
+def inexact(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays of real or complex numbers."""
     import jax.numpy as jnp
 
     return [array for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact)]

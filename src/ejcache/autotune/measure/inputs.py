@@ -118,26 +118,9 @@ class Inputs:
                 made.append(_made((*batch, *array.shape), array.dtype, generator, top))
         return made
 
-    def varied(self, arrays: Sequence[Any], *, seed: int, initialisers: Mapping[str, Callable[..., Any]]) -> list[Any]:
-        """`arrays`, which `concrete` returned, with other values in the floating-point arrays that the caller gave.
-
-        A permutation of the caller's values keeps to the values for which the operation is meant. Equal values become
-        different ones: a kernel that is right for ones only must not win. Values that are not finite, which masks
-        have, and integers, which may be indices, stay.
-
-        Returns:
-            The same arrays if there are none to change.
-        """
-        import jax.numpy as jnp
-        import numpy as np
-
-        changed = []
-        for index, ((_, name, leaf), array) in enumerate(zip(self._arrays(), arrays, strict=True)):
-            given = _has_value(leaf) and _initialiser(name, initialisers) is None
-            if given and jnp.issubdtype(array.dtype, jnp.inexact):
-                array = _varied(array, np.random.default_rng([seed, index, 1]))  # noqa: PLW2901
-            changed.append(array)
-        return changed
+    def fixed(self, initialisers: Mapping[str, Callable[..., Any]]) -> list[bool]:
+        """For each array, whether an initialiser says what it has to be."""
+        return [_initialiser(name, initialisers) is not None for _, name, _ in self._arrays()]
 
     def _arrays(self) -> list[tuple[int, str, Any]]:
         """(position, name, leaf) of each array."""
@@ -267,27 +250,6 @@ def _placed(array: Any, dtype: Any) -> Any:
     if isinstance(array, jax.Array):
         return array
     return jax.device_put(np.asarray(array, dtype=dtype))
-
-
-def _varied(array: Any, generator: Any) -> Any:
-    import jax
-    import numpy as np
-
-    values = np.array(array, order="C")
-    wide = values if values.dtype.kind in "fc" and values.dtype.itemsize >= 4 else values.astype(np.float32)
-    finite = np.isfinite(wide)
-    chosen = wide[finite]
-    if not chosen.size:
-        return array
-    if np.any(chosen != chosen[0]):
-        generator.shuffle(chosen)
-    elif chosen[0]:
-        chosen *= generator.uniform(0.5, 1.5, chosen.size).astype(chosen.dtype)
-    else:
-        chosen[:] = generator.standard_normal(chosen.size, dtype=np.float32)
-    wide[finite] = chosen
-    # An array that is committed to its devices and one that is not are two calls for `jax.jit`, compiled one by one.
-    return jax.device_put(wide.astype(values.dtype, copy=False), array.sharding if array.committed else None)
 
 
 def _made(shape: tuple[int, ...], dtype: Any, generator: Any, top: int) -> Any:

@@ -94,7 +94,20 @@ def has_nan(results: Results) -> bool:
     return any(bool(np.isnan(part).any()) for array in floating for part in _parts(array))
 
 
-def check_results(found: Results, expected: Results, *, check: Check, inputs: Sequence[Any]) -> None:
+def is_finite(found: Results, beside: Results) -> bool:
+    """Whether results have no value that is not finite; `beside` may have some, and then as many are allowed."""
+    import numpy as np
+
+    def infinite(results: Results) -> int:
+        floating = [array for array in results.arrays if _tolerance(array.dtype)]
+        return sum(int((~np.isfinite(part)).sum()) for array in floating for part in _parts(array))
+
+    return infinite(found) <= infinite(beside)
+
+
+def check_results(
+    found: Results, expected: Results, *, check: Check, inputs: Sequence[Any], share: float = 1.0
+) -> None:
     """Raise `DifferentResultError` if a candidate's results differ from the default's.
 
     Args:
@@ -104,6 +117,7 @@ def check_results(found: Results, expected: Results, *, check: Check, inputs: Se
             only looks for NaN where the default has none. A function gets both results and returns False or raises for
             a difference.
         inputs: the arrays of the call.
+        share: of the tolerance.
     """
     if callable(check):
         try:
@@ -113,13 +127,13 @@ def check_results(found: Results, expected: Results, *, check: Check, inputs: Se
         if right is False:
             raise DifferentResultError("check= says that its results differ from the default's")
         return
-    exact = _multiplies_exactly(inputs)
+    exact = multiplies_exactly(inputs)
     coarsest = min(_COARSEST_INPUT, max((_tolerance(array.dtype, exact=exact) for array in inputs), default=0.0))
     scales = [_scale(array) for array in expected.arrays]
     largest = max(scales, default=0.0)
     for number, (ours, theirs, scale) in enumerate(zip(found.arrays, expected.arrays, scales, strict=True)):
         own = _tolerance(theirs.dtype, exact=exact)
-        tolerance = own and (max(own, coarsest) if check is True else float(check))
+        tolerance = own and share * (max(own, coarsest) if check is True else float(check))
         smallest = _SMALLEST_SCALE * largest * (_tolerance(theirs.dtype) / own if own else 1.0)
         _check_array(number, ours, theirs, tolerance=tolerance if check else None, scale=max(scale, smallest))
 
@@ -173,7 +187,7 @@ def _tolerance(dtype: Any, *, exact: bool = False) -> float:
     return _EXACT_FRACTION if exact and name == "float32" else _TOLERANCES.get(name, _COARSE)
 
 
-def _multiplies_exactly(inputs: Sequence[Any]) -> bool:
+def multiplies_exactly(inputs: Sequence[Any]) -> bool:
     """Whether float32 numbers are multiplied as such: always on CPUs, elsewhere if the program asks for it."""
     import jax
 

@@ -176,7 +176,7 @@ class Trial:
         is_default: a winner must beat this candidate.
         transient: the failure may have had another cause than the candidate, such as a lack of memory.
         compiled: the executable, once there is one.
-        jaxpr: what JAX compiles with a profile, if PGLE is on.
+        jaxpr: of the traced candidate.
         outputs: tree, shapes and data types of the results, also under a gradient, once the candidate is traced.
         warm: seconds of the executions of the warm-up.
         samples: seconds of one execution in each round, the best of the round's runs.
@@ -344,8 +344,8 @@ def _lowered(
     jitted = jax.jit(_with_gradient(core, arrays) if with_gradient else core)
     traced = jitted.trace(*arrays)
     refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
+    trial.jaxpr = traced.jaxpr
     if bench.pgle:
-        trial.jaxpr = traced.jaxpr
         return jitted
     return traced.lower()
 
@@ -389,6 +389,17 @@ def first_run(trial: Trial, arrays: Sequence[Any], *, gradient: bool) -> tuple[f
     jax.block_until_ready(out)
     seconds = time.perf_counter() - started
     return seconds, results_of(out[0][1], out[1]) if gradient else results_of(out)
+
+
+def bounds_check(closed: Any, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+    """Compile a function of inputs that says whether a jaxpr stays inside of its arrays for them."""
+    import jax
+    from jax.experimental import checkify
+    from jax.extend.core import jaxpr_as_fun
+
+    checked = checkify.checkify(jaxpr_as_fun(closed), errors=checkify.index_checks)
+    compiled = jax.jit(lambda *leaves: checked(*leaves)[0]).lower(*arrays).compile()
+    return lambda leaves: compiled(*leaves).get() is None
 
 
 def _await(arrays: Sequence[Any]) -> None:

@@ -1,0 +1,141 @@
+"""The inputs of one tuning on which candidates are compared with the default: the caller's, and varied ones."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.measure.results import DifferentResultError, is_finite, multiplies_exactly
+from ejcache.autotune.measure.trial import TookTooLongError, bounds_check
+from ejcache.autotune.measure.uses import indexes, uses_of
+from ejcache.autotune.measure.variation import Style, Variations, perturbed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ejcache.autotune.measure.results import Results
+    from ejcache.autotune.measure.trial import Trial
+
+
+LONG_SHARE: Final = 0.05
+"""A run is long if it takes this share of the budget. Long runs need no second warm-up, and are compared less."""
+
+SHARE: Final = 0.1
+"""The search for varied inputs, and the last comparison of a winner, may take this share of the budget."""
+
+_STEADY: Final = 0.25
+"""Rounding errors of the inputs may change the results of the default by this share of the tolerance."""
+
+_MANY_BYTES: Final = 2**28
+"""Larger arrays are varied in one style only, because each style takes as much memory again."""
+
+_MORE: Final = 2
+
+
+class VariedInputs:
+    """Sets of inputs, the caller's first.
+
+    Args:
+        bench: runs candidates, a `Bench`.
+
+    Attributes:
+        sets: lists of arrays; empty until the first candidate has run.
+    """
+
+    def __init__(self, bench: Any) -> None:
+        self.sets: list[Sequence[Any]] = []
+        self._bench = bench
+        self._has_more = False
+        self._stays_inside: Callable[[Sequence[Any]], bool] | None = None
+        self._known_bounds = False
+
+    def found_by(self, trial: Trial, first: Results) -> list[Results]:
+        """Find the sets on which a candidate can be trusted, and return what it computes from each but the caller's.
+
+        Args:
+            trial: the default or, where none works, the first candidate that does.
+            first: what it computes from the caller's inputs.
+        """
+        bench = self._bench
+        self.sets = [bench.arrays]
+        if trial.jaxpr is None or trial.warm[-1] > LONG_SHARE * bench.tuner.budget:
+            return []
+        large = sum(array.size * array.dtype.itemsize for array in bench.arrays) > _MANY_BYTES
+        styles = (Style.RANDOM,) if large else (Style.RANDOM, Style.LARGE, Style.OWN)
+        return self._found(trial, first, styles, seed=bench.tuner.seed)
+
+    def add_more(self, default: Trial, expected: list[Results]) -> None:
+        """Add random inputs of other seeds, once, for the few candidates that are about to win.
+
+        What the default computes from them is added to `expected`.
+        """
+        if self._has_more or default.jaxpr is None or default.warm[-1] > LONG_SHARE * self._bench.tuner.budget:
+            return
+        self._has_more = True
+        for number in range(_MORE):
+            seed = self._bench.tuner.seed + number + 1
+            expected += self._found(default, expected[0], (Style.RANDOM,), seed=seed)
+
+    def _found(self, trial: Trial, first: Results, styles: Sequence[Style], *, seed: int) -> list[Results]:
+        bench, started = self._bench, monotonic()
+        usable: list[Results] = []
+
+        def is_usable(arrays: Sequence[Any]) -> bool:
+            if bench.hung or monotonic() - started > SHARE * bench.tuner.budget:
+                return False
+            results = self._trusted(trial, first, arrays, seed)
+            if results is not None:
+                usable[:] = [results]
+            return results is not None
+
+        variations = Variations(
+            bench.arrays,
+            fixed=bench.inputs.fixed(bench.tuner.initialisers),
+            uses=uses_of(trial.jaxpr),
+            usable=is_usable,
+            run=bench.thread.run,
+            seed=seed,
+        )
+        computed = []
+        for style in styles:
+            if (arrays := variations.in_style(style)) is not None:
+                self.sets.append(arrays)
+                computed += usable
+        return computed
+
+    def _trusted(self, trial: Trial, first: Results, arrays: Sequence[Any], seed: int) -> Results | None:
+        """What a candidate computes from these arrays; None if it is not made for them."""
+        bench = self._bench
+
+        def with_rounding() -> list[Any]:
+            return perturbed(arrays, seed=seed, exact=multiplies_exactly(bench.arrays))
+
+        try:
+            if not self._is_inside(trial, arrays):
+                return None
+            results: Results = bench.first_run(trial, arrays)
+            if not is_finite(results, first):
+                return None
+            bench.compare(bench.first_run(trial, bench.thread.run(with_rounding)), results, arrays, share=_STEADY)
+        except DifferentResultError:
+            return None
+        except Exception as exc:
+            if isinstance(exc, TookTooLongError) and bench.hung:
+                raise
+            return None
+        return results
+
+    def _is_inside(self, trial: Trial, arrays: Sequence[Any]) -> bool:
+        """Whether a candidate reads and writes nothing outside of its arrays, as far as JAX can tell."""
+        bench = self._bench
+        if not self._known_bounds:
+            self._known_bounds = True
+            if indexes(trial.jaxpr):
+                try:
+                    make = lambda: bounds_check(trial.jaxpr, bench.arrays)  # noqa: E731
+                    self._stays_inside = bench.thread.run(make, timeout=bench.tuner.timeout)
+                except Exception:
+                    # JAX cannot check some primitives. Then positions keep to what the caller's values say.
+                    self._stays_inside = None
+        check = self._stays_inside
+        return check is None or bench.thread.run(lambda: check(arrays), timeout=bench.tuner.timeout)

@@ -1,0 +1,369 @@
+"""Other inputs than the caller's, on which a candidate must compute what the default computes.
+
+The caller may hold constant what others vary: a mask that is full, indices in order, values that are all positive. A
+candidate that is right for these only must not win. So the arrays of a call are varied in three styles: as the caller's
+own values in another order, as random values, and as large ones. Which variation an array can have, the default
+decides: `Variations` tries the boldest one first, and keeps the first one on which the default stays finite and steady
+and reads nothing outside of an array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ejcache.autotune.measure.uses import Use
+
+    _Way = Callable[[Any], Any]
+
+
+class Style(Enum):
+    """How inputs are varied."""
+
+    RANDOM = "random"
+    """Both signs, any mask, any position."""
+    OWN = "own"
+    """The caller's values, or values of their kind, in another order."""
+    LARGE = "large"
+    """Of large size; positions are ragged."""
+
+
+_PERIOD: Final = 1_048_583
+"""Of more values, this many are random and repeat. It is a prime, so that rows of an array differ."""
+
+_LARGE: Final = (200.0, 40.0, 16.0)
+_POSITIONS: Final = 128
+_COMMON: Final = 7 / 8
+_MODERATE: Final = 100
+_ROUNDING: Final = 4
+"""A float has this many times its rounding error, and the results of the default must stay the same."""
+
+
+@dataclass(frozen=True)
+class Varied:
+    """One array of a call: what it is used for, and what the other arrays allow.
+
+    Attributes:
+        array: of JAX.
+        use: of its integers.
+        extents: of all arrays of the call, but for those of 1.
+    """
+
+    array: Any
+    use: Use
+    extents: frozenset[int]
+
+    def ways(self, style: Style) -> list[_Way]:
+        """Functions of a generator of numpy's that return other values, the boldest first."""
+        import jax
+        import jax.numpy as jnp
+
+        dtype = self.array.dtype
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return [partial(_other_keys, self.array)]
+        if not self.array.size:
+            return []
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return _float_ways(_wide(self.array), style)
+        values = _host(self.array)
+        if jnp.issubdtype(dtype, jnp.bool_):
+            return _bool_ways(values, style)
+        if jnp.issubdtype(dtype, jnp.integer):
+            values = values.astype("int64" if values.dtype != "uint64" else "uint64")
+            if self.use.position and values.dtype != "uint64":
+                ways = _position_ways(values, style, self.extents)
+                return [partial(_as_used, way, self.use) for way in ways]
+            return _integer_ways(values, style, jnp.iinfo(dtype))
+        return []
+
+    def placed(self, values: Any) -> Any:
+        """`values` as an array like this one."""
+        import jax
+
+        if isinstance(values, jax.Array):
+            return values
+        # An array that is committed to its devices and one that is not are two calls for `jax.jit`.
+        place = self.array.sharding if self.array.committed else None
+        return jax.device_put(values.astype(self.array.dtype), place)
+
+
+def perturbed(arrays: Sequence[Any], *, seed: int, exact: bool) -> list[Any]:
+    """The arrays with other rounding errors: the results of a right candidate may differ by what these change.
+
+    Args:
+        arrays: of JAX.
+        seed: of the random errors.
+        exact: float32 is multiplied as such, and not as TF32.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    return [_with_errors(array, generator, exact=exact) for array in arrays]
+
+
+def _with_errors(array: Any, generator: Any, *, exact: bool) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    if not jnp.issubdtype(array.dtype, jnp.inexact) or array.dtype.itemsize < 2:
+        return array
+    values = _wide(array)
+    step = float(jnp.finfo(array.dtype).eps)
+    if array.dtype.itemsize >= 4:
+        step = step * _ROUNDING if exact or array.dtype.itemsize > 4 else 2.0**-11
+    signs = _repeated(generator.integers(-1, 2, min(values.size, _PERIOD)), values.shape)
+    place = array.sharding if array.committed else None
+    return jax.device_put((values * (1 + step * signs)).astype(array.dtype), place)
+
+
+def _float_ways(values: Any, style: Style) -> list[_Way]:
+    import numpy as np
+
+    finite = np.isfinite(values)
+    known = values[finite]
+    own: _Way = partial(_reordered, values)
+    positive: list[_Way] = []
+    if known.size and (np.real(known) >= 0).all():
+        positive.append(partial(_normal, values, positive=True))
+    if style is Style.OWN:
+        return [own]
+    random: list[_Way] = [partial(_normal, values), *positive, own]
+    return random if style is Style.RANDOM else [*(partial(_normal, values, scale=scale) for scale in _LARGE), *random]
+
+
+def _normal(values: Any, generator: Any, *, scale: float = 1.0, positive: bool = False) -> Any:
+    """Normal values, one of them zero; what is not finite, as masks have it, stays."""
+    import numpy as np
+
+    made = generator.standard_normal(min(values.size, _PERIOD), dtype=np.float32) * scale
+    if positive:
+        made = np.abs(made) + np.float32(0.01)
+    elif made.size > 1:
+        made[generator.integers(made.size)] = 0.0
+    found = _repeated(made, values.shape).astype(values.dtype)
+    if values.dtype.kind == "c":
+        found = found + 1j * _repeated(generator.permutation(made), values.shape)
+    return np.where(np.isfinite(values), found, values)
+
+
+def _reordered(values: Any, generator: Any) -> Any:
+    """The finite values in another order; equal ones become different."""
+    import numpy as np
+
+    values = values.copy()
+    finite = np.isfinite(values)
+    chosen = values[finite]
+    if not chosen.size:
+        return values
+    if np.any(chosen != chosen[0]):
+        generator.shuffle(chosen)
+    elif chosen[0]:
+        chosen *= generator.uniform(0.5, 1.5, chosen.size).astype(chosen.dtype)
+    else:
+        chosen[:] = generator.standard_normal(chosen.size, dtype=np.float32)
+    values[finite] = chosen
+    return values
+
+
+def _bool_ways(values: Any, style: Style) -> list[_Way]:
+    mixed = values.any() and not values.all()
+    mostly = partial(_flags, values, share=_COMMON)
+    if style is Style.RANDOM:
+        return [partial(_flags, values, share=0.5), mostly]
+    return [partial(_shuffled, values), mostly] if mixed and style is Style.OWN else [mostly]
+
+
+def _flags(values: Any, generator: Any, *, share: float) -> Any:
+    """Booleans of which this share is true, and at least one is not what it was."""
+    import numpy as np
+
+    made = np.asarray(generator.random(values.shape) < share)
+    place = generator.integers(values.size)
+    made.reshape(-1)[place] = not values.reshape(-1)[place]
+    return made
+
+
+def _integer_ways(values: Any, style: Style, limits: Any) -> list[_Way]:
+    """Integers that are only computed with. Where the caller has no zero, which may divide, there is none."""
+    import numpy as np
+
+    zero = bool((values == 0).any())
+    low, high = int(limits.min), int(limits.max)
+
+    def within(size: int, generator: Any) -> Any:
+        least, most = max(low, -size), min(high, size)
+        made = generator.integers(least, most, values.shape, dtype=values.dtype, endpoint=True)
+        return made if zero else np.where(made == 0, 1, made)
+
+    whole = partial(within, max(high, -low))
+    moderate = partial(within, _MODERATE)
+    own = partial(_shuffled, values) if values.size > 1 and (values != values.flat[0]).any() else moderate
+    if style is Style.OWN:
+        return [own]
+    bold = [whole, partial(within, 100 * _MODERATE)] if style is Style.LARGE else []
+    return [*bold, moderate, own]
+
+
+def _position_ways(values: Any, style: Style, extents: frozenset[int]) -> list[_Way]:
+    """Positions within what the caller's values and the extents of the arrays say. Negative ones are marks and stay."""
+    import numpy as np
+
+    kept = values < 0
+    if kept.all():
+        return []
+    most = int(values.max())
+    shuffled = partial(_shuffled, values)
+    differs = bool((values != values.flat[0]).any())
+    if values.ndim == 1 and values.size > 2 and differs and not kept.any():
+        steps = np.diff(values)
+        if values[0] == 0 and (steps >= 0).all() and most in extents and most != values.size - 1:
+            return [partial(_other_bounds, values)]
+        if (values.sum() in extents) and not (steps == 1).all():
+            return [partial(_other_shares, values), shuffled]
+    if values.size > 1 and not differs and int(values.sum()) in extents and most > 1 and most not in extents:
+        return [partial(_other_shares, values)]
+
+    def below(top: int, generator: Any, *, least: int = 0) -> Any:
+        made = generator.integers(least, max(top, least + 1), values.shape)
+        if values.size == 1 and made.flat[0] == values.flat[0] and top > least + 1:
+            made = np.full_like(made, top - 1 if made.flat[0] != top - 1 else least)
+        return np.where(kept, values, made)
+
+    smallest = max(2, min([*extents, _POSITIONS]))
+    tops = sorted({max(most + 1, smallest), smallest, max(2, smallest // 4), 2}, reverse=True)
+    ragged = [partial(below, most + 1, least=1)] if most > 1 else []
+    own = [shuffled] if differs else []
+    random: list[_Way] = [partial(below, top) for top in tops]
+    if style is Style.OWN:
+        return [*own, *ragged, *random]
+    return [*ragged, *own, *random] if style is Style.LARGE else [*random, *ragged, *own]
+
+
+def _other_bounds(values: Any, generator: Any) -> Any:
+    """Other sorted positions between the first and the last, as those at which the rows of a batch begin."""
+    import numpy as np
+
+    between = np.sort(generator.integers(values[0], values[-1] + 1, values.size - 2))
+    return np.concatenate([values[:1], between, values[-1:]])
+
+
+def _other_shares(values: Any, generator: Any) -> Any:
+    """Other sizes of groups, with the same sum, and with none that is zero unless one was."""
+    import numpy as np
+
+    least = min(1, int(values.min()))
+    shares = generator.multinomial(int(values.sum()) - least * values.size, np.full(values.size, 1 / values.size))
+    found = (shares + least).reshape(values.shape)
+    return _shuffled(found, generator)
+
+
+def _as_used(way: _Way, use: Use, generator: Any) -> Any:
+    """The positions of a way; distinct or sorted if the default needs them so."""
+    import numpy as np
+
+    values = way(generator)
+    if use.distinct and np.unique(values).size < values.size:
+        top = max(int(values.max()) + 1, values.size)
+        values = generator.permutation(top)[: values.size].reshape(values.shape)
+    return np.sort(values, axis=0) if use.ordered and values.ndim else values
+
+
+def _shuffled(values: Any, generator: Any) -> Any:
+    """All values in another order, in which not all are where they were, if that is possible."""
+    found = generator.permutation(values.reshape(-1)).reshape(values.shape)
+    if (found == values).all():
+        found = values.reshape(-1)[::-1].reshape(values.shape)
+    return found
+
+
+def _other_keys(array: Any, generator: Any) -> Any:
+    import jax
+
+    data = jax.random.key_data(array)
+    bits = generator.integers(0, 2**32, data.shape, dtype="uint32")
+    return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(array))
+
+
+def _repeated(made: Any, shape: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.resize(made, shape)
+
+
+def _host(array: Any) -> Any:
+    import numpy as np
+
+    return np.array(array, order="C")
+
+
+def _wide(array: Any) -> Any:
+    """A copy on the host, in a data type that numpy computes with."""
+    import numpy as np
+
+    values = _host(array)
+    return values if values.dtype.kind in "fc" and values.dtype.itemsize >= 4 else values.astype(np.float32)
+
+
+class Variations:
+    """Finds inputs on which the default can be trusted.
+
+    Args:
+        arrays: of the caller, or what stands for them.
+        fixed: for each, whether it has to stay as it is.
+        uses: of each.
+        usable: whether the default can be trusted on these arrays.
+        run: calls a function where arrays may be made: not in a trace.
+        seed: of the random values.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[Any],
+        *,
+        fixed: Sequence[bool],
+        uses: Sequence[Use],
+        usable: Callable[[Sequence[Any]], bool],
+        run: Callable[[Callable[[], Any]], Any],
+        seed: int,
+    ) -> None:
+        extents = frozenset(size for array in arrays for size in array.shape if size > 1)
+        self._arrays = list(arrays)
+        self._varied = [
+            None if stays else Varied(array, use, extents)
+            for array, stays, use in zip(arrays, fixed, uses, strict=True)
+        ]
+        self._usable = usable
+        self._run = run
+        self._seed = seed
+
+    def in_style(self, style: Style) -> list[Any] | None:
+        """The arrays in this style; each that the default does not bear so, in a milder way. None if none changes."""
+        ways = self._run(lambda: [[] if varied is None else varied.ways(style) for varied in self._varied])
+        if not any(ways):
+            return None
+        boldest = [self._made(index, own, 0, style) for index, own in enumerate(ways)]
+        if self._usable(boldest):
+            return boldest
+        found = list(self._arrays)
+        for index, own in enumerate(ways):
+            for number in range(len(own)):
+                trial = list(found)
+                trial[index] = boldest[index] if number == 0 else self._made(index, own, number, style)
+                if self._usable(trial):
+                    found = trial
+                    break
+        return None if all(one is other for one, other in zip(found, self._arrays, strict=True)) else found
+
+    def _made(self, index: int, ways: Sequence[_Way], number: int, style: Style) -> Any:
+        import numpy as np
+
+        varied = self._varied[index]
+        if varied is None or not ways:
+            return self._arrays[index]
+        generator = np.random.default_rng([self._seed, index, number, list(Style).index(style) + 1])
+        return self._run(lambda: varied.placed(ways[number](generator)))
