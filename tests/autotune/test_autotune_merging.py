@@ -24,6 +24,7 @@ from ejcache.autotune.records.record import (
     encode_record,
     merged,
     pinned,
+    unpinned,
 )
 from ejcache.autotune.records.store import RecordLayer
 from ejcache.stores.documents import open_documents
@@ -172,3 +173,13 @@ def test_eight_processes_that_tune_one_operation_keep_one_sure_record(run_forked
     assert not found.unsure
     order.shuffle(made)
     assert encode_record(found) == encode_record(functools.reduce(merged, made))
+
+
+def test_a_pin_that_is_let_go_gives_back_the_choice():
+    """Also a default that won although another candidate's time was a little less, and after two pins."""
+    candidates = (tried(8, 0.1), tried(16, 0.099))
+    chosen = Record(key=key(), configuration={"block": 8}, default={"block": 8}, candidates=candidates, created=1.0)
+    fixed = pinned(pinned(chosen, {"block": 16}, now=2.0), {"block": 32}, now=3.0)
+    back = unpinned(decode_record(encode_record(fixed)), now=4.0)
+    assert (back.configuration, back.source, back.measurement) == ({"block": 8}, Source.TUNED, {})
+    assert unpinned(back, now=5.0) is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from autotune_helpers import key
 
-from ejcache.autotune import Tuner
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.records.record import Status
 
 QUICK = Tuner(rounds=8, confirm=False, min_gain=0.001)
@@ -152,3 +152,52 @@ def test_a_candidate_that_is_right_for_one_seed_does_not_win():
     record = choice(build, jax.ShapeDtypeStruct((SIZE,), jnp.float32), ["wrong"], default="default")
     assert record.configuration == "default"
     assert record.candidate("wrong").status is Status.FAILED
+
+
+def bucket(place, tried, **options):
+    """An operation whose shapes share a key, in a process of its own as far as records go."""
+
+    @autotuned(
+        configs=[{"block": 2}, {"block": 8}],
+        name="bucket",
+        key=lambda x: "all shapes",
+        store=AutotuneStore(str(place), seeds=(), refresh_seconds=0.0),
+        tuner=QUICK,
+        **options,
+    )
+    def operation(x, *, block):
+        tried.append((x.shape[0], block))
+        if block == 2:
+            return slow(x)
+        return 2 * x if x.shape[0] % 16 else 3 * x
+
+    return operation
+
+
+def test_a_candidate_that_is_wrong_for_one_shape_of_a_bucket_is_not_used_for_it(tmp_path):
+    """It is compared for each shape once, in the first process that has it, and stays the choice for the others."""
+    tried = []
+    for _ in range(2):
+        operation = bucket(tmp_path, tried)
+        assert operation.choose(jnp.ones(8)).configuration == {"block": 8}
+        assert operation.choose(jnp.ones(16)).configuration == {"block": 2}
+        assert operation.choose(jnp.ones(24)).configuration == {"block": 8}
+        assert (operation(jnp.ones(16)) == 2).all()
+    tried.clear()
+    again = bucket(tmp_path, tried)
+    assert [again.choose(jnp.ones(size)).configuration["block"] for size in (8, 16, 24)] == [8, 2, 8]
+    assert tried == []
+
+
+def test_a_choice_that_this_shape_excludes_is_not_used_for_it(tmp_path):
+    """What `prune` leaves out for one shape of a bucket stays the choice for the others."""
+    tried = []
+
+    def prune(candidates, x):
+        return [item for item in candidates if x.shape[0] >= item["block"]]
+
+    for _ in range(2):
+        operation = bucket(tmp_path, tried, prune=prune)
+        assert operation.choose(jnp.ones(8)).configuration == {"block": 8}
+        assert operation.choose(jnp.ones(4)).configuration == {"block": 2}
+        assert (4, 8) not in tried

@@ -40,12 +40,14 @@ class Call(abc.ABC):
         axes: over which `jax.vmap` maps the call, outermost first.
         policy: the operation's own.
         may_guess: the default may be used for a call that was not measured.
+        part: what tells the call from others with its key; empty if nothing does.
     """
 
     key: RecordKey
     axes: tuple[MappedAxis, ...]
     policy: Policy | None = None
     may_guess = True
+    part = ""
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> None:
         self.args = args
@@ -158,6 +160,18 @@ class Call(abc.ABC):
                 call=self.described() if tuner.isolate else None,
                 starts=self._similar_configurations,
             )
+        finally:
+            _being_measured.reset(token)
+
+    def agrees(self, stored: Any) -> bool:
+        """Whether a configuration, a JSON value, computes for this call what the default computes."""
+        token = _being_measured.set(_being_measured.get() | {self.key.digest})
+        try:
+            configuration, tuner = self.restored(stored, Source.TUNED), self.tuner()
+            return tuner.agrees(
+                self.build, self.args, self.kwargs, default=self.default(), other=configuration, names=self.names,
+                axes=self.axes, operation=self.key.operation,
+            )  # fmt: skip
         finally:
             _being_measured.reset(token)
 

@@ -23,7 +23,7 @@ from ejcache.autotune.log import warn_once
 from ejcache.autotune.pod import POD, PodAgreement
 from ejcache.autotune.recording import collected, note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, to_json
-from ejcache.autotune.records.record import CODE, Source, differences
+from ejcache.autotune.records.record import CODE, Source, agreement, differences, with_agreement
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.compile_modes import is_forbidden, refuse_tuning
@@ -110,7 +110,7 @@ class Chooser:
             return self._chosen(self._unmeasured(call))
         if call.unhashable:
             return self._chosen(self._without_key(call))
-        state = self._state(key.digest)
+        state = self._state(key.digest + call.part)
         if state.choice is not None and state.until == math.inf:
             self.counters["memory"] += 1
             return state.choice
@@ -194,6 +194,8 @@ class Chooser:
             record, measured = found.record, found.source in _MEASURED
             failed = measured and record.failed
             choice = self._usable(call, found) if record.works or not measured else None
+            if call.part and measured and not failed:
+                return self._for_part(call, found, choice, policy)
             # A record without a usable choice still has the times of its other candidates.
             may_retune = policy.on_miss == "autotune" and not (choice is not None and is_forbidden())
             unusable = choice is None and not failed and (measured or found.source is Source.PINNED)
@@ -206,6 +208,26 @@ class Chooser:
                 state.failed = True
                 self._report_failure(call.key, record)
         return None
+
+    def _for_part(self, call: Call, found: Found, choice: Choice | None, policy: Policy) -> Choice | None:
+        """What one of several calls with one key gets from the record that they share.
+
+        The configuration may not be for this one: it is then compared with the default first, where measuring is
+        allowed. The record is not measured anew, because the others use it.
+        """
+        record = found.record
+        if choice is None:
+            return self._guess(call) if call.may_guess else None
+        right = agreement(record, call.part)
+        if right is None and policy.on_miss == "autotune" and not is_forbidden():
+            try:
+                right = call.agrees(record.configuration)
+                self.store.publish(with_agreement(record, call.part, agrees=right))
+            except Exception as exc:
+                # The program can run with its own guess.
+                self._report(f"comparing {call.key.operation}", "%s could not be compared: %s", call.key, repr(exc))
+                right = False
+        return self._guess(call) if right is False and call.may_guess else choice
 
     def _found(self, call: Call) -> list[Found]:
         found = self.store.find_all(call.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import inspect
 import math
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, Typ
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import import_path
-from ejcache.autotune.call_key import code_digest, fingerprint
+from ejcache.autotune.call_key import Describer, code_digest, fingerprint
 from ejcache.autotune.choice import altered, current_policy, labelled
 from ejcache.autotune.chooser import chooser_for, default_chooser
 from ejcache.autotune.ejkernel_variables import label_of_calls
@@ -22,7 +23,7 @@ from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, module_name, to_json
-from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source, with_agreement
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class BoundCall(Call):
         self.policy = operation.policy
         call = self._described_arguments()
         self.key = self.keyed(operation.name, operation.version, call, gradient=self._measures_gradient())
+        if operation.key_of is not None:
+            described = canonical_json(Describer().describe([list(args), dict(kwargs)]))
+            self.part = hashlib.sha256(described.encode()).hexdigest()[:16]
 
     def candidates(self) -> list[Any]:
         """The configurations to measure."""
@@ -129,7 +133,10 @@ class BoundCall(Call):
     def measured(self, known: Record | None = None) -> Record:
         """The record, with the digest of the function's code."""
         record = super().measured(known)
-        return dataclasses.replace(record, provenance={**record.provenance, CODE: self.operation.code})
+        provenance = {**record.provenance, CODE: self.operation.code}
+        if self.part:
+            record = with_agreement(record, self.part, agrees=True)
+        return dataclasses.replace(record, provenance=provenance)
 
     def _described_arguments(self) -> dict[str, Any]:
         operation, describe = self.operation, self.describer.describe

@@ -84,7 +84,7 @@ class PodAgreement:
             return _guessed(call)
 
     def _settle(self, coordination: CoordinationClient, call: Call, propose: Callable[[], Choice]) -> Choice:
-        name = f"ejcache/autotune/{call.key.digest}"
+        name = f"ejcache/autotune/{call.key.digest}{call.part}"
 
         def publish(**answer: Any) -> bool:
             return coordination.set_once(name, json.dumps(answer | {"process": coordination.process}).encode())

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import json
 import time
@@ -37,11 +36,10 @@ from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import (
     Source,
     Status,
-    dated_after,
     differences,
     encode_record,
-    fastest_first,
     pinned,
+    unpinned,
 )
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
@@ -323,7 +321,7 @@ def pin(
 
 
 def unpin(key: Key, directory: Dir = None, as_json: Json = False) -> None:
-    """Let measurements decide again: the fastest candidate becomes the call's configuration."""
+    """Let measurements decide again: the call has the configuration again that it had before the pin."""
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
         _report_pin(store, _unpinned(store, record) or record, as_json=as_json)
@@ -447,13 +445,9 @@ def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
     fixed = [(layer, found) for layer, found in held if found.source is Source.PINNED]
     if not fixed:
         return None
-    tried = [candidate for _, found in held for candidate in found.candidates]
-    best = next((candidate for candidate in fastest_first(tried) if candidate.status is Status.OK), None)
-    if best is None:
-        raise NotFoundError(f"{record.key.digest} has no measurement to return to; `clear` removes the record")
     for layer, found in fixed:
-        changed = dataclasses.replace(found, configuration=best.configuration, source=Source.TUNED, created=time.time())
-        changed = dated_after(changed, [found])
+        if (changed := unpinned(found, now=time.time())) is None:
+            raise NotFoundError(f"{record.key.digest} has no measurement to return to; `clear` removes the record")
         layer.documents.replace(record.key.path, encode_record(changed))
     return changed
 

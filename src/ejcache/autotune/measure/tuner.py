@@ -280,6 +280,44 @@ class Tuner:
             progress.close()
             bench.close()
 
+    def agrees(
+        self,
+        build: Callable[[Any], Callable[..., Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        default: Any,
+        other: Any,
+        names: Sequence[str] = (),
+        axes: tuple[MappedAxis, ...] | None = None,
+        operation: str = "",
+    ) -> bool:
+        """Whether a configuration computes for this call what the default computes. Nothing is timed.
+
+        Args:
+            build: returns the function for a configuration.
+            args: of the call.
+            kwargs: of the call.
+            default: the operation's own configuration.
+            other: the configuration.
+            names: of the positional arguments.
+            axes: over which `jax.vmap` maps the call.
+            operation: the name, for messages.
+        """
+        inputs = split_arguments(args, kwargs, names, axes)
+        refuse_spanning(inputs.leaves, name=operation)
+        trials = _trials([other], default)
+        if len(trials) == 1:
+            return True
+        progress = Progress(operation)
+        bench = Bench(self, inputs, progress, candidates=[trial.stored for trial in trials])
+        try:
+            bench.prepare(trials, build, trials[0])
+            return trials[1].ready and bench.still_right(trials[1])
+        finally:
+            progress.close()
+            bench.close()
+
 
 def _source(bench: Bench, winner: Trial | None, known: Record | None) -> Source:
     """PGLE only if a profile was taken: where the profiler is not available, its trace is empty."""

@@ -156,6 +156,13 @@ _SPACES: Final = "spaces"
 """The same for all records that were merged, as a list."""
 
 _MOST_SPACES: Final = 16
+_MOST_AGREEMENTS: Final = 1_000
+
+_BEFORE_PIN: Final = "before_pin"
+"""Where the measurement of a pinned record has the configuration that was chosen before, and its source."""
+
+_AGREES: Final = "agrees"
+"""For which calls of a key that several share the chosen configuration was compared with the default: right or not."""
 
 NO_CONFIGURATION: Final = object()
 """Says that no configuration was given. None can be a configuration."""
@@ -336,6 +343,27 @@ class Record:
         return next((candidate for candidate in self.candidates if candidate.digest == wanted), None)
 
 
+def agreement(record: Record, part: str) -> bool | None:
+    """Whether the chosen configuration is right for one of the calls that share the key; None if nobody compared."""
+    return _agreements(record).get(_agreement_name(record, part))
+
+
+def with_agreement(record: Record, part: str, *, agrees: bool) -> Record:
+    """The record, which says whether its configuration is right for one of the calls that share the key."""
+    known = _agreements(record) | {_agreement_name(record, part): agrees}
+    return replace(record, measurement={**record.measurement, _AGREES: known})
+
+
+def _agreement_name(record: Record, part: str) -> str:
+    digest = hashlib.sha256(canonical_json(record.configuration).encode()).hexdigest()
+    return f"{part}-{digest[:16]}"
+
+
+def _agreements(record: Record) -> dict[str, bool]:
+    held = record.measurement.get(_AGREES)
+    return {str(part): bool(agrees) for part, agrees in held.items()} if isinstance(held, dict) else {}
+
+
 def merged(one: Record, other: Record) -> Record:
     """The record of two measurements of one call: the choice that counts, and all candidates.
 
@@ -348,14 +376,19 @@ def merged(one: Record, other: Record) -> Record:
     if loser.failed and not winner.failed:
         # What made all candidates fail there, such as a lack of memory, says little about each of them.
         return winner
-    known: dict[str, Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     for candidate in (*one.candidates, *other.candidates):
-        held = known.setdefault(candidate.digest, candidate)
-        known[candidate.digest] = max(held, candidate, key=_candidate_precedence)
+        held = candidates.setdefault(candidate.digest, candidate)
+        candidates[candidate.digest] = max(held, candidate, key=_candidate_precedence)
     measurement = winner.measurement
     if (spaces := _spaces(one) | _spaces(other)) > {measurement.get(SPACE)} - {None}:
         measurement = {**measurement, _SPACES: sorted(spaces)[:_MOST_SPACES]}
-    return replace(winner, candidates=fastest_first(known.values()), measurement=measurement)
+    if agreements := _agreements(loser):
+        known = _agreements(winner)
+        # What was found to be wrong stays wrong.
+        agreements = known | {name: agrees and known.get(name, True) for name, agrees in agreements.items()}
+        measurement = {**measurement, _AGREES: dict(sorted(agreements.items())[:_MOST_AGREEMENTS])}
+    return replace(winner, candidates=fastest_first(candidates.values()), measurement=measurement)
 
 
 def dated_after(record: Record, known: Iterable[Record]) -> Record:
@@ -382,7 +415,7 @@ def _after(date: float, now: float) -> float:
 
 
 def _precedence(record: Record) -> tuple[bool, int, bool, float, str]:
-    choice = replace(record, candidates=(), measurement={**record.measurement, _SPACES: []})
+    choice = replace(record, candidates=(), measurement={**record.measurement, _SPACES: [], _AGREES: {}})
     text = canonical_json(_body(choice))
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return not record.failed, -record.source.rank, not record.unsure, record.created, digest
@@ -400,7 +433,29 @@ def _spaces(record: Record) -> set[str]:
 
 def pinned(record: Record, configuration: Any, *, now: float) -> Record:
     """The record with a configuration (a JSON value) that a person fixed at `now`, in seconds since the epoch."""
-    return dated_after(replace(record, configuration=configuration, source=Source.PINNED, created=now), [record])
+    measurement = dict(record.measurement)
+    if record.source is not Source.PINNED:
+        measurement[_BEFORE_PIN] = {"configuration": record.configuration, "source": record.source.value}
+    fixed = replace(
+        record, configuration=configuration, source=Source.PINNED, measurement=measurement, created=now
+    )  # fmt: skip
+    return dated_after(fixed, [record])
+
+
+def unpinned(record: Record, *, now: float) -> Record | None:
+    """The record with what was chosen before a person fixed a configuration; None if nothing was."""
+    before = record.measurement.get(_BEFORE_PIN)
+    if not isinstance(before, dict):
+        return None
+    measurement = {name: value for name, value in record.measurement.items() if name != _BEFORE_PIN}
+    changed = replace(
+        record,
+        configuration=before.get("configuration"),
+        source=Source(before.get("source", Source.TUNED)),
+        measurement=measurement,
+        created=now,
+    )
+    return dated_after(changed, [record])
 
 
 def space_digest(stored: Iterable[Any]) -> str:
