@@ -33,11 +33,11 @@ LEVELS = {
     "jax_integration": 11,
     "api": 12,
     "notebook": 12,
-    "cli": 13,
-    "autotune": 14,
+    "autotune": 13,
+    "cli": 14,
     "reports": 15,
-    "__main__": 14,
-    "testing": 14,
+    "__main__": 15,
+    "testing": 15,
 }
 """A room imports itself and rooms of lower levels; nobody imports `testing`."""
 
@@ -59,7 +59,6 @@ INNER_LEVELS = {
         "ejkernel": 11,
         "replay": 12,
         "worker": 13,
-        "cli": 13,
     },
     "reports": {
         "causes": 0,
@@ -119,11 +118,11 @@ SEAMS = {
         "cli/demo_program.py",
     ],
     "pytest": ["testing/*.py"],
-    "rich": ["cli/*.py", "autotune/cli/*.py", "autotune/log.py"],
+    "rich": ["cli/*.py", "autotune/log.py"],
     "s3fs": ["bucket/*.py"],
     "sqlite3": ["stores/local/*.py", "maintenance/journals.py"],
     "tomlkit": ["settings/directories.py"],
-    "typer": ["cli/*.py", "autotune/cli/*.py"],
+    "typer": ["cli/*.py"],
     "zstandard": ["entry.py"],
 }
 """The only files that may import each library from elsewhere; a library that is not here is imported by none."""

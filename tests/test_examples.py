@@ -33,7 +33,7 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
     assert "'block'" in configuration
 
     text = (EXAMPLES / "tuned_kernel" / "pyproject.toml").read_text()
-    (push,) = [line.removeprefix("#").split("#")[0] for line in text.splitlines() if "autotune push" in line]
+    (push,) = [line.removeprefix("#").split("#")[0] for line in text.splitlines() if "push --tuned" in line]
     run_program([sys.executable, "-m", *shlex.split(push)], cwd=package.parent, env=path, start=Forked)
     about = package.parent / "tuned_kernel-1.0.dist-info"
     about.mkdir()

@@ -18,23 +18,23 @@ WIDTH = 100
 HEAD = """\
 # The command line
 
-`ejcache` works on a cache of compiled programs, `ejcache autotune` on a store of tuned configurations. Both use the
-same words:
+`ejcache` works on a cache of compiled programs and on a store of tuned configurations, with the same words:
 
-| command | `ejcache` | `ejcache autotune` |
+| command | entries | tuned records, with `--tuned` |
 |---|---|---|
 | `ls`, `show`, `stats` | look at entries | look at records |
 | `why` | why a program was compiled | why a call runs with its configuration |
-| `pin`, `unpin` | | keep a configuration from being changed |
 | `prune` | remove entries by rules | remove records by rules |
 | `clear` | remove all entries, or named ones | remove all records, or named ones |
-| `push`, `pull` | copy entries to or from another cache | copy records to or from another store |
-| `export`, `import` | one file with entries, a bundle | a JSON file; the tables of ejkernel and tokamax |
+| `push`, `pull` | copy entries to or from another cache | copy records; `--format ejkernel`: ejkernel's files |
+| `pin`, `unpin` | | keep a configuration from being changed |
 
-Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache
-config` shows as `cache_dir`. Results go to stdout; messages and progress bars go to stderr. `NO_COLOR` and
-`FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a command.
-`ejcache --install-completion` lets the shell complete commands, options, settings, and keys and names of a local cache.
+`show`, `why` and `clear` also take a tuned record without `--tuned`, if no entry has the name that is given.
+
+Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache config` shows as
+`cache_dir`, and tuned records are in `autotune_dir`, or else in the same place. Results go to stdout; messages and
+progress bars go to stderr. `NO_COLOR` and `FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a
+command.
 
 KEY is a key, the beginning of one as `ls` shows it (at least six characters of a digest), or a name. A function `train`
 is found as `train` and as `jit_train`.
@@ -42,7 +42,7 @@ is found as `train` and as `jit_train`.
 | exit status | meaning |
 |---|---|
 | 0 | fine |
-| 1 | something was found (`verify`, `diff`), failed or does not exist: no cache, no such entry, KEY matches several |
+| 1 | something was found (`verify`), failed or does not exist: no cache, no such entry, KEY matches several |
 | 2 | bad usage: an unknown option, a value that an option or setting cannot have, a URL that cannot name a cache |
 
 `ejcache run` exits with the status of the program, and dies of the signal that killed it. With a report it stays as the

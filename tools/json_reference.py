@@ -51,9 +51,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("config",), ("config", "get", "max_size"),
     ("config", "set", "max_size=10GB"), ("config", "unset", "max_size"), ("push", "OTHER"), ("pull", "OTHER"),
     ("export", "BUNDLE"), ("import", "BUNDLE"), ("doctor",), ("clear", "jit_eval"),
-    ("autotune", "ls"), ("autotune", "show", "matmul"), ("autotune", "why", "matmul"), ("autotune", "stats"),
-    ("autotune", "pin", "matmul"), ("autotune", "unpin", "matmul"), ("autotune", "prune", "--name", "matmul", "-n"),
-    ("autotune", "clear", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
+    ("ls", "--tuned"), ("show", "--tuned", "matmul"), ("why", "--tuned", "matmul"), ("stats", "--tuned"),
+    ("pin", "matmul"), ("unpin", "matmul"), ("prune", "--tuned", "--name", "matmul", "-n"),
+    ("clear", "--tuned", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
 )  # fmt: skip
 """In an order in which each finds what it needs. OTHER, BUNDLE and the like are places in the temporary directory."""
 

@@ -1,4 +1,4 @@
-"""`ejcache autotune`: what people and machines see of tuned configurations, and what moves them."""
+"""Commands on tuned records: what people and machines see of them, and what moves them; and `ejcache tune`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import pytest
 from autotune_helpers import ENVIRONMENT, candidate, key, record
 from buckets import GcsServerProcess
-from cli_helpers import ejcache
+from cli_helpers import ejcache, fill
 
 from ejcache.autotune.call_documents import encode_call
 from ejcache.autotune.records.record import Candidate, Source, Status, encode_record, pinned
@@ -29,8 +29,11 @@ def place(tmp_path):
     return tmp_path / "place"
 
 
-def run(*arguments):
-    return ejcache("autotune", *arguments)
+def run(command, *arguments):
+    """The outcome of a command on tuned records."""
+    forms = {"import": ["pull", "--format", "ejkernel"], "export": ["push", "--format", "ejkernel"]}
+    both = {name: [name, "--tuned"] for name in ("ls", "show", "stats", "why", "prune", "clear", "push", "pull")}
+    return ejcache(*(forms | both).get(command, [command]), *arguments)
 
 
 def test_ls(place):
@@ -59,7 +62,7 @@ def test_a_directory_that_does_not_exist(tmp_path, command):
     assert (said.status, len(said.err.splitlines())) == (1, 1)
     assert "there is no autotune store at" in said.err
     assert not (tmp_path / "none").exists()
-    said = run("run", tmp_path / "misspelt", "--dir", tmp_path / "store")
+    said = run("tune", "--calls", tmp_path / "misspelt", "--dir", tmp_path / "store")
     assert (said.status, said.out, "misspelt: the directory does not exist" in said.err) == (1, "", True)
 
 
@@ -103,24 +106,6 @@ def test_why_of_a_recorded_call(place):
     assert "call.arguments.x: float32[8,16] here, float32[8,8] there" in said.out
 
 
-def test_diff(place, tmp_path):
-    """Two records, or two stores, compared name by name; 1 if they differ."""
-    one, other = key().digest, key(x="float32[16,16]").digest
-    fields = run("diff", one, other, "--dir", place, "--json").json
-    assert fields == {
-        "key": {"call.arguments.x": ["float32[8,8]", "float32[16,16]"]},
-        "configuration": {"": [{"block": 16}, {"block": 32}]},
-    }
-    assert run("diff", one, other, "--dir", place).status == 1
-    assert run("diff", one, one, "--dir", place).status == 0
-    copy = tmp_path / "copy"
-    assert run("push", copy, "--dir", place).status == 0
-    assert run("diff", place, copy).status == 0
-    AutotuneStore(str(copy)).delete(key())
-    assert run("diff", place, copy).status == 1
-    assert list(run("diff", place, copy, "--json").json["record"].values()) == [[{"block": 16}, None]]
-
-
 def test_stats(place):
     """Records are counted by layer, operation, device and source; damaged ones are counted too."""
     (place / key().path).write_bytes(b"{")
@@ -151,11 +136,85 @@ def test_pin_and_unpin(place):
 
 def test_pin_of_no_candidate_says_so(place):
     """A configuration that was not measured, or failed, is pinned with a warning; a measured one needs none."""
-    assert "not among the candidates" in run("pin", key().digest, '{"blok": 8}', "--dir", place).err
+    assert "not among the candidates" in run("pin", key().digest, '{"block": 7}', "--dir", place).err
     assert run("pin", key().digest, '{"block": 16}', "--dir", place).err == ""
     failing = Candidate({"block": 3}, Status.FAILED, error="out of shared memory")
     AutotuneStore(str(place)).publish(dataclasses.replace(record(), candidates=(failing,)))
     assert "out of shared memory" in run("pin", key().digest, '{"block": 3}', "--dir", place).err
+
+
+@pytest.mark.parametrize(
+    "configuration", ["{}", '{"blok": 8}', '{"block": "8"}', '{"block": 8, "more": 1}', '{"block": null}', "8", "[8]"]
+)
+def test_pin_refuses_what_the_kernel_cannot_be_called_with(place, configuration):
+    """Without the names of the configurations that are known, or with another type, nothing is pinned."""
+    said = run("pin", key().digest, configuration, "--dir", place)
+    assert (said.status, '{"block":16}' in said.err) == (2, True)
+    assert run("show", key().digest, "--dir", place, "--json").json["source"] == "tuned"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_pin_refuses_what_json_has_not(place, number):
+    """Python reads these numbers; a record cannot hold them."""
+    said = run("pin", key().digest, f'{{"block": {number}}}', "--dir", place)
+    assert (said.status, "is not JSON" in said.err) == (2, True)
+
+
+def test_parts_of_a_configuration_may_come_from_several(tmp_path):
+    """Each value needs a type that one known configuration has in its place; a whole number is a float, too."""
+    store = AutotuneStore(str(tmp_path))
+    known = [{"a": None, "b": [1, 2], "c": 0.5}, {"a": 4, "b": [], "c": 1.0}]
+    tried = tuple(dataclasses.replace(candidate(16, 0.001), configuration=each) for each in known)
+    store.publish(dataclasses.replace(record(), configuration=known[0], default=known[1], candidates=tried))
+    assert run("pin", "matmul", '{"a": 2, "b": [5, 6, 7], "c": 2}', "--dir", tmp_path).status == 0
+    assert run("pin", "matmul", '{"a": 2, "b": [0.5], "c": 2}', "--dir", tmp_path).status == 2
+    assert run("pin", "matmul", '{"a": true, "b": [], "c": 2}', "--dir", tmp_path).status == 2
+
+
+def test_a_name_that_only_a_record_has(tmp_path):
+    """`show`, `why` and `clear` take an entry of that name first, then a record, and with --tuned the record."""
+    fill(tmp_path, "jit_softmax")
+    store = AutotuneStore(str(tmp_path))
+    store.publish(record())
+    store.publish(record(key("softmax")))
+    place = ("--dir", tmp_path)
+    assert ejcache("show", "matmul", *place, "--json").json["configuration"] == {"block": 16}
+    assert ejcache("show", "softmax", *place, "--json").json["name"] == "jit_softmax"
+    assert ejcache("show", "softmax", "--tuned", *place, "--json").json["operation"] == "softmax"
+    assert "runs with" in ejcache("why", "matmul", *place).out
+    said = ejcache("show", "nothing", *place)
+    assert (said.status, "has the key or name 'nothing'" in said.err) == (1, True)
+    assert ejcache("clear", "matmul", *place, "--json").json["removed_records"] == 1
+    assert ejcache("clear", "softmax", *place, "--json").json["removed_entries"] == 1
+    assert [item.record.key.operation for item in AutotuneStore(str(tmp_path)).records()] == ["softmax"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tune", "--seconds", "-1", "train.py"],
+        ["tune", "--seconds", "nan", "train.py"],
+        ["tune", "--seconds", "5"],
+        ["tune", ""],
+        ["tune", "--calls", ".", "train.py"],
+        ["prune", "--tuned", "--max-size", "1GB", "--name", "x"],
+        ["stats", "--tuned", "--reset"],
+        ["why", "--tuned"],
+        ["push", "--tuned", "other", "--newer-than", "1d"],
+        ["pull", "--format", "ejkernel", ".", "--name", "x"],
+    ],
+)
+def test_what_does_not_go_together_is_bad_usage(arguments, monkeypatch, tmp_path):
+    """One sentence, and exit status 2."""
+    monkeypatch.chdir(tmp_path)
+    said = ejcache(*arguments)
+    assert (said.status, len(said.err.splitlines()), said.out) == (2, 1, ""), said
+
+
+def test_nothing_that_ejkernel_has_a_key_for(place, tmp_path):
+    """A push of no record into ejkernel's files says so and exits with 1."""
+    said = run("export", tmp_path / "files", "--dir", place)
+    assert (said.status, "no record is one of ejkernel's" in said.err) == (1, True)
 
 
 def test_clear(place):
@@ -169,7 +228,9 @@ def test_clear(place):
 
 
 def test_prune(place):
-    """Records go by age or by being of an older environment; a dry run removes nothing; pinned ones stay."""
+    """Records go by age or by being of an older environment; a dry run removes nothing; pinned and kept ones stay."""
+    kept = ("--older-than", "0d", "--keep", "soft*", "--keep", "mat*", "--json")
+    assert run("prune", "--dir", place, *kept).json["removed_documents"] == 0
     assert run("prune", "--dir", place).status == 2
     assert run("prune", "--dir", place, "--older-than", "36500d", "--json").json["removed_documents"] == 0
     store = AutotuneStore(str(place))
@@ -310,7 +371,6 @@ def test_sources_that_do_not_exist_are_not_found(command, place, tmp_path):
         said = run(command, tmp_path / source, "--dir", place)
         assert (said.status, len(said.err.splitlines())) == (1, 1)
         assert source in said.err
-    assert run("diff", place, tmp_path / "none").status == 1
     (tmp_path / "empty").mkdir()
     assert run(command, tmp_path / "empty", "--dir", place).status == 0
 
@@ -386,9 +446,9 @@ def test_run_tunes_what_was_recorded(run_forked, tmp_path, monkeypatch):
     assert len(documents) == 2
     assert all('"data"' not in document.read_text() for document in documents)
     try:
-        limited = run("run", recorded, "--module", program, "--dir", place, "--limit", "1", "--json").json
-        fields = run("run", recorded, "--module", program, "--dir", place, "--json").json
-        again = run("run", recorded, "--module", program, "--dir", place)
+        limited = run("tune", "--calls", recorded, "--module", program, "--dir", place, "--limit", "1", "--json").json
+        fields = run("tune", "--calls", recorded, "--module", program, "--dir", place, "--json").json
+        again = run("tune", "--calls", recorded, "--module", program, "--dir", place)
     finally:
         sys.modules.pop("__ejcache_main__", None)
     assert (limited["tuned"], limited["already"]) == (1, 0)
@@ -397,7 +457,7 @@ def test_run_tunes_what_was_recorded(run_forked, tmp_path, monkeypatch):
     assert len(list(AutotuneStore(str(place)).records(operation="recorded"))) == 2
 
 
-RUN = ["autotune", "run", "--json", "--module"]
+RUN = ["tune", "--json", "--module"]
 
 UNNAMED = """
 import dataclasses, sys
@@ -450,15 +510,15 @@ def recorded_op(monkeypatch, tmp_path, **changes):
 def test_run_tunes_nothing_else_than_what_was_recorded(monkeypatch, tmp_path, changes):
     """Where the program has changed so that its call is filed elsewhere, that is a failure and no success."""
     recorded = recorded_op(monkeypatch, tmp_path, **changes)
-    said = run("run", recorded, "--dir", tmp_path / "place", "--json")
+    said = run("tune", "--calls", recorded, "--dir", tmp_path / "place", "--json")
     assert (said.status, said.json["failed"]) == (1, 1)
     assert "is now" in said.json["calls"][0]["problem"]
 
 
 def test_unsure_configurations_are_marked_and_measured_again(monkeypatch, tmp_path):
-    """`ls` marks an unsure source, `show` says why, `run` passes it over, and `run --unsure` measures it again."""
+    """`ls` marks an unsure source, `show` says why, `tune` passes it over, and `tune --unsure` measures it again."""
     recorded, place = recorded_op(monkeypatch, tmp_path), tmp_path / "place"
-    assert run("run", recorded, "--dir", place, "--json").json["tuned"] == 1
+    assert run("tune", "--calls", recorded, "--dir", place, "--json").json["tuned"] == 1
     store = AutotuneStore(str(place))
     (found,) = store.records()
     why = "the budget of 60 s ended after 2 rounds"
@@ -467,15 +527,15 @@ def test_unsure_configurations_are_marked_and_measured_again(monkeypatch, tmp_pa
     store.publish(unsure)
     assert "tuned?" in run("ls", "--dir", place).out
     assert why in " ".join(run("show", found.record.key.digest, "--dir", place).out.split())
-    assert run("run", recorded, "--dir", place, "--json").json["already"] == 1
-    assert run("run", recorded, "--dir", place, "--unsure", "--json").json["tuned"] == 1
+    assert run("tune", "--calls", recorded, "--dir", place, "--json").json["already"] == 1
+    assert run("tune", "--calls", recorded, "--dir", place, "--unsure", "--json").json["tuned"] == 1
 
 
 def test_run_says_what_could_not_be_stored(monkeypatch, tmp_path):
     """A measurement that could not be stored anywhere counts as failed."""
     recorded = recorded_op(monkeypatch, tmp_path)
     (tmp_path / "file").write_text("in the way")
-    said = run("run", recorded, "--dir", tmp_path / "file" / "place", "--json")
+    said = run("tune", "--calls", recorded, "--dir", tmp_path / "file" / "place", "--json")
     assert (said.status, said.json["tuned"], said.json["failed"]) == (1, 0, 1)
     assert "could not be stored" in said.json["calls"][0]["problem"]
 
@@ -488,13 +548,13 @@ def test_run_says_what_could_not_be_tuned(tmp_path):
     body = {"ejcache": "autotune call", "schema": 1, "operation": "op", "args": [], "kwargs": {}}
     (calls / "b.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "no_such_module:op"}}))
     (calls / "c.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "json:loads"}}))
-    said = run("run", tmp_path, "--dir", tmp_path / "place", "--json")
+    said = run("tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--json")
     assert (said.status, said.json["failed"]) == (1, 3)
     problems = " ".join(call["problem"] for call in said.json["calls"])
     assert "not JSON" in problems
     assert "--module no_such_module" in problems
     assert "not autotuned" in problems
-    assert run("run", tmp_path / "none", "--dir", tmp_path / "place").status == 1
+    assert run("tune", "--calls", tmp_path / "none", "--dir", tmp_path / "place").status == 1
 
 
 def test_a_gain_larger_than_any_float_is_no_gain(tmp_path):

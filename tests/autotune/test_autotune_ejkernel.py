@@ -339,7 +339,7 @@ def test_lazy_objects_of_other_libraries_are_left_alone(monkeypatch):
 
 @needs_ejkernel
 def test_recorded_operations_are_tuned_later(run_forked, place):
-    """EJKERNEL_OPS_RECORD=1 writes the calls down, and `ejcache autotune run` tunes them in another process."""
+    """EJKERNEL_OPS_RECORD=1 writes the calls down, and `ejcache tune` tunes them in another process."""
     run_forked(
         """
         import ejcache.autotune.ejkernel as drop_in
@@ -353,7 +353,7 @@ def test_recorded_operations_are_tuned_later(run_forked, place):
         env={"EJKERNEL_OPS_RECORD": "1", "EJKERNEL_AUTOTUNE_POLICY": "heuristics"},
     )
     assert len(list((place / "autotune-recorded").rglob("*.json"))) == 2
-    run = ["autotune", "run", "--json", "--module", "ejkernel.modules.operations"]
+    run = ["tune", "--json", "--module", "ejkernel.modules.operations"]
     done = run_forked(f"from ejcache.cli.main import main; main({run})", timeout=240)
     said = json.loads(done.stdout)
     assert (said["tuned"], said["failed"]) == (2, 0)

@@ -118,10 +118,10 @@ def test_a_directory_from_push_is_what_a_package_ships(site, tmp_path, monkeypat
     site("kernels", "kernels.data.tables")
     site("broken", "broken.nothing")
     pushed = ejcache(
-        "autotune", "push", tmp_path / "site" / "kernels" / "data" / "tables", "--dir", tmp_path / "measured"
+        "push", "--tuned", tmp_path / "site" / "kernels" / "data" / "tables", "--dir", tmp_path / "measured"
     )
     assert pushed.status == 0, pushed.err
     monkeypatch.setenv("EJCACHE_AUTOTUNE_DIR", str(tmp_path / "user"))
-    said = ejcache("autotune", "stats", "--json").json
+    said = ejcache("stats", "--tuned", "--json").json
     assert {layer["name"]: layer["records"] for layer in said["layers"]}["package kernels"] == 1
     assert (said["broken_packages"], said["errors"]) == (1, 0)

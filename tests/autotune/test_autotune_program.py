@@ -205,8 +205,8 @@ def program(tmp_path):
 
 
 def run_command(run_forked, tmp_path, *arguments, env=None):
-    """`ejcache autotune run` in a process of its own; (exit status, JSON, standard error)."""
-    command = ["autotune", "run", "--json", "--dir", str(tmp_path / "place"), *map(str, arguments)]
+    """`ejcache tune` in a process of its own; (exit status, JSON, standard error)."""
+    command = ["tune", "--json", "--dir", str(tmp_path / "place"), *map(str, arguments)]
     program = f"import sys; from ejcache.cli.main import main; sys.exit(main({command}))"
     done = run_forked(program, env=env, check=False, timeout=400)
     return done.returncode, json.loads(done.stdout), done.stderr
@@ -217,13 +217,13 @@ def test_a_program_is_run_and_what_it_calls_is_tuned(run_forked, tmp_path, progr
 
     Calls of a program that fails are measured none the less, and the exit status is 1.
     """
-    options = ["--program", program, "--sizes", "4", "8"]
+    options = [program, "--sizes", "4", "8"]
     status, said, err = run_command(run_forked, tmp_path, *options)
     assert (status, said["tuned"], said["already"], said["failed"]) == (0, 4, 0, 0), err
     assert "sizes ['--sizes', '4', '8']" in err
     assert {call["operation"] for call in said["calls"]} == {"own", "neighbour"}
     assert not (tmp_path / "place" / "autotune-recorded").exists()
-    status, said, err = run_command(run_forked, tmp_path, "--program", program, "--fail", "8", "16")
+    status, said, err = run_command(run_forked, tmp_path, program, "--fail", "8", "16")
     assert (status, said["tuned"] >= 2, said["tuned"] + said["already"]) == (1, True, 4)
     assert "ended with status 3" in err
 
@@ -257,7 +257,7 @@ def test_calls_are_spread_over_the_devices_of_a_host(run_forked, tmp_path):
     (tmp_path / "meeting").mkdir()
     (tmp_path / "train.py").write_text(MEETING)
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "MEETING": str(tmp_path / "meeting")}
-    status, said, err = run_command(run_forked, tmp_path, "--spread", "--program", tmp_path / "train.py", env=env)
+    status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py", env=env)
     assert (status, said["tuned"], said["failed"]) == (0, 3, 0), err
     assert len(list((tmp_path / "meeting").iterdir())) == 2
     records = [found.record for found in AutotuneStore(str(tmp_path / "place")).records()]
@@ -292,7 +292,7 @@ if __name__ == "__main__":
 def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_forked, tmp_path):
     """A new process measures the rest of the call, and a call that ends each process is a failure with its reason."""
     (tmp_path / "train.py").write_text(ENDING)
-    status, said, err = run_command(run_forked, tmp_path, "--spread", "--program", tmp_path / "train.py")
+    status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py")
     assert (status, said["tuned"], said["failed"]) == (1, 1, 1), err
     (failed,) = [call for call in said["calls"] if call["operation"] == "always"]
     assert "ended with exit status 9" in failed["problem"]
@@ -320,7 +320,7 @@ if __name__ == "__main__":
 def test_a_candidate_that_never_ends_does_not_keep_other_calls_from_being_measured(run_forked, tmp_path):
     """The device is busy in that process for good, so a new process measures the next call, and the command ends."""
     (tmp_path / "train.py").write_text(HANGING)
-    _, said, err = run_command(run_forked, tmp_path, "--spread", "--program", tmp_path / "train.py")
+    _, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py")
     assert len(said["calls"]) == 2, err
     assert not [call for call in said["calls"] if "still runs" in call["problem"]]
     found = AutotuneStore(str(tmp_path / "place"), seeds=()).records()
@@ -335,12 +335,12 @@ def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(tm
     body = {"ejcache": "autotune call", "schema": 1, "operation": "own", "args": [], "kwargs": {}}
     (calls / "a.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "x:op"}}))
     for options in ([], ["--spread"]):
-        said = ejcache("autotune", "run", tmp_path, "--dir", tmp_path / "place", "--module", "no_such_module", *options)
+        said = ejcache("tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--module", "no_such_module", *options)
         assert (said.status, "no_such_module cannot be imported" in said.err) == (2, True), said.err
 
 
-@pytest.mark.parametrize("options", [["--module", "x"], ["."]])
+@pytest.mark.parametrize("options", [["--module", "x"], ["--calls", "."]])
 def test_what_does_not_go_together_is_refused(options):
-    """--program records calls itself, so a place of recorded calls or a trusted module beside it is a mistake."""
-    said = ejcache("autotune", "run", *options, "--program", "train.py", "--steps")
-    assert (said.status, "--program records calls itself" in said.err) == (2, True)
+    """A program records its calls itself, so a place of recorded calls or a trusted module beside it is a mistake."""
+    said = ejcache("tune", *options, "train.py", "--steps")
+    assert (said.status, "a program records its calls itself" in said.err) == (2, True)

@@ -75,7 +75,7 @@ def test_run_calls_nothing_that_a_recording_names(operations, tmp_path, monkeypa
         (tmp_path / name).write_text("open('RAN', 'w')\n")
     place = recorded(tmp_path / "place", {"kind": "autotuned", "object": how}, value)
     modules = ["--module", operations] if named else []
-    said = ejcache("autotune", "run", "--dir", place, *modules, "--json")
+    said = ejcache("tune", "--dir", place, *modules, "--json")
     assert (said.status, said.json["failed"], said.json["tuned"]) == (1, 1, 0)
     assert not (tmp_path / "RAN").exists()
     assert "wicked" not in sys.modules
@@ -88,7 +88,7 @@ def test_run_imports_no_module_that_nobody_named(tmp_path, monkeypatch, path):
     (tmp_path / "wicked.py").write_text("open('RAN', 'w')\n")
     path = path.format(tmp=tmp_path)
     for how in ({"kind": "autotuned", "object": path}, {"kind": "ejkernel", "kernel": path, "executor": path}):
-        said = ejcache("autotune", "run", "--dir", recorded(tmp_path / "place", how), "--json")
+        said = ejcache("tune", "--dir", recorded(tmp_path / "place", how), "--json")
         assert (said.status, said.json["failed"]) == (1, 1)
         assert not (tmp_path / "RAN").exists()
         if "wicked" in path:
@@ -105,9 +105,9 @@ def test_operations_of_named_modules_are_tuned(operations, tmp_path):
     with pytest.raises(UsageError, match="--module"):
         decode_value({"import": "safe_operations:helper"}, RecordedNames(()))
     place = recorded(tmp_path / "place", {"kind": "autotuned", "object": "safe_operations:op"}, array, option)
-    said = ejcache("autotune", "run", "--dir", place, "--module", operations, "--json")
+    said = ejcache("tune", "--dir", place, "--module", operations, "--json")
     assert said.json["tuned"] == 1
-    assert ejcache("autotune", "run", "--dir", place, "--module", "no_such_module").status == 2
+    assert ejcache("tune", "--dir", place, "--module", "no_such_module").status == 2
 
 
 CALL = '{"ejcache": "autotune call", "schema": 1, "operation": %s, "how": {}, "args": [%s], "kwargs": {}}'
@@ -199,7 +199,7 @@ def test_hostile_files_of_ejkernel_are_misses(tmp_path, kind):
     calls = place / "autotune-recorded" / "op"
     calls.mkdir(parents=True)
     HOSTILE[kind](calls / "a.json")
-    said = ejcache("autotune", "run", "--dir", place, "--json")
+    said = ejcache("tune", "--dir", place, "--json")
     assert said.json["tuned"] == 0
 
 
@@ -209,7 +209,7 @@ def test_hostile_records_do_not_stop_a_listing(tmp_path):
     store.publish(record())
     os.mkfifo((tmp_path / key().path).with_name("pipe.json"))
     (tmp_path / key().path).with_name("deep.json").write_text("[" * 200_000)
-    said = ejcache("autotune", "ls", "--dir", tmp_path, "--json")
+    said = ejcache("ls", "--tuned", "--dir", tmp_path, "--json")
     assert (said.status, said.json["total_records"]) == (0, 1)
     with pytest.raises(EntryError):
         decode_record(b"[" * 200_000)

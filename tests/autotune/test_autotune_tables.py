@@ -1,4 +1,4 @@
-"""Tables of other libraries: tokamax's are read, and an example writes them and Python's from the JSON of `export`.
+"""The example of tables of other libraries: it reads tokamax's, and writes those and one in Python.
 
 The files in `data/autotune/tables` have tokamax's form and our own numbers; tokamax 0.0.17 reads them.
 """
@@ -9,7 +9,6 @@ import ast
 import sys
 
 from autotune_helpers import key, timing
-from cli_helpers import ejcache
 from helpers import ROOT, run_program
 
 from ejcache.autotune.records.record import Candidate, Record, Source
@@ -17,6 +16,10 @@ from ejcache.autotune.records.store import AutotuneStore
 
 TABLES = ROOT / "tests" / "data" / "autotune" / "tables"
 RAGGED_DOT = TABLES / "tpu_v6_lite" / "pallas_mosaic_tpu_ragged_dot.json"
+
+
+def example(*arguments):
+    run_program([sys.executable, ROOT / "examples" / "tuned_tables.py", *arguments])
 
 
 def attention(q, kv, page, length, device, *, pages, queries):
@@ -41,10 +44,9 @@ def test_the_example_writes_the_tables_of_other_libraries(tmp_path):
     store.publish(attention(8, 1, 16, 1000, "TPU v6 lite", pages=8, queries=32))
     store.publish(attention(8, 1, 16, 4096, "TPU v6 lite", pages=16, queries=64))
     store.publish(attention(12, 4, 32, 2048, "TPU7x", pages=4, queries=16))
-    assert ejcache("autotune", "import", TABLES, "--format", "tokamax", "--dir", place).status == 0
-    said = ejcache("autotune", "export", tmp_path / "tuned.json", "--dir", place, "--json")
-    assert (said.status, said.json["files"]) == (0, {"tuned.json": 5}), said.err
-    run_program([sys.executable, ROOT / "examples" / "tuned_tables.py", tmp_path / "tuned.json", tmp_path / "out"])
+    for table in (RAGGED_DOT, TABLES / "tokamax-result.json"):
+        example("read", table, place)
+    example("write", place, tmp_path / "out")
     name, _, table = (tmp_path / "out" / "tuned_block_sizes.py").read_text().partition(" = ")
     assert name == "TUNED_BLOCK_SIZES"
     assert ast.literal_eval(table) == {
@@ -63,7 +65,7 @@ def test_the_example_writes_the_tables_of_other_libraries(tmp_path):
         },
     }
     again = tmp_path / "again"
-    assert ejcache("autotune", "import", tmp_path / "out", "--format", "tokamax", "--dir", again).status == 0
+    example("read", tmp_path / "out" / "tpu_v6_lite" / RAGGED_DOT.name, again)
     chosen, was = (
         next(item.record for item in AutotuneStore(str(url), seeds=()).records(device="tpu_v6_lite")
              if "ragged_dot" in item.record.key.operation)
@@ -73,11 +75,11 @@ def test_the_example_writes_the_tables_of_other_libraries(tmp_path):
     assert chosen.candidates[0].seconds.p50 == was.candidates[0].seconds.p50
 
 
-def test_tokamaxs_tables_are_read_with_all_times(tmp_path):
-    """Its files, and the JSON of an autotuning; their records rank below what was measured here."""
+def test_tables_are_read_with_all_times(tmp_path):
+    """Files, and the JSON of an autotuning; their records rank below what was measured here."""
     place = tmp_path / "place"
-    said = ejcache("autotune", "import", TABLES, "--format", "tokamax", "--dir", place, "--json")
-    assert (said.status, said.json["new"], said.json["problems"]) == (0, 2, []), said.err
+    for table in (RAGGED_DOT, TABLES / "tokamax-result.json"):
+        example("read", table, place)
     found = {item.record.key.device: item.record for item in AutotuneStore(str(place), seeds=()).records()}
     of_file = found["tpu_v6_lite"]
     assert of_file.key.operation == found["TPU v6 lite"].key.operation == "pallas_mosaic_tpu_ragged_dot"
@@ -86,13 +88,7 @@ def test_tokamaxs_tables_are_read_with_all_times(tmp_path):
     assert of_file.candidates[1].memory_bytes == 12_500_000
 
 
-def test_what_is_not_tokamaxs_is_said(tmp_path):
-    """A file that is not JSON, and an entry without times, are named; the exit status is 1."""
-    files = tmp_path / "files" / "cpu"
-    files.mkdir(parents=True)
-    (files / "a.json").write_text("{")
-    (files / "b.json").write_text(
-        '{"{}": {"{}": {"times": 1}}, "no": {}, "{\\"x\\":1}": {"{\\"b\\":1}": "RuntimeError"}}'
-    )
-    said = ejcache("autotune", "import", tmp_path / "files", "--format", "tokamax", "--dir", tmp_path / "p", "--json")
-    assert (said.status, said.json["new"], len(said.json["problems"])) == (1, 0, 4)
+def test_without_arguments_it_says_how_it_is_used():
+    """A person who only starts it reads its usage, and no traceback."""
+    done = run_program([sys.executable, ROOT / "examples" / "tuned_tables.py"], check=False)
+    assert (done.returncode, "usage:" in done.stderr, "Traceback" in done.stderr) == (2, True, False)

@@ -45,7 +45,7 @@ def cache(tmp_path_factory):
     [
         ("ejcache pr", ["prune"]),
         ("ejcache prune --unused", ["--unused-for"]),
-        ("ejcache autotune pu", ["push", "pull"]),
+        ("ejcache pu", ["push", "pull"]),
         ("ejcache show jit_", ["jit_eval", "jit_train"]),
         ("ejcache why jit_t", ["jit_train"]),
         ("ejcache clear jit_e", ["jit_eval"]),

@@ -164,14 +164,14 @@ def test_tuned_records_write_nothing_to_the_terminal(tmp_path):
     store = AutotuneStore(str(tmp_path / "tuned"), seeds=())
     store.publish(record(wanted, block=f"big{ESCAPES}", candidates=tried))
     for command in (["ls"], ["ls", "--json"], ["show", wanted.digest], ["why", wanted.digest], ["stats"]):
-        said = ejcache("autotune", *command, "--dir", tmp_path / "tuned")
+        said = ejcache(*command, "--tuned", "--dir", tmp_path / "tuned")
         assert said.status == 0
         assert is_clean(said), (command, said)
     (path,) = (tmp_path / "tuned").rglob("*.json")
     for data in (deep(), b"{}", b"\xff", json.dumps({"schema": 10**400}).encode()):
         path.write_bytes(data)
         for command in (["ls"], ["stats"], ["prune", "--older-than", "1d"], ["push", tmp_path / "copy"]):
-            said = ejcache("autotune", *command, "--dir", tmp_path / "tuned")
+            said = ejcache(*command, "--tuned", "--dir", tmp_path / "tuned")
             assert said.status in {0, 1}
             assert is_clean(said), (command, said)
 
@@ -179,12 +179,12 @@ def test_tuned_records_write_nothing_to_the_terminal(tmp_path):
 @pytest.mark.parametrize("url", ["s3://AKIA:hunter2@b/p", "sftp://alice:hunter2@host/p", "gs://b/p?token=hunter2"])
 def test_secrets_are_never_printed(monkeypatch, url):
     """A URL with a credential is refused by every command without repeating the credential."""
-    for command in (*LOOKING, ["config"], ["config", "--json"], ["doctor"], ["push", url], ["autotune", "ls"], ["why"]):
+    for command in (*LOOKING, ["config"], ["config", "--json"], ["doctor"], ["push", url], ["ls", "--tuned"], ["why"]):
         said = ejcache(*command, "--dir", url)
         assert said.status in {1, 2}, command
         assert "hunter2" not in said.out + said.err, command
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", url)
-    for command in (["config"], ["config", "--json"], ["stats"], ["doctor"], ["autotune", "stats"]):
+    for command in (["config"], ["config", "--json"], ["stats"], ["doctor"], ["stats", "--tuned"]):
         said = ejcache(*command)
         assert "hunter2" not in said.out + said.err, command
 
@@ -218,9 +218,7 @@ def test_files_with_other_bytes(tmp_path, shared, seed):
         for path in sorted(path for path in place.rglob("*") if path.is_file()):
             if random.random() < 0.7:
                 path.write_bytes(mutated(path.read_bytes(), random))
-        commands = (
-            [["autotune", *command] for command in tuning] if place.name == "tuned" else [*LOOKING, *CHANGING[:3]]
-        )
+        commands = [[*command, "--tuned"] for command in tuning] if place.name == "tuned" else [*LOOKING, *CHANGING[:3]]
         for command in random.sample(commands, 4):
             said = ejcache(*command, "--dir", place)
             assert said.status in {0, 1, 2}, (command, said)

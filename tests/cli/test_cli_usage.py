@@ -172,7 +172,7 @@ def test_a_full_disk_under_the_output(tmp_path, command):
     [
         (["-v", "ls", "--json"], ["ls", "--json"], "DEBUG"),
         (["ls", "--verbose"], ["ls"], "DEBUG"),
-        (["autotune", "ls", "-q"], ["autotune", "ls"], "ERROR"),
+        (["ls", "--tuned", "-q"], ["ls", "--tuned"], "ERROR"),
         (["run", "-q", "train.py", "-v"], ["run", "-q", "train.py", "-v"], "WARNING"),
         (["-q", "run", "train.py", "-v"], ["run", "train.py", "-v"], "ERROR"),
         (["-v"], [], "DEBUG"),
@@ -245,7 +245,7 @@ def test_help_and_version():
     """No arguments is a request for help; neither it nor the version is a failure."""
     assert ejcache().out.startswith("Usage: ejcache")
     assert ejcache().status == 0
-    assert (ejcache("autotune").status, ejcache("autotune").err) == (0, "")
+    assert (ejcache("target").status, ejcache("target").err) == (0, "")
     assert ejcache("--version").out.startswith("ejcache ")
 
 
@@ -274,5 +274,5 @@ def test_command_imports_only_its_module(tmp_path):
     )
     loaded = run_program([sys.executable, "-c", program, str(tmp_path)]).stdout.split()
     assert "ejcache.cli.entries" in loaded
-    others = {"transfer", "maintain", "configuration", "doctor", "demo", "autotune", "run", "explain", "show"}
+    others = {"transfer", "maintain", "configuration", "doctor", "demo", "tune", "tuned", "run", "explain", "show"}
     assert [name for name in loaded if name.startswith("ejcache.cli.") and name.split(".")[2] in others] == []

@@ -59,7 +59,7 @@ def job(task: dict) -> list[str]:
         store = AutotuneStore(task["cache"])
         with contextlib.suppress(EjcacheError):
             store.find_all(tuned_key())
-        commands = (["autotune", "ls"], ["autotune", "stats"], ["autotune", "prune", "--unused-for", "1d", "-n"])
+        commands = (["ls", "--tuned"], ["stats", "--tuned"], ["prune", "--tuned", "--older-than", "1d", "-n"])
     elif task["kind"] == "bundle":
         commands = (["import", task["cache"]], ["ls"])
         task["cache"] = f"{task['home']}/imported"

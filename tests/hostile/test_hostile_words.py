@@ -49,7 +49,7 @@ def test_show_prints_whatever_a_record_says_of_its_measurement(tmp_path):
     with_list = replace(record(), provenance={"host": ["a", "b"], "more": {"x": [1]}})
     store = AutotuneStore(str(tmp_path), seeds=())
     store.publish(with_list)
-    said = ejcache("autotune", "show", with_list.key.digest, "--dir", tmp_path)
+    said = ejcache("show", "--tuned", with_list.key.digest, "--dir", tmp_path)
     assert said.status == 0, said
     assert "['a', 'b']" in said.out
 

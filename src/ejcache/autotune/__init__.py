@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.operation import Autotuned, Implementation, autotuned, implementations
     from ejcache.autotune.recording import record
     from ejcache.autotune.records.json_values import ConfigurationError
-    from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source
+    from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Timing
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
     from ejcache.autotune.replay import TunedCall, tune
 
@@ -45,6 +45,7 @@ __all__ = [
     "Record",
     "RecordKey",
     "Source",
+    "Timing",
     "TunedCall",
     "Tuner",
     "autotuned",
@@ -80,7 +81,7 @@ _MODULES: Final = {
     "operation": ("Autotuned", "Implementation", "autotuned", "implementations"),
     "recording": ("record",),
     "records.json_values": ("ConfigurationError",),
-    "records.record": ("Candidate", "Record", "RecordKey", "Source"),
+    "records.record": ("Candidate", "Record", "RecordKey", "Source", "Timing"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
     "replay": ("TunedCall", "tune"),
 }

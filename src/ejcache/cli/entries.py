@@ -6,6 +6,7 @@ import heapq
 import time
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache import entry
@@ -24,8 +25,8 @@ from ejcache.cli.listing import (
     read_facts,
     read_header,
 )
-from ejcache.cli.options import Dir, Json, Key, Limit, Name, count, flag
-from ejcache.errors import EntryError
+from ejcache.cli.options import Device, Dir, Json, Key, Limit, Name, Tuned, count, flag
+from ejcache.errors import EntryError, UsageError
 from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.util.text import format_age, format_size, plural
 
@@ -57,30 +58,40 @@ _ORDERS: Final = {
 
 def stats(
     directory: Dir = None,
+    tuned: Tuned = False,
     as_json: Json = False,
     reset: Annotated[bool, flag("--reset", "Set the counters to zero. Entries stay.")] = False,
-) -> None:
+) -> int:
     """Show what the cache holds, its hits and misses with their reasons, and the time that it saved.
 
     The counters are kept with the cache. They cover all processes since the cache was created, or since the last
-    --reset.
+    --reset. With --tuned, the tuned records are counted by layer, operation, device and source, and the documents that
+    could not be read.
     """
     from ejcache.cache.counters import Stats
+
+    if tuned:
+        from ejcache.cli.tuned_listing import count_records
+
+        if reset:
+            raise UsageError("--reset is for the counters of a cache: leave it out with --tuned")
+        return count_records(directory, as_json=as_json)
 
     with open_target(directory, write=reset, may_be_empty=True) as target:
         if reset and target.store is not None:
             target.store.reset_counters()
             if not as_json:
                 output.say(f"the counters of {target.url} are set to zero")
-                return
+                return 0
         fields = _stored_fields(target)
         counted = Stats.of(target.store.counters() if target.store is not None else {})
         fields |= counted.to_dict()
     if as_json:
         output.print_json(fields)
-        return
+        return 0
     lines = [["Cache", target.url], *_stored_lines(fields, has_store=target.store is not None or target.jax is None)]
     output.print_pairs(lines if target.store is None else [*lines, *_counter_lines(fields, counted)])
+    return 0
 
 
 def ls(
@@ -91,8 +102,10 @@ def ls(
         flag("--sort", "By size (largest first), age (oldest first), used (latest first), hits (most first) or name."),
     ] = Order.used,
     limit: Limit = None,
+    tuned: Tuned = False,
+    device: Device = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key for `show`.
 
     A local cache also counts the hits of each entry, of all processes. What they saved is the compile time, that many
@@ -102,7 +115,14 @@ def ls(
 
     Entries that plain JAX wrote into the same directory or bucket come after those of ejcache. For a remote cache with
     more than 2,000 entries, compile times are shown only with --limit or --name.
+
+    With --tuned, the tuned records are listed: the call, its configuration, how that was found, and how fast it is. A
+    source with a question mark is unsure, and `tune --unsure` measures the call again. --name and --device select.
     """
+    if tuned:
+        from ejcache.cli.tuned_listing import list_records
+
+        return list_records(directory, name=name, device=device, limit=limit, as_json=as_json)
     most = count(limit, option="--limit")
     totals = Totals()
     with open_target(directory, may_be_empty=True) as target:
@@ -118,11 +138,12 @@ def ls(
         counts = asdict(totals)
         sums = {"total_entries": counts.pop("entries"), "total_size": counts.pop("size")}
         output.print_json({"url": target.url, **sums, **counts, "entries": entries})
-        return
+        return 0
     if rows:
         _print_rows(rows, entries)
     hidden = totals.entries + totals.jax_entries - len(rows)
     output.say(f"{totals.words()} in {target.url}{f'; {hidden:,} not shown' if hidden else ''}")
+    return 0
 
 
 def _saved(row: ListedEntry, facts: dict[str, Any]) -> dict[str, float | None]:
@@ -242,13 +263,28 @@ def _duration(value: float) -> str:
     return f"{value:,.1f} s" + (f" ({format_age(value)})" if value >= 120 else "")
 
 
-def show(key: Key, directory: Dir = None, as_json: Json = False) -> int:
+def show(key: Key, directory: Dir = None, tuned: Tuned = False, as_json: Json = False) -> int:
     """Show one entry: its header, the components of its key, and whether it is intact.
 
     Of a program with several variants, the one compiled with a PGLE profile is shown and the others are listed. Exits
     with 1 if the entry is damaged, if there is none, or if KEY matches several programs.
+
+    With --tuned, or if KEY names no entry but a tuned record: its configuration, the candidates and their timings, and
+    where it was measured. The configuration that programs use is marked with *, the default one with =.
     """
     check_wanted(key)
+    from ejcache.cli.either import entries_or_records
+
+    def of_records() -> int:
+        from ejcache.cli.tuned_listing import show_record
+
+        return show_record(key, directory, as_json=as_json)
+
+    of_entries = partial(_show_entry, key, directory, as_json=as_json)
+    return entries_or_records(of_entries, of_records, key=key, directory=directory, tuned=tuned)
+
+
+def _show_entry(key: str, directory: str | None, *, as_json: bool) -> int:
     with open_target(directory) as target:
         found = _variants(target, key)
         row = next((row for row in found if row.info.key == key), found[0])

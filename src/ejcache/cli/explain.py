@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
 from ejcache.cli.listing import Identifiers, NotFoundError, check_wanted, identify_key, match, open_target
-from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
+from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning, option
 from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.util.text import parse_age, printable
 
@@ -43,20 +43,51 @@ def why(
         bool,
         flag("--full", "Show everything, with the diff of the two programs; in a pager if it is long."),
     ] = False,
+    tuned: Tuned = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Say why programs were compiled rather than loaded: what was changed since the most similar compilation.
 
     Without KEY, the last miss of any cache is explained; with --dir, the last miss of that cache. If KEY was not missed
     on this host, the entry of that name is compared with the one of the same function that was stored before it. If the
     cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
     entries, the newest 2,000 are compared.
+
+    With --tuned, or if only a tuned record or a recorded call has the name KEY: which record that call uses, and why
+    not the others. Exits with 1 if it has none.
     """
     if last is not None and last < 1:
         raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")
     if what is not None:
         check_wanted(what)
+    elif tuned:
+        raise UsageError("why --tuned needs a KEY: the name of an operation, or the beginning of a record's key")
     after = time.time() - parse_age(since, setting="--since") if since is not None else None
+    of_entries = partial(
+        _explain_misses, what, directory, last=last, after=after, since=since, full=full, as_json=as_json
+    )
+    if what is None:
+        return of_entries()
+    from ejcache.cli.either import entries_or_records
+
+    def of_records() -> int:
+        from ejcache.cli.tuned_listing import explain_record
+
+        return explain_record(what, directory, as_json=as_json)
+
+    return entries_or_records(of_entries, of_records, key=what, directory=directory, tuned=tuned)
+
+
+def _explain_misses(
+    what: str | None,
+    directory: str | None,
+    *,
+    last: int | None,
+    after: float | None,
+    since: str | None,
+    full: bool,
+    as_json: bool,
+) -> int:
     with contextlib.ExitStack() as stack:
         explained = _answers(_Caches(stack, directory, quiet=as_json), what, last=last, after=after)
     if not explained:
@@ -68,11 +99,12 @@ def why(
         )
     if as_json:
         output.print_json([_fields(record, explanation) for record, explanation in explained])
-        return
+        return 0
     lines: list[str] = []
     for record, explanation in explained:
         lines += [*_lines(record, explanation, full=full), ""]
     output.print_lines(lines, paged=full)
+    return 0
 
 
 class _Caches:

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 
 class NotFoundError(EjcacheError):
-    """What a command line names does not exist, or several things have the name that was given."""
+    """What a command line names does not exist."""
+
+
+class AmbiguousError(NotFoundError):
+    """Several things have the name that was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,14 @@ def check_directory(url: str, complaint: str) -> None:
     location = Location.parse(url)
     if location.kind is LocationKind.DIRECTORY and not Path(location.path).is_dir():
         raise NotFoundError(f"{complaint} {location}: the directory does not exist")
+
+
+def check_different(one: str, other: str) -> None:
+    """Refuse to copy a cache to itself; raises UsageError."""
+    from ejcache.stores.location import Location
+
+    if Location.parse(one) == Location.parse(other):
+        raise UsageError(f"{other} is both the source and the target: name another one, or give --dir")
 
 
 def check_given(directory: str | None) -> None:
@@ -341,7 +353,8 @@ def choose(
         all_of_a_name: a name means all items that have it.
 
     Raises:
-        NotFoundError: nothing matches, or several items of different programs do.
+        NotFoundError: nothing matches.
+        AmbiguousError: several items of different programs do.
         SettingError: `wanted` is empty.
     """
     found, exact = match(items, wanted, identify)
@@ -355,7 +368,7 @@ def choose(
     keys = sorted(identify(item).key for item in found)
     more = [f"and {len(keys) - _NAMED:,} more"] if len(keys) > _NAMED else []
     message = f"{len(keys)} keys in {where} match {wanted!r}; give one of them:"
-    raise NotFoundError("\n  ".join([message, *keys[:_NAMED], *more]))
+    raise AmbiguousError("\n  ".join([message, *keys[:_NAMED], *more]))
 
 
 def check_wanted(wanted: str) -> None:

@@ -66,24 +66,39 @@ COMMANDS: Final = {
         "Save and compare devices to compile for elsewhere.",
         ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
     ),
+    "tune": Command(
+        "ejcache.cli.tune:tune",
+        "Measure the configurations of the calls that a program makes or recorded.",
+        ("tune --spread train.py --steps 1", "tune --module train.py", "tune --calls gs://my-bucket/recorded"),
+    ),
     "stats": Command(
         "ejcache.cli.entries:stats",
         "Show what the cache holds, its hits and its misses.",
-        ("stats", "stats --dir gs://my-bucket/compiled --json"),
+        ("stats", "stats --dir gs://my-bucket/compiled --json", "stats --tuned"),
     ),
     "ls": Command(
-        "ejcache.cli.entries:ls", "List the entries.", ("ls --sort size --limit 10", "ls --name 'jit_train*'")
+        "ejcache.cli.entries:ls",
+        "List the entries, or the tuned records.",
+        ("ls --sort size --limit 10", "ls --name 'jit_train*'", "ls --tuned --name 'block*'"),
     ),
-    "show": Command("ejcache.cli.entries:show", "Show one entry.", ("show jit_train_step", "show 50a34c --json")),
+    "show": Command(
+        "ejcache.cli.entries:show",
+        "Show one entry, or one tuned record.",
+        ("show jit_train_step", "show 50a34c --json", "show block_matmul"),
+    ),
     "why": Command(
         "ejcache.cli.explain:why",
-        "Say why a program was compiled rather than loaded.",
-        ("why", "why jit_train_step --full", "why --since 2h"),
+        "Say why a program was compiled, or why a tuned call runs as it does.",
+        ("why", "why jit_train_step --full", "why --since 2h", "why block_matmul"),
     ),
     "prune": Command(
         "ejcache.cli.maintain:prune",
-        "Remove entries by size, number, age, name or version.",
-        ("prune --max-size 10GB --dry-run", "prune --unused-for 30d --keep 'jit_train*' --yes"),
+        "Remove entries or tuned records by size, number, age, name or version.",
+        (
+            "prune --max-size 10GB --dry-run",
+            "prune --unused-for 30d --keep 'jit_train*' --yes",
+            "prune --tuned --old-versions",
+        ),
     ),
     "verify": Command(
         "ejcache.cli.checks:verify",
@@ -91,8 +106,16 @@ COMMANDS: Final = {
         ("verify", "verify --fix"),
     ),
     "clear": Command(
-        "ejcache.cli.maintain:clear", "Remove all entries, or those that are named.", ("clear", "clear jit_eval")
+        "ejcache.cli.maintain:clear",
+        "Remove all entries or tuned records, or those that are named.",
+        ("clear", "clear jit_eval", "clear --tuned"),
     ),
+    "pin": Command(
+        "ejcache.cli.tuned_changes:pin",
+        "Fix the configuration of a tuned call.",
+        ("pin 13fa4371", "pin 13fa4371 '{\"block\": 64}'"),
+    ),
+    "unpin": Command("ejcache.cli.tuned_changes:unpin", "Let measurements decide again.", ("unpin 13fa4371",)),
     "config": Command(
         "ejcache.cli.configuration:app",
         "Show every setting, its value and its source.",
@@ -100,10 +123,19 @@ COMMANDS: Final = {
     ),
     "push": Command(
         "ejcache.cli.transfer:push",
-        "Copy entries to another cache.",
-        ("push gs://my-bucket/compiled", "push /mnt/shared --used-within 7d --dry-run"),
+        "Copy entries or tuned records to another cache.",
+        (
+            "push gs://my-bucket/compiled",
+            "push /mnt/shared --used-within 7d --dry-run",
+            "push --tuned gs://my-bucket/tuned",
+            "push --format ejkernel ejkernel_files",
+        ),
     ),
-    "pull": Command("ejcache.cli.transfer:pull", "Copy entries from another cache.", ("pull gs://my-bucket/compiled",)),
+    "pull": Command(
+        "ejcache.cli.transfer:pull",
+        "Copy entries or tuned records from another cache.",
+        ("pull gs://my-bucket/compiled", "pull --tuned gs://my-bucket/tuned", "pull --format ejkernel ejkernel_files"),
+    ),
     "export": Command(
         "ejcache.cli.transfer:export",
         "Write entries into one file, a bundle.",
@@ -124,11 +156,6 @@ COMMANDS: Final = {
     ),
     "demo": Command(
         "ejcache.cli.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
-    ),
-    "autotune": Command(
-        "ejcache.autotune.cli.commands:app",
-        "List, explain, measure and copy tuned configurations.",
-        ("autotune ls", "autotune show block_matmul", "autotune run"),
     ),
     "report": Command(
         "ejcache.reports.commands:report",
@@ -296,7 +323,7 @@ def _rearranged(arguments: list[str]) -> list[str]:
 
 def _runs_a_program(arguments: list[str]) -> bool:
     """Whether the command has a program behind its own options."""
-    return arguments[:1] == ["run"]
+    return arguments[:1] in (["run"], ["tune"])
 
 
 class _MessagePrinter(logging.Handler):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from ejcache.cli import output
-from ejcache.cli.listing import ListedEntry, choose, identify_entry, list_entries, open_target
-from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, count, flag, option, size
+from ejcache.cli.confirming import confirm
+from ejcache.cli.listing import ListedEntry, check_wanted, choose, identify_entry, list_entries, open_target
+from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Tuned, Yes, age, count, flag, option, size
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
-from ejcache.util.text import format_size, plural, printable
+from ejcache.util.text import format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +42,11 @@ Keep = Annotated[
 ]
 
 
+Recorded = Annotated[bool, flag("--recorded", "Remove recorded calls, which `tune` would measure.")]
+Quarantined = Annotated[bool, flag("--quarantine", "With --tuned: delete quarantined documents.")]
+KeepPgle = Annotated[bool, flag("--keep-pgle", "Keep PGLE profiles, and the entries that were compiled with one.")]
+
+
 def prune(
     directory: Dir = None,
     max_size: Annotated[str | None, option("--max-size", "SIZE", "Bytes that may stay, such as 10GB or 10GiB.")] = None,
@@ -51,10 +56,11 @@ def prune(
     name: Name = None,
     old_versions: OldVersions = False,
     keep: Keep = None,
-    keep_pgle: Annotated[
-        bool, flag("--keep-pgle", "Keep PGLE profiles, and the entries that were compiled with one.")
-    ] = False,
+    keep_pgle: KeepPgle = False,
     jax: Annotated[bool, flag("--jax", "Prune the entries that plain JAX wrote, instead of those of ejcache.")] = False,
+    tuned: Tuned = False,
+    recorded: Recorded = False,
+    quarantine: Quarantined = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -68,22 +74,55 @@ def prune(
     Jobs may use a bucket while it is pruned: entries created or used in the last five minutes stay. Without rules, the
     limits that `config set` stored with the cache are applied. On a terminal, it asks before it removes more than half
     of the entries or of the bytes, unless --yes is given.
+
+    With --tuned, --older-than, --old-versions and --name remove tuned records; pinned ones stay.
     """
-    from ejcache.maintenance.eviction import EvictionPass
+    entries_only = {
+        "--max-size": max_size, "--max-entries": max_entries, "--unused-for": unused_for,
+        "--keep-pgle": keep_pgle, "--jax": jax,
+    }  # fmt: skip
+    if not (tuned or recorded or quarantine):
+        policy = _policy(max_size, max_entries, older_than, unused_for, name, old_versions, keep, keep_pgle)
+        return _prune_entries(directory, policy, jax=jax, dry_run=dry_run, yes=yes, as_json=as_json)
+    from ejcache.cli.tuned_changes import prune_records
+
+    if given := [text for text, value in entries_only.items() if value]:
+        raise UsageError(f"{', '.join(given)} cannot be given for tuned records: prune entries without --tuned")
+    rules: dict[str, Any] = {"older_than": older_than, "name": name, "old_versions": old_versions, "keep": keep or ()}
+    return prune_records(directory, **rules, recorded=recorded, quarantine=quarantine, dry_run=dry_run, as_json=as_json)
+
+
+def _policy(
+    max_size: str | None,
+    max_entries: str | None,
+    older_than: str | None,
+    unused_for: str | None,
+    name: str | None,
+    old_versions: bool,
+    keep: list[str] | None,
+    keep_pgle: bool,
+) -> EvictionPolicy:
     from ejcache.maintenance.plan import EvictionPolicy
 
-    limits: dict[str, Any] = {
-        "max_size": size(max_size, option="--max-size"),
-        "max_entries": count(max_entries, option="--max-entries"),
-        "older_than": age(older_than, option="--older-than"),
-        "unused_for": age(unused_for, option="--unused-for"),
-        "name_glob": name,
-        "old_versions": old_versions,
-        "keep": tuple(keep or ()),
-        "keep_pgle": keep_pgle,
-    }
+    return EvictionPolicy(
+        max_size=size(max_size, option="--max-size"),
+        max_entries=count(max_entries, option="--max-entries"),
+        older_than=age(older_than, option="--older-than"),
+        unused_for=age(unused_for, option="--unused-for"),
+        name_glob=name,
+        old_versions=old_versions,
+        keep=tuple(keep or ()),
+        keep_pgle=keep_pgle,
+    )
+
+
+def _prune_entries(
+    directory: str | None, given: EvictionPolicy, *, jax: bool, dry_run: bool, yes: bool, as_json: bool
+) -> int:
+    from ejcache.maintenance.eviction import EvictionPass
+
     with open_target(directory, write=not dry_run) as target:
-        store, policy = _to_prune(target, EvictionPolicy(**limits), jax=jax)
+        store, policy = _to_prune(target, given, jax=jax)
         with EvictionPass(store, policy, dry_run=dry_run) as eviction:
             planned = eviction.plan
             if not as_json:
@@ -104,6 +143,7 @@ def prune(
 def clear(
     keys: Keys = None,
     directory: Dir = None,
+    tuned: Tuned = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
@@ -111,7 +151,26 @@ def clear(
 
     Asks before it removes all, unless --yes is given. If several hosts share the cache, each of them goes on using its
     own copies. To invalidate those, set EJCACHE_NAMESPACE to another text, or remove EJCACHE_LOCAL_DIR on every host.
+
+    With --tuned, or if the first KEY names no entry but a tuned record, records are removed, pinned ones too, and their
+    calls are measured again. Exits with 1 if something stays.
     """
+    for wanted in keys or ():
+        check_wanted(wanted)
+    from ejcache.cli.either import entries_or_records
+
+    def of_records() -> int:
+        from ejcache.cli.tuned_changes import clear_records
+
+        return clear_records(keys, directory, yes=yes, as_json=as_json)
+
+    of_entries = partial(_clear_entries, keys, directory, yes=yes, as_json=as_json)
+    if not keys:
+        return of_records() if tuned else of_entries()
+    return entries_or_records(of_entries, of_records, key=keys[0], directory=directory, tuned=tuned)
+
+
+def _clear_entries(keys: list[str] | None, directory: str | None, *, yes: bool, as_json: bool) -> int:
     from ejcache.maintenance.eviction import EvictionPass
     from ejcache.maintenance.plan import EvictionPolicy
 
@@ -133,22 +192,6 @@ def clear(
         if target.shared:
             output.say(_COPIES_STAY)
     return int(report.failures > 0)
-
-
-def confirm(question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask before all or most entries are removed.
-
-    Raises:
-        UsageError: nobody can answer, and `--yes` was not given.
-        typer.Exit: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty() or as_json:
-        raise UsageError("clear asks before it removes everything: give --yes where nobody can answer")
-    if not typer.confirm(printable(question), err=True):
-        output.warn("nothing was removed")
-        raise typer.Exit(1)
 
 
 def _named(target: Target, wanted: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -48,15 +49,20 @@ def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def keys_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names, and beginnings of keys, of what the local cache of the command holds. Never fails."""
-    return complete(incomplete, lambda: _entries(ctx.params.get("directory")))
+    return _complete(incomplete, _records if ctx.params.get("tuned") else _entries, ctx.params.get("directory"))
 
 
-def complete(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
+def records_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names, and beginnings of keys, of the tuned records of the command. Never fails."""
+    return _complete(incomplete, _records, ctx.params.get("directory"))
+
+
+def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], directory: str | None) -> list[str]:
     """Those texts of `find`, which may fail or take long, that begin so. Never fails."""
     from ejcache.util.threads import call_with_timeout
 
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-        found = call_with_timeout("completion", find, _SECONDS)
+        found = call_with_timeout("completion", lambda: find(directory), _SECONDS)
         return sorted(text for text in found if text.startswith(incomplete))[:_MOST]
     return []
 
@@ -71,10 +77,22 @@ def _entries(directory: str | None) -> set[str]:
         return {text for row in list_entries(target) for text in (row.parts.name, row.short)}
 
 
+def _records(directory: str | None) -> set[str]:
+    from ejcache.cli.tuned import names_of_records
+
+    return names_of_records(directory)
+
+
 Dir = Annotated[
     str | None,
     option("--dir", "URL", "The cache: a directory or a URL. Default: the cache_dir that `ejcache config` shows."),
 ]
+TunedDir = Annotated[
+    str | None,
+    option("--dir", "URL", "The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache."),
+]
+Tuned = Annotated[bool, flag("--tuned", "Tuned records instead of entries.")]
+Device = Annotated[str | None, option("--device", "GLOB", "With --tuned: only devices whose kind matches the pattern.")]
 Json = Annotated[bool, flag("--json", "Print JSON with stable field names.")]
 Yes = Annotated[bool, flag("--yes", "-y", "Do not ask.")]
 DryRun = Annotated[bool, flag("--dry-run", "-n", "Say what would be done, and do nothing.")]
@@ -86,6 +104,9 @@ UsedWithin = Annotated[str | None, option("--used-within", "AGE", "Only what was
 Key = Annotated[
     str,
     argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=keys_beginning),
+]
+RecordKey = Annotated[
+    str, argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=records_beginning)
 ]
 Keys = Annotated[
     list[str] | None,
@@ -123,6 +144,15 @@ def count(text: str | None, *, option: str) -> int | None:
     if number is None:
         raise SettingError(option, text, "a whole number, 0 or more")
     return number
+
+
+def positive_seconds(text: str, *, option: str) -> float:
+    """The seconds that an option's text stands for; raises SettingError naming the option."""
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        if 0 < number < math.inf:
+            return number
+    raise SettingError(option, text, "a number of seconds, more than 0")
 
 
 def positive(text: str, *, option: str) -> int:

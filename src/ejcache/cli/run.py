@@ -163,7 +163,7 @@ def command_of(program: Sequence[str]) -> list[str]:
     Raises:
         UsageError: no program is named, or there is none of that name.
     """
-    if not program:
+    if not program or not program[0]:
         raise UsageError("run needs a program: a script, -m MODULE, -c CODE, - or a command")
     name, path = program[0], Path(program[0])
     found = None

@@ -7,13 +7,16 @@ import hashlib
 import os
 import stat
 import time
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import NotFoundError, command_settings, open_target
-from ejcache.cli.options import Dir, DryRun, File, Json, Name, NewerThan, Url, UsedWithin, age
+from ejcache.cli.listing import NotFoundError, check_different, command_settings, open_target
+from ejcache.cli.options import Device, Dir, DryRun, File, Json, Name, NewerThan, Tuned, Url, UsedWithin, age
 from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError, UsageError
 from ejcache.maintenance.transfer import BundleWriter, CopyPlan, Selection, Transferred, read_bundle, transfer
 from ejcache.util.files import open_regular
@@ -30,12 +33,26 @@ if TYPE_CHECKING:
     from ejcache.stores.base import Store
 
 
+class Format(StrEnum):
+    """The forms of another library in which tuned records are kept."""
+
+    ejkernel = "ejkernel"
+
+
+Kind = Annotated[
+    Format | None, typer.Option("--format", help="Tuned records in the files of this library.", show_default=False)
+]
+
+
 def push(
     url: Url,
     directory: Dir = None,
     name: Name = None,
     newer_than: NewerThan = None,
     used_within: UsedWithin = None,
+    tuned: Tuned = False,
+    device: Device = None,
+    kind: Kind = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
@@ -43,7 +60,18 @@ def push(
 
     Only intact entries are copied, and only those that the other cache does not have. So an interrupted copy is
     continued by the same command. Exits with 1 if any entry could not be copied.
+
+    With --tuned, tuned records are copied to another store, and each is merged with one that is there: the choice of
+    the stronger source counts, and the measurements of both are kept. With --format ejkernel, they are written into
+    ejkernel's files in the directory URL, and those without a key of ejkernel's are left out.
     """
+    if tuned or kind is not None:
+        from ejcache.cli.tuned_transfer import push_records, push_to_ejkernel
+
+        _check_tuned(newer_than, used_within, dry_run and kind is not None)
+        if kind is not None:
+            return push_to_ejkernel(url, directory, name=name, device=device, as_json=as_json)
+        return push_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
     check_different(str(settings.cache_dir), url)
@@ -57,6 +85,9 @@ def pull(
     name: Name = None,
     newer_than: NewerThan = None,
     used_within: UsedWithin = None,
+    tuned: Tuned = False,
+    device: Device = None,
+    kind: Kind = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
@@ -64,7 +95,17 @@ def pull(
 
     Works as `push` does, in the other direction. The entries that were used last are copied last, so that they stay
     where the cache has a size limit.
+
+    With --tuned, tuned records are copied. With --format ejkernel, URL is a file of ejkernel's or a directory of them;
+    its entries rank below configurations that were measured here, because it is not known how they were found.
     """
+    if tuned or kind is not None:
+        from ejcache.cli.tuned_transfer import pull_from_ejkernel, pull_records
+
+        _check_tuned(newer_than, used_within, kind is not None and (dry_run or name or device))
+        if kind is not None:
+            return pull_from_ejkernel(url, directory, as_json=as_json)
+        return pull_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
     here = str(settings.cache_dir)
@@ -130,12 +171,12 @@ def import_bundle(file: File, directory: Dir = None, as_json: Json = False) -> i
     return _report(done, file, url, as_json=as_json, complete=not problems)
 
 
-def check_different(one: str, other: str) -> None:
-    """Refuse to copy a cache to itself; raises UsageError."""
-    from ejcache.stores.location import Location
-
-    if Location.parse(one) == Location.parse(other):
-        raise UsageError(f"{other} is both the source and the target: name another one, or give --dir")
+def _check_tuned(newer_than: str | None, used_within: str | None, others: object) -> None:
+    """Refuse options that tuned records do not have; raises UsageError."""
+    if newer_than is not None or used_within is not None:
+        raise UsageError("--newer-than and --used-within are for entries: leave them out for tuned records")
+    if others:
+        raise UsageError("--format ejkernel takes neither --dry-run nor, with pull, --name and --device")
 
 
 def _bundle_path(file: str) -> Path:

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from ejcache.autotune.cli.records import report_rows
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.explain import location_of
 from ejcache.cli.listing import NotFoundError, list_entries, open_target
 from ejcache.cli.options import Dir, Json, age, flag, option
+from ejcache.cli.tuned_listing import report_rows
 from ejcache.errors import NotAStoreError, StoreError, UsageError
 from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
 from ejcache.reports.html import html_page

@@ -1,4 +1,4 @@
-"""`ejcache autotune run`: the calls that a program recorded, or makes now, are measured."""
+"""`ejcache tune`: the calls that a program recorded, or makes now, are measured."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-from typer.core import TyperCommand
-
-from ejcache.autotune.cli.store import Dir, named_layer, open_autotune
 from ejcache.autotune.recording import recorded_calls
-from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.replay import DevicePool, TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.listing import check_directory
-from ejcache.cli.options import Json, Limit, Name, argument, count, flag, option
-from ejcache.cli.run import command_of
+from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, flag, option, positive_seconds
+from ejcache.cli.run import BEFORE_A_PROGRAM, command_of
+from ejcache.cli.tuned import named_layer, open_autotune
 from ejcache.errors import UsageError
 from ejcache.settings.resolve import child_environment
 from ejcache.stores.documents import open_documents
@@ -31,32 +27,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.autotune.recording import RecordedCall
-    from ejcache.autotune.records.store import AutotuneStore
     from ejcache.autotune.replay import TunedCall
     from ejcache.stores.documents import Documents
 
 
-_OPTION: Final = "--program"
 _END_SECONDS: Final = 30.0
 
 
-class ProgramCommand(TyperCommand):
-    """Passes all that follows `--program` to it: these are the program and its own arguments."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; called by the framework."""
-        if _OPTION in args:
-            position = args.index(_OPTION)
-            program = args[position + 1 :] or [""]
-            args = [*args[:position], *(f"{_OPTION}={argument}" for argument in program)]
-        return super().parse_args(ctx, args)
+REGISTRATION: Final = {"tune": BEFORE_A_PROGRAM}
+"""How the application registers `tune`."""
 
 
-def run(
-    recorded: Annotated[
-        str | None, argument("[URL]", "Where the calls were recorded. Default: the store itself.")
+def tune(
+    program: Annotated[
+        list[str] | None,
+        argument("[PROGRAM ARGS]", "A script, -m MODULE or -c CODE, as after `python`; or a command."),
     ] = None,
-    directory: Dir = None,
+    recorded: Annotated[
+        str | None, option("--calls", "URL", "Where the calls were recorded. Default: the store itself.")
+    ] = None,
+    directory: TunedDir = None,
     name: Name = None,
     force: Annotated[bool, flag("--force", "Measure again what was measured before.")] = False,
     unsure: Annotated[bool, flag("--unsure", "Measure again the calls whose configuration is unsure.")] = False,
@@ -67,28 +57,27 @@ def run(
     spread: Annotated[
         bool, flag("--spread", "Measure on all devices of this host at once, in a process for each.")
     ] = False,
-    seconds: Annotated[
-        float | None, option("--seconds", "N", "End the program of --program after so many seconds.")
-    ] = None,
+    seconds: Annotated[str | None, option("--seconds", "N", "End PROGRAM after so many seconds.")] = None,
     as_json: Json = False,
-    program: Annotated[
-        list[str] | None, option("--program", "PROGRAM ARGS", "A program to run, with its arguments; the last option.")
-    ] = None,
-) -> None:
-    """Measure the calls that a program recorded with EJCACHE_AUTOTUNE_RECORD=1 or ejcache.autotune.record().
+) -> int:
+    """Measure the calls that a program makes, or that it recorded, and keep the fastest configurations.
 
-    With --program, run that program first, without measuring, and measure the calls that it makes. Operations that a
-    script itself defines need its part for `if __name__ == "__main__"`, because the script is imported for them.
+    PROGRAM runs first, without measuring. Operations that a script itself defines need its part for
+    `if __name__ == "__main__"`, because the script is imported for them.
 
-    Without --program, only operations are called, and only those in modules that --module names or that such a module
-    imports. Calls that were measured before are skipped: the same command continues an interrupted run. A configuration
-    is unsure if the budget or the rounds of its measurement were too few; --program measures those again. Exits with 1
-    if a call or the program failed.
+    Without PROGRAM, calls are measured that were recorded with EJCACHE_AUTOTUNE_RECORD=1 or ejcache.autotune.record().
+    Only operations are called, and only those in modules that --module names or that such a module imports. Calls that
+    were measured before are skipped: the same command continues an interrupted one. A configuration is unsure if the
+    budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
+    or the program failed.
     """
     if program and (recorded is not None or module):
-        raise UsageError("--program records calls itself and trusts its program: leave out the URL and --module")
+        raise UsageError("a program records its calls itself and is trusted: leave out --calls and --module")
+    if seconds is not None and not program:
+        raise UsageError("--seconds ends a program, and none is named")
     if recorded is not None:
         check_directory(recorded, "no calls were recorded in")
+    lasts = None if seconds is None else positive_seconds(seconds, option="--seconds")
     modules = None if program else module or ()
     pool = DevicePool(directory, modules, sys.path, force=force, unsure=unsure or bool(program))
     status = 0
@@ -96,15 +85,14 @@ def run(
         store = stack.enter_context(open_autotune(directory, write=True))
         if program:
             recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
-            status = _run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json)
+            status = _run_recorded(program, recorded, directory, seconds=lasts, quiet=as_json)
         place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
         calls = list(islice(_calls(place, name), count(limit, option="--limit")))
         results = pool.tune(calls) if spread else pool.tune_here(calls, store)
         done = _shown(results, len(calls), as_json=as_json)
         nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
         _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
-    if status or any(item.outcome is TuningOutcome.FAILED for item in done):
-        raise typer.Exit(1)
+    return int(bool(status) or any(item.outcome is TuningOutcome.FAILED for item in done))
 
 
 def _shown(results: Iterator[TunedCall], total: int, *, as_json: bool) -> list[TunedCall]:
@@ -127,22 +115,6 @@ def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool)
         output.say(nothing)
     else:
         output.say(", ".join(f"{number} {outcome}" for outcome, number in counts.items()))
-
-
-def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
-    """The key of the recorded call whose digest begins with `wanted`, or whose operation it is; None without one."""
-    for layer in store.layers:
-        for recorded in recorded_calls(layer.documents):
-            call = recorded.call
-            if call is not None and (str(call.get("digest", "")).startswith(wanted) or call["operation"] == wanted):
-                return RecordKey(
-                    call["operation"],
-                    str(call.get("version", "")),
-                    str(call.get("device", "")),
-                    call.get("environment", {}),
-                    call.get("call", {}),
-                )
-    return None
 
 
 def _calls(place: Documents, name: str | None) -> Iterator[RecordedCall]:

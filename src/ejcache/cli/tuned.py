@@ -1,44 +1,23 @@
-"""What the commands share: the autotune store that they work on, its records, and which of these a person means."""
+"""What commands share about tuned records: the store that they work on, its records, and which a person means."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer  # noqa: TC002 (typer reads the annotations)
-
+from ejcache.autotune.recording import recorded_calls
+from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
-from ejcache.cli.listing import Identifiers, check_directory, check_given, choose
-from ejcache.cli.options import argument, complete, option
+from ejcache.cli.listing import Identifiers, check_directory, check_given, choose, match
+from ejcache.errors import EjcacheError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ejcache.autotune.records.record import Candidate
     from ejcache.autotune.records.store import Found, RecordLayer
-
-
-def _begun(ctx: typer.Context, incomplete: str) -> list[str]:
-    return complete(incomplete, lambda: _texts(ctx.params.get("directory")))
-
-
-def _texts(directory: str | None) -> set[str]:
-    with open_autotune(directory) as store:
-        keys = [item.record.key for item in strongest(store.records())]
-    return {text for key in keys for text in (key.operation, key.digest[:12])}
-
-
-Dir = Annotated[
-    str | None,
-    option("--dir", "URL", "The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache."),
-]
-Device = Annotated[str | None, option("--device", "GLOB", "Only devices whose kind matches the pattern.")]
-Key = Annotated[str, argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=_begun)]
-Keys = Annotated[
-    list[str] | None, argument("[KEY]...", "Only these: keys, beginnings of keys, or names.", autocompletion=_begun)
-]
 
 
 @contextlib.contextmanager
@@ -155,3 +134,33 @@ def _candidate_fields(candidate: Candidate) -> dict[str, Any]:
 def _identify(item: Found) -> Identifiers:
     key = item.record.key
     return Identifiers(key.digest, frozenset({key.operation, key.text}))
+
+
+def names_of_records(directory: str | None) -> set[str]:
+    """The texts by which a person may name a record, for completion."""
+    with open_autotune(directory) as store:
+        keys = [item.record.key for item in strongest(store.records())]
+    return {text for key in keys for text in (key.operation, key.digest[:12])}
+
+
+def names_a_record(wanted: str, directory: str | None) -> bool:
+    """True if `wanted` names tuned records, or a recorded call."""
+    with contextlib.suppress(EjcacheError), open_autotune(directory) as store:
+        return bool(match(strongest(store.records()), wanted, _identify)[0]) or recorded_key(store, wanted) is not None
+    return False
+
+
+def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
+    """The key of the recorded call whose digest begins with `wanted`, or whose operation it is; None without one."""
+    for layer in store.layers:
+        for recorded in recorded_calls(layer.documents):
+            call = recorded.call
+            if call is not None and (str(call.get("digest", "")).startswith(wanted) or call["operation"] == wanted):
+                return RecordKey(
+                    call["operation"],
+                    str(call.get("version", "")),
+                    str(call.get("device", "")),
+                    call.get("environment", {}),
+                    call.get("call", {}),
+                )
+    return None

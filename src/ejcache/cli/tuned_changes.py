@@ -1,0 +1,253 @@
+"""Tuned records as `ejcache prune` and `clear` delete them, and `ejcache pin` and `unpin`."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ejcache.autotune.recording import RECORDED
+from ejcache.autotune.records.json_values import canonical_json, parse_json
+from ejcache.autotune.records.record import (
+    MAX_RECORD_BYTES,
+    Source,
+    Status,
+    encode_record,
+    pinned,
+    unpinned,
+)
+from ejcache.autotune.records.store import QUARANTINE, Found
+from ejcache.cli import output
+from ejcache.cli.confirming import confirm
+from ejcache.cli.listing import NotFoundError, check_wanted
+from ejcache.cli.options import Json, RecordKey, TunedDir, age, argument
+from ejcache.cli.tuned import (
+    choose_records,
+    find_record,
+    named_layer,
+    open_autotune,
+    own_layers,
+    record_fields,
+    strongest,
+)
+from ejcache.errors import UsageError
+from ejcache.util.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.store import AutotuneStore
+
+
+def pin(
+    key: RecordKey,
+    configuration: Annotated[
+        str | None, argument("[JSON]", "The configuration. Default: the one that the record has.")
+    ] = None,
+    directory: TunedDir = None,
+    as_json: Json = False,
+) -> None:
+    """Fix the configuration of a tuned call: measurements no longer change it.
+
+    It is fixed in the store that --dir or the settings name. A configuration needs the names of those that the record
+    knows, and values of their types; one that was not measured is fixed with a warning.
+    """
+    with open_autotune(directory, write=True, must_exist=True) as store:
+        record = find_record(store, key).record
+        plain = record.configuration if configuration is None else _parsed(configuration)
+        _check_form(plain, record)
+        if doubt := _doubt(plain, record):
+            output.warn(f"{doubt}; the program may fail or compute other results with this configuration")
+        _report_pin(store, _pinned(store, record, plain), as_json=as_json)
+
+
+def unpin(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> None:
+    """Let measurements decide again: the call has the configuration again that it had before the pin."""
+    with open_autotune(directory, write=True, must_exist=True) as store:
+        record = find_record(store, key).record
+        _report_pin(store, _unpinned(store, record) or record, as_json=as_json)
+
+
+def prune_records(
+    directory: str | None,
+    *,
+    older_than: str | None,
+    name: str | None,
+    old_versions: bool,
+    keep: Sequence[str],
+    recorded: bool,
+    quarantine: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Delete the records that a rule names, and files that interrupted writers left.
+
+    Each rule deletes records independently of the others. `name` restricts `older_than` and `old_versions` to matching
+    operations; alone, it deletes the matching records. Pinned records stay, and those of `keep`. If the settings name a
+    bucket, the user's own directory is pruned as well.
+    """
+    seconds = age(older_than, option="--older-than")
+    if not (seconds is not None or old_versions or name is not None or recorded or quarantine):
+        raise UsageError(
+            "prune --tuned needs a rule that says what to remove: give --older-than, --old-versions, --name, "
+            "--recorded or --quarantine"
+        )
+    with open_autotune(directory, write=not dry_run, must_exist=True) as store:
+        layers = {layer.name: layer.documents for layer in own_layers(store)}
+        by_name = name is not None and not (seconds is not None or old_versions or recorded or quarantine)
+        found = _to_remove(store, name, seconds=seconds, old_versions=old_versions, by_name=by_name)
+        records = [item for item in found if not _is_kept(item, keep)]
+        documents = [(item.layer, item.record.key.path) for item in records]
+        prefixes = [prefix for prefix, wanted in ((RECORDED, recorded), (QUARANTINE, quarantine)) if wanted]
+        documents += [(place, path) for prefix in prefixes for place in layers for path in layers[place].list(prefix)]
+        removed = swept = 0
+        if not dry_run:
+            removed = sum(layers[layer].delete(path) for layer, path in documents)
+            swept = sum(place.sweep() for place in layers.values())
+        url = named_layer(store).documents.url
+    texts = {item.record.key.path: item.record.key.text for item in records}
+    paths = list(dict.fromkeys(path for _, path in documents))
+    if as_json:
+        planned = [{"path": path, "text": texts.get(path, "")} for path in paths]
+        fields = {"url": url, "dry_run": dry_run, "planned_documents": len(documents), "removed_documents": removed}
+        output.print_json(fields | {"swept_files": swept, "planned": planned})
+        return 0
+    for path in paths:
+        output.say(texts.get(path, path))
+    number = plural(len(documents) if dry_run else removed, "document")
+    output.say(f"{'would remove' if dry_run else 'removed'} {number} from {url}")
+    return 0
+
+
+def clear_records(keys: Sequence[str] | None, directory: str | None, *, yes: bool, as_json: bool) -> int:
+    """Delete all records, or those that are named, pinned ones too, from every layer that can be written.
+
+    It asks before it deletes all, unless `yes`; 1 if a record stays.
+    """
+    for wanted in keys or ():
+        check_wanted(wanted)
+    with open_autotune(directory, write=True, must_exist=True) as store:
+        url = named_layer(store).documents.url
+        if keys:
+            items = [item for text in keys for item in choose_records(store, text, all_of_a_name=True)]
+        else:
+            own = {layer.name for layer in own_layers(store)}
+            items = strongest(item for item in store.records() if item.layer in own)
+            if items:
+                confirm(f"Remove {plural(len(items), 'record')} from {url}?", yes=yes, as_json=as_json)
+        removed = [item.record.key for item in items if store.delete(item.record.key)]
+        failed = any(layer.counters["errors"] for layer in own_layers(store))
+    if as_json:
+        fields = {"url": url, "dry_run": False, "removed_records": len(removed)}
+        output.print_json(fields | {"removed": [key.digest for key in removed]})
+    else:
+        for key in removed:
+            output.say(f"removed {key.text}")
+        output.say(f"removed {plural(len(removed), 'record')} from {url}")
+    stays = failed or len(removed) < len(items)
+    if stays:
+        output.warn("some records stay: they are in layers that cannot be written, or the storage failed")
+    return int(stays)
+
+
+def _report_pin(store: AutotuneStore, record: Record, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(record_fields(Found(record, named_layer(store).name, record.source)))
+    else:
+        output.say(f"{record.key.text} runs with {json.dumps(record.configuration)} ({record.source.value})")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return parse_json(text.encode(), max_size=MAX_RECORD_BYTES)
+    except ValueError as exc:
+        raise UsageError(f"the configuration {text!r} is not JSON: {exc}") from exc
+
+
+def _check_form(plain: Any, record: Record) -> None:
+    """Refuse a configuration without the names, or with values of other types, than those that the record knows.
+
+    Raises:
+        UsageError: the kernel could not be called with it.
+    """
+    known = [record.configuration, record.default, *(candidate.configuration for candidate in record.candidates)]
+    known = [each for each in known if each is not None]
+    if known and not _has_form(plain, known):
+        raise UsageError(
+            f"the configuration {canonical_json(plain)} cannot be that of {record.key.operation}: accepted is one with "
+            f"the names and the types of {canonical_json(known[0])}"
+        )
+
+
+def _has_form(value: Any, known: Sequence[Any]) -> bool:
+    """True if a value of JSON has the names and the types of one that is known; a whole number counts as a float."""
+    if isinstance(value, dict):
+        alike = [each for each in known if isinstance(each, dict) and each.keys() == value.keys()]
+        return bool(alike) and all(_has_form(value[name], [each[name] for each in alike]) for name in value)
+    if isinstance(value, list):
+        lists = [each for each in known if isinstance(each, list)]
+        items = [item for each in lists for item in each]
+        return bool(lists) and (not items or all(_has_form(item, items) for item in value))
+    kinds = {type(each) for each in known}
+    return type(value) in kinds or (type(value) is int and float in kinds)
+
+
+def _pinned(store: AutotuneStore, record: Record, plain: Any) -> Record:
+    changed = pinned(record, plain, now=time.time())
+    named = named_layer(store)
+    # Not merged: a person's choice replaces the stored record, even one of a stronger source.
+    named.documents.replace(record.key.path, encode_record(changed))
+    for layer in own_layers(store):
+        held = None if layer is named else layer.read(record.key)
+        if held is not None and held.source is Source.PINNED:
+            # An older pin in the user's directory, which would be found first.
+            layer.documents.delete(record.key.path)
+    return changed
+
+
+def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
+    """The record without its pin; None if it is not pinned."""
+    held = [(layer, found) for layer in own_layers(store) if (found := layer.read(record.key)) is not None]
+    fixed = [(layer, found) for layer, found in held if found.source is Source.PINNED]
+    if not fixed:
+        return None
+    for layer, found in fixed:
+        if (changed := unpinned(found, now=time.time())) is None:
+            raise NotFoundError(f"{record.key.digest} has no measurement to return to; `clear` removes the record")
+        layer.documents.replace(record.key.path, encode_record(changed))
+    return changed
+
+
+def _doubt(plain: Any, record: Record) -> str:
+    """The reason why a configuration may not work, or an empty text."""
+    tried = record.candidate(plain)
+    if tried is not None:
+        return "" if tried.status is Status.OK else f"this candidate {tried.status.value}: {tried.error}"
+    if not record.candidates or plain in (record.configuration, record.default):
+        return ""
+    return f"{canonical_json(plain)} is not among the candidates that were measured"
+
+
+def _is_kept(item: Found, keep: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(item.record.key.operation, pattern) for pattern in keep)
+
+
+def _to_remove(
+    store: AutotuneStore, name: str | None, *, seconds: float | None, old_versions: bool, by_name: bool
+) -> Iterator[Found]:
+    own = {layer.name for layer in own_layers(store)}
+    found = [item for item in store.records() if item.layer in own and item.source is not Source.PINNED]
+    newest: dict[str, float] = {}
+    for item in found:
+        call = item.record.key.call_digest
+        newest[call] = max(newest.get(call, item.record.created), item.record.created)
+    now = time.time()
+    for item in found:
+        record = item.record
+        too_old = seconds is not None and now - record.created > seconds
+        old_version = old_versions and record.created < newest[record.key.call_digest]
+        matches = name is None or fnmatch.fnmatchcase(record.key.operation, name)
+        if matches and (by_name or too_old or old_version):
+            yield item

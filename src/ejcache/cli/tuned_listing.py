@@ -1,0 +1,235 @@
+"""Tuned records as `ejcache ls`, `show`, `stats` and `why` print them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.record import differences
+from ejcache.cli import output
+from ejcache.cli.listing import NotFoundError
+from ejcache.cli.options import count
+from ejcache.cli.tuned import find_record, named_layer, open_autotune, record_fields, recorded_key, strongest
+from ejcache.errors import EjcacheError
+from ejcache.util.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ejcache.autotune.records.record import Candidate, Record, RecordKey
+    from ejcache.autotune.records.store import AutotuneStore, Found
+
+
+_BAR: Final = 32
+_COLUMNS: Final = ("key", "operation", "device", "configuration", "source", "ms", "gain", "tried", "call")
+_LARGEST_GAIN: Final = 1e6
+
+
+def list_records(
+    directory: str | None, *, name: str | None, device: str | None, limit: str | None, as_json: bool
+) -> int:
+    """Print a line for each record: the call, its configuration, how that was found, and how fast it is.
+
+    If several layers have a record of a call, the one that programs use is listed.
+    """
+    with open_autotune(directory) as store:
+        found = strongest(store.records(), name=name, device=device)
+        url = named_layer(store).documents.url
+    shown = found[: count(limit, option="--limit")]
+    if as_json:
+        records = [record_fields(item) for item in shown]
+        output.print_json({"url": url, "total_records": len(found), "records": records})
+        return 0
+    rows = [_row(item) for item in shown]
+    if rows:
+        output.print_table(
+            _COLUMNS,
+            rows,
+            right=("ms", "gain", "tried"),
+            shrink=("call", "configuration", "device", "operation"),
+            drop=("tried", "device", "gain", "source", "ms", "call"),
+        )
+    hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
+    output.say(f"{plural(len(found), 'record')} in {url}{hidden}")
+    return 0
+
+
+def _row(item: Found) -> list[str]:
+    return [
+        item.record.key.digest[:12],
+        f"{item.record.key.operation}@{item.record.key.version}",
+        item.record.key.device,
+        canonical_json(item.record.configuration),
+        _source(item),
+        _milliseconds(item.record),
+        _gain(item.record),
+        str(len(item.record.candidates)),
+        item.record.key.text.split(" | ")[2],
+    ]
+
+
+def report_rows(directory: str | None) -> list[Sequence[str]]:
+    """The records for `ejcache report`, the heading first; nothing if there are none, or they cannot be read."""
+    with suppress(EjcacheError), open_autotune(directory) as store:
+        found = strongest(store.records())
+        return [_COLUMNS, *map(_row, found)] if found else []
+    return []
+
+
+def show_record(key: str, directory: str | None, *, as_json: bool) -> int:
+    """Print one record: its configuration, the candidates and their timings, and where it was measured.
+
+    The configuration that programs use is marked with *, the default one with =.
+    """
+    with open_autotune(directory) as store:
+        item = find_record(store, key)
+    record = item.record
+    if as_json:
+        output.print_json(record_fields(item, full=True))
+        return 0
+    output.print_pairs(
+        [
+            ("operation", f"{record.key.operation}@{record.key.version}"),
+            ("key", record.key.digest),
+            ("call", record.key.text),
+            ("configuration", canonical_json(record.configuration)),
+            ("source", item.source.value),
+            ("layer", item.layer),
+            ("gain", _gain(record)),
+            ("created", output.moment(record.created)),
+            *((name, str(value)) for name, value in record.measurement.items() if name != "gain"),
+            *((name, str(value)) for name, value in record.provenance.items() if value not in ("", None)),
+        ]
+    )
+    if record.candidates:
+        output.say()
+        _print_candidates(record)
+    return 0
+
+
+def count_records(directory: str | None, *, as_json: bool) -> int:
+    """Count the records by layer, operation, device and source, and the documents that could not be read."""
+    counted: dict[str, Counter[str]] = {name: Counter() for name in ("layers", "operations", "devices", "sources")}
+    with open_autotune(directory) as store:
+        for item in store.records():
+            key = item.record.key
+            names = {"layers": item.layer, "operations": key.operation, "devices": key.device}
+            for title, name in (names | {"sources": item.source.value}).items():
+                counted[title][name] += 1
+        problems = store.stats()
+        layers = [
+            {"name": layer.name, "url": layer.documents.url, "records": counted["layers"][layer.name]}
+            for layer in store.all_layers()
+        ]
+    fields: dict[str, Any] = {"layers": layers, "total_records": counted["layers"].total()}
+    for title in ("operations", "devices", "sources"):
+        fields[title] = dict(sorted(counted[title].items(), key=lambda pair: (-pair[1], pair[0])))
+    fields |= {name: problems[name] for name in ("corrupt", "unknown", "errors", "broken_packages")}
+    if as_json:
+        output.print_json(fields)
+        return 0
+    rows = [("records", f"{fields['total_records']:,}")]
+    rows += [(f"layer {layer['name']}", f"{layer['records']} in {layer['url']}") for layer in layers]
+    for title in ("operations", "devices", "sources"):
+        rows += [(title[:-1], f"{name}: {number}") for name, number in fields[title].items()]
+    rows += [(name, str(fields[name])) for name in ("corrupt", "unknown", "errors", "broken_packages")]
+    output.print_pairs(rows)
+    return 0
+
+
+def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
+    """Print which record a call uses, and why not the others; 1 if it has none.
+
+    KEY names a record, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a record, the
+    records of the most similar calls are shown.
+    """
+
+    def compared(items: Sequence[Found]) -> list[dict[str, Any]]:
+        return [record_fields(item) | {"differences": _pairs(differences(wanted, item.record.key))} for item in items]
+
+    with open_autotune(directory) as store:
+        wanted = _key_of(store, key)
+        found = store.find_all(wanted)
+        fields: dict[str, Any] = {
+            "key": wanted.digest,
+            "text": wanted.text,
+            "records": [record_fields(item) for item in found],
+            "elsewhere": compared(store.other_environments(wanted)),
+            "nearest": compared([] if found else store.nearest(wanted, same_environment=False)[:3]),
+        }
+    if as_json:
+        output.print_json(fields)
+    else:
+        _print_why(fields)
+    return int(not found)
+
+
+def _key_of(store: AutotuneStore, key: str) -> RecordKey:
+    try:
+        return find_record(store, key).record.key
+    except NotFoundError:
+        recorded = recorded_key(store, key)
+        if recorded is None:
+            raise
+        return recorded
+
+
+def _pairs(changed: dict[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in changed.items()}
+
+
+def _print_why(fields: dict[str, Any]) -> None:
+    output.say(fields["text"])
+    for index, item in enumerate(fields["records"]):
+        verdict = "runs with" if index == 0 else "not used, because its source or its layer comes after the one above:"
+        output.say(f"  {verdict} {item['configuration']} ({item['source']}, {item['layer']})")
+    if not fields["records"]:
+        output.say("  has no record")
+    for title, name in (("in another environment", "elsewhere"), ("similar", "nearest")):
+        for item in fields[name]:
+            output.say(f"  {title}: {item['configuration']} ({item['source']}, {item['layer']})")
+            for key, (here, there) in item["differences"].items():
+                output.say(f"    {key}: {here} here, {there} there")
+
+
+def _print_candidates(record: Record) -> None:
+    timed = [c for c in record.candidates if c.seconds is not None]
+    slowest = max((c.seconds.p50 for c in timed if c.seconds is not None), default=0.0)
+    chosen = canonical_json(record.configuration)
+    output.print_table(
+        ("", "candidate", "ms", "p20", "p80", "compile s", "timing"),
+        [_candidate_row(candidate, slowest, chosen=chosen, default=record.default) for candidate in record.candidates],
+        right=("ms", "p20", "p80", "compile s"),
+        shrink=("timing", "candidate"),
+        drop=("p20", "p80", "compile s"),
+    )
+
+
+def _candidate_row(candidate: Candidate, slowest: float, *, chosen: str, default: Any) -> tuple[str, ...]:
+    mark = "*" if candidate.digest == chosen else ("=" if candidate.configuration == default else "")
+    compile_seconds = "" if candidate.compile_seconds is None else f"{candidate.compile_seconds:.2f}"
+    timing = candidate.seconds
+    if timing is None:
+        return (mark, candidate.digest, candidate.status.value, "", "", compile_seconds, candidate.error[:60])
+    bar = "█" * max(1, round(_BAR * timing.p50 / slowest)) if slowest else ""
+    numbers = [f"{value * 1e3:.4g}" for value in (timing.p50, timing.p20, timing.p80)]
+    return (mark, candidate.digest, *numbers, compile_seconds, bar)
+
+
+def _source(item: Found) -> str:
+    if not item.record.works:
+        return "failed"
+    return f"{item.source.value}?" if item.record.unsure else item.source.value
+
+
+def _milliseconds(record: Record) -> str:
+    candidate = record.candidate(record.configuration)
+    return "-" if candidate is None or candidate.seconds is None else f"{candidate.seconds.p50 * 1e3:.4g}"
+
+
+def _gain(record: Record) -> str:
+    gain = record.measurement.get("gain")
+    # The number of a foreign record may be larger than a float can be.
+    return f"{100 * gain:.0f}%" if isinstance(gain, int | float) and abs(gain) < _LARGEST_GAIN else "-"
