@@ -18,6 +18,7 @@
         ├── StoreBusyError              a lock or a database was busy until the deadline
         ├── StoreUnavailableError       the storage cannot be reached, opened or repaired
         │   ├── StoreForbiddenError*    one object may not be read, which says nothing about the others
+        │   │   └── NoPermissionError*  the credentials may not read anything, or not list (403)
         │   ├── UntrustedDirectoryError* another user owns a local directory, or can write to it
         │   └── StoreNotAskedError*     a request was not sent: the storage has just failed or is not ready yet
         └── NotAStoreError              there is something else at the URL, or nothing
@@ -173,9 +174,13 @@ class UntrustedDirectoryError(StoreUnavailableError):
 
 
 class StoreForbiddenError(StoreUnavailableError):
-    """The storage answered, but not with the object: the credentials may not read it, or it is behind a link.
+    """The storage answered, but not with the object: this user may not read it, or it is behind a link."""
 
-    S3 answers so for an absent object, too, if the credentials may not list the bucket.
+
+class NoPermissionError(StoreForbiddenError):
+    """The storage answered 403: these credentials may not read there.
+
+    S3 and GCS answer so for an absent object, too, if the credentials may not list the bucket.
     """
 
 

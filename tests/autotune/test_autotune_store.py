@@ -318,7 +318,7 @@ WRITER = textwrap.dedent("""
     from ejcache.autotune.ejkernel import PersistentCache
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.bucket.files import FileBucket
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
     from ejcache.stores.documents import Documents
     path = None
     if kind == "gcs":

@@ -10,9 +10,10 @@ import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 from lossy_proxy import LossyProxy
 
-from ejcache.bucket.breaker import RetryPolicy
 from ejcache.bucket.gcs import GcsBucket
-from ejcache.errors import StoreBusyError, StoreForbiddenError, StoreNotAskedError, StoreUnavailableError
+from ejcache.bucket.retry import RetryPolicy
+from ejcache.errors import NoPermissionError, StoreNotAskedError, StoreUnavailableError
+from ejcache.util.budget import Budget
 
 
 @pytest.fixture(scope="module")
@@ -163,17 +164,36 @@ class TestStrangeAnswers:
 
 
 class TestForbidden:
-    @pytest.mark.parametrize("storage", ["gcs", "s3"])
-    def test_objects_that_may_not_be_read_say_nothing_of_others(self, gcs, proxy, s3, storage):
-        """S3 answers 403 for an absent object if the bucket may not be listed: what is there is read all the same."""
-        bucket = gcs_bucket(gcs) if storage == "gcs" else s3
+    @pytest.fixture(params=["gcs", "s3"])
+    def unlistable(self, request, gcs, proxy, s3):
+        """A bucket that these credentials may not list: it answers 403 for what is absent."""
+        bucket = gcs_bucket(gcs) if request.param == "gcs" else s3
         bucket.write("there", b"value")
         gcs.add_fault("status", method="GET", path="hidden", status=403)
         proxy.answers["GET", "hidden"] = (403, b"<Error><Code>AccessDenied</Code><Message>No</Message></Error>")
+        yield bucket
+        bucket.close()
+
+    def test_what_may_not_be_listed_is_absent_once_something_was_read(self, unlistable):
+        """Credentials that could read one object may read; what they may not see is absent."""
+        for n in range(2):
+            with pytest.raises(NoPermissionError, match=r"may not read.*ListBucket"):
+                unlistable.read(f"hidden/{n}")
+        assert unlistable.read("there").data == b"value"
         for n in range(5):
-            with pytest.raises(StoreForbiddenError, match="may not read"):
-                bucket.read(f"hidden/{n}")
-        assert bucket.read("there").data == b"value"
+            assert unlistable.read(f"hidden/{n}") is None
+        assert unlistable.read("there").data == b"value"
+
+    def test_a_bucket_that_permits_nothing_is_left_alone(self, gcs):
+        """After three refusals it is not asked any more."""
+        bucket = gcs_bucket(gcs)
+        gcs.add_fault("status", method="GET", status=403)
+        for n in range(3):
+            with pytest.raises(NoPermissionError):
+                bucket.read(f"k{n}")
+        with pytest.raises(StoreNotAskedError):
+            bucket.read("k4")
+        assert len(gcs.requests) == 3
         bucket.close()
 
 
@@ -279,11 +299,11 @@ def test_retries_end_when_the_deadline_does(retry_time):
 def test_the_first_answer_to_a_large_upload_may_take_longer(retry_time, most, given):
     """An upload of 20 MB is no sign of dead storage when it takes longer than a first answer may."""
     seen = []
-    RetryPolicy(deadline=60).run("writing", seen.append, size=20_000_000, most=most)
+    RetryPolicy(deadline=60).run("writing", seen.append, size=20_000_000, budget=Budget(most))
     assert seen == given
 
 
 def test_storage_that_is_known_to_be_dead_is_not_tried(retry_time):
     """Not even by an upload that would have more time."""
-    with pytest.raises(StoreBusyError):
-        RetryPolicy(deadline=60).run("writing", pytest.fail, size=20_000_000, most=0)
+    with pytest.raises(StoreNotAskedError):
+        RetryPolicy(deadline=60).run("writing", pytest.fail, size=20_000_000, budget=Budget(0))

@@ -12,7 +12,7 @@ import pytest
 from buckets import gcs_bucket
 from dead_ends import URLS, leads_to
 
-from ejcache.bucket.breaker import RetryPolicy
+from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 

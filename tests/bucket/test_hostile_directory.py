@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from ejcache.bucket.breaker import RetryPolicy
 from ejcache.bucket.files import FileBucket
+from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreError, StoreForbiddenError
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY-----"

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gcs_server.objects import ApiError
 
-from ejcache.bucket.breaker import RetryPolicy, TransientError
 from ejcache.bucket.gcs import GcsBucket
+from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared.store import SharedStore
 
@@ -267,7 +267,7 @@ class TestTrouble:
     def test_refusing_forever(self, server, unbroken, retry_time):
         """A storage that answers 503 for ever is unavailable, after several tries within the deadline."""
         server.add_fault("status", status=503)
-        with pytest.raises(StoreUnavailableError, match=r"503 Injected fault 503.*tries within 60 s"):
+        with pytest.raises(StoreUnavailableError, match=r"503 Injected fault 503.*tries within"):
             unbroken.read("k")
         assert len(server.requests) > 1
 
@@ -289,7 +289,7 @@ class TestTrouble:
             lambda: list(unbroken.walk("")),
             lambda: unbroken.stat("k"),
         ):
-            with pytest.raises(StoreBusyError, match="no answer"):
+            with pytest.raises(StoreBusyError, match=r"no (full )?answer"):
                 call()
 
     def test_one_stall_leaves_time_for_another_try(self, server, bucket):

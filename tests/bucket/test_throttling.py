@@ -12,8 +12,9 @@ from helpers import SUPPORT
 from throttled_hosts import data_of, key_of
 
 from ejcache.bucket.base import entry_name
-from ejcache.bucket.breaker import Pace, RetryPolicy, ThrottledError, TransientError, seconds_of
-from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
+from ejcache.bucket.retry import Pace, RetryPolicy, ThrottledError, TransientError, seconds_of
+from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
+from ejcache.util.budget import Budget, spending
 
 POLICY = RetryPolicy(deadline=5.0)
 
@@ -39,32 +40,76 @@ def throttled(**options):
     return TransientError("429 slow down", busy=True, throttled=True, **options)
 
 
-def test_an_operation_outlasts_its_deadline(retry_time):
-    """What is throttled for half a minute succeeds, although an operation may take five seconds."""
-    ends = retry_time.monotonic() + 30
+def test_it_ends_when_the_budget_does(retry_time):
+    """An operation that is only ever asked to slow down waits for as long as its budget, and not for its deadline."""
+    budget, pace = Budget(7.0), Pace()
+
+    def attempt(_):
+        raise throttled()
+
+    for longest in (7, 0):
+        began = retry_time.monotonic()
+        with pytest.raises(StoreError) as caught:
+            POLICY.run("reading", attempt, pace=pace, budget=budget)
+        assert retry_time.monotonic() - began <= longest
+    assert isinstance(caught.value, StoreNotAskedError)
+
+
+def test_it_goes_on_until_then(retry_time):
+    """What is throttled for nine seconds succeeds within a budget of ten."""
+    ends = retry_time.monotonic() + 9
 
     def attempt(_):
         if retry_time.monotonic() < ends:
             raise throttled()
         return "done"
 
-    assert POLICY.run("reading", attempt, pace=Pace()) == "done"
+    assert POLICY.run("reading", attempt, budget=Budget(10.0)) == "done"
 
 
-def test_it_ends_when_the_storage_does_nothing(retry_time):
-    """Storage that only ever asks to slow down is waited for a minute, and then each operation its deadline alone."""
-    pace = Pace()
+def test_an_answer_that_arrives_costs_nothing(retry_time):
+    """A budget counts refusals and silence: an answer may take as long as a try may."""
+    budget = Budget(10.0)
+    for _ in range(20):
+        POLICY.run("reading", lambda _: retry_time.sleep(2.0), budget=budget)
+    assert budget.left == 10.0
+
+
+def test_every_second_counts_while_others_wait(retry_time):
+    """The other ranks of a program wait also while an answer arrives."""
+    budget = Budget(6.5, every_second=True)
+    for _ in range(4):
+        POLICY.run("reading", lambda _: retry_time.sleep(2.0), budget=Budget(9.0, within=(budget,)))
+    assert budget.left == 0
+
+
+def test_storage_that_wants_to_be_asked_later_than_that(retry_time):
+    """Nobody waits for a `Retry-After` that exceeds the budget: this operation ends at once, and the next one does."""
+    pace, asked = Pace(), []
+
+    def attempt(_):
+        asked.append(retry_time.monotonic())
+        raise throttled(retry_after=30.0)
+
+    began = retry_time.monotonic()
+    for kind in (ThrottledError, StoreNotAskedError):
+        with pytest.raises(kind):
+            POLICY.run("reading", attempt, pace=pace)
+    assert len(asked) == 1
+    assert retry_time.monotonic() == began
+
+
+def test_a_long_wait_is_said_once(retry_time, caplog):
+    """After five seconds one line says what a program waits for."""
+    budget = Budget(10.0)
 
     def attempt(_):
         raise throttled()
 
-    for longest in (65, 6):
-        began = retry_time.monotonic()
-        with pytest.raises(StoreBusyError) as caught:
-            POLICY.run("reading", attempt, pace=pace)
-        assert retry_time.monotonic() - began < longest
-        # It counts as a failure, so that the breaker opens.
-        assert not isinstance(caught.value, ThrottledError)
+    with spending(budget), pytest.raises(ThrottledError):
+        POLICY.run("reading gs://b/k", attempt, budget=Budget(10.0, within=(budget,)))
+    (record,) = caplog.records
+    assert "waiting for the storage (reading gs://b/k: 429 slow down): 5 s so far, at most 10 s" in record.getMessage()
 
 
 def test_a_refusal_that_may_be_a_fault_is_one_when_nothing_is_done(retry_time):
@@ -95,20 +140,6 @@ def test_a_refusal_while_others_are_served_is_none(retry_time):
         POLICY.run("reading", attempt, pace=pace)
 
 
-def test_an_operation_ends_while_others_are_served(retry_time):
-    """One operation is tried for two minutes at most, and its failure says that the storage works."""
-    pace = Pace()
-
-    def attempt(_):
-        pace.succeed()  # another thread's
-        raise throttled()
-
-    began = retry_time.monotonic()
-    with pytest.raises(ThrottledError):
-        POLICY.run("reading", attempt, pace=pace)
-    assert 100 < retry_time.monotonic() - began < 125
-
-
 def test_the_storage_says_when(retry_time):
     """Nothing is asked before the time of `Retry-After`."""
     times = []
@@ -116,11 +147,11 @@ def test_the_storage_says_when(retry_time):
     def attempt(_):
         times.append(retry_time.monotonic())
         if len(times) < 3:
-            raise throttled(retry_after=7.0)
+            raise throttled(retry_after=3.0)
         return "done"
 
-    assert POLICY.run("reading", attempt, pace=Pace()) == "done"
-    assert all(after - before >= 7 for before, after in pairwise(times))
+    assert POLICY.run("reading", attempt, budget=Budget(10.0)) == "done"
+    assert all(after - before >= 3 for before, after in pairwise(times))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +166,7 @@ def test_retry_after(header, seconds):
 def test_the_pace_recovers(retry_time):
     """After "slow down" requests are spaced out, more with each one; after successes they are not."""
     pace = Pace()
-    pace.wait(60)
+    pace.succeed()
     began = retry_time.monotonic()
     for _ in range(3):
         pace.slow_down(retry_time.monotonic())
@@ -160,7 +191,7 @@ def test_throttling_opens_no_breaker(server, bucket, retry_time, monkeypatch):
 
     def while_others_are_served(*when, **options):
         bucket.pace.succeed()
-        return slow_down(*when, **options)
+        slow_down(*when, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(bucket.pace, "slow_down", while_others_are_served)

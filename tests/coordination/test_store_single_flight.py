@@ -28,7 +28,7 @@ HOST = textwrap.dedent("""
     from ejcache.stores.local.store import LocalStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.bucket.gcs import GcsBucket
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
     from ejcache.stores.tiered.store import TieredStore
 
     url, place, count, heartbeat = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])

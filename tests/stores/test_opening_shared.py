@@ -8,9 +8,10 @@ import os
 import pytest
 
 from ejcache import entry
-from ejcache.bucket.breaker import RetryPolicy, breaker_for
+from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
+from ejcache.bucket.retry import RetryPolicy
 from ejcache.cache.opening import find_xla_caches, open_cache_store
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve

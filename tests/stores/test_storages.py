@@ -157,11 +157,11 @@ def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
             # Later runs may end before they have asked for anything.
             assert finished.stderr.count("cannot be reached") == len(finished.stderr.splitlines()) <= 1
             assert finished.stderr or number
-            assert list(tmp_path.rglob("unreachable"))
+            assert {note.read_text() for note in tmp_path.rglob("scratch/storage")} == {"failed\n"}
         for name, value in storage.variables.items():
             monkeypatch.setenv(name, value)
         assert run_client(PROGRAM, storage.url, "7", "flush", timeout=100).stderr == ""
         assert len(entries(storage)) == 7
-        assert not list(tmp_path.rglob("unreachable"))
+        assert {note.read_text() for note in tmp_path.rglob("scratch/storage")} == {"served\n"}
         run_client(PROGRAM, storage.url, "8", "flush", timeout=100)
         assert counted(storage)["runs"] == 5

@@ -25,7 +25,7 @@ PEER = textwrap.dedent("""
     from ejcache.stores.local.store import LocalStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.bucket.gcs import GcsBucket
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
     from ejcache.stores.tiered.store import TieredStore
 
     def tiers(url, place, **options):

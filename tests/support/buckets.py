@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from gcs_server import GcsServer, GcsServerProcess
 
-from ejcache.bucket.breaker import RetryPolicy
 from ejcache.bucket.gcs import GcsBucket
+from ejcache.bucket.retry import RetryPolicy
 from ejcache.bucket.s3 import S3Bucket
 
 __all__ = [

@@ -12,7 +12,7 @@ from ejcache.util.locks import ForkLock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
 
 __all__ = ["MemoryBucket"]
 

@@ -146,7 +146,7 @@ def ssh_home(url: str, *, keys: Path | None = None) -> Path:
 
 def sftp_bucket(url: str, prefix: str = "prefix", *, deadline: float = 60.0, **options) -> SftpBucket:
     """A directory of the server at `url`; `options` are asyncssh's."""
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
     from ejcache.bucket.sftp import SftpBucket
 
     options = {"config": str(ssh_home(url) / ".ssh" / "config"), **options}

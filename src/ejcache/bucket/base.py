@@ -38,10 +38,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from ejcache import entry
-from ejcache.bucket.breaker import CircuitBreaker, RetryPolicy, TransientError, breaker_for
+from ejcache.bucket.breaker import CircuitBreaker, breaker_for
+from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import (
     EntryError,
     EntryVersionError,
+    NoPermissionError,
     StoreBusyError,
     StoreError,
     StoreReadOnlyError,
@@ -243,6 +245,8 @@ class Bucket(Closing):
         self.entries_only = False
         self.tries_failed = 0
         self.refusal: StoreReadOnlyError | None = None
+        # From then on, a 403 stands for an absent object: these credentials may read, and perhaps not list.
+        self._has_read = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -304,12 +308,19 @@ class Bucket(Closing):
         def attempt(timeout: float) -> Blob | None:
             nonlocal size
             try:
-                return self._read(name, start, int(min(size, most - start)), version, timeout)
+                blob = self._read(name, start, int(min(size, most - start)), version, timeout)
+                self._has_read = self._has_read or blob is not None
+                return blob
             except TransientError as exc:
                 if exc.busy:
                     # Perhaps the link is slow and not the storage: then a smaller part arrives in time.
+                    exc.arriving = exc.arriving and size > self.least_part
                     size = max(self.least_part, size // 4)
                 raise
+            except NoPermissionError:
+                if start or not self._has_read:
+                    raise
+                return None
 
         while True:
             blob = self._ask(f"reading {self.url}/{name}", attempt)
@@ -336,7 +347,16 @@ class Bucket(Closing):
 
     def stat(self, name: str) -> BlobInfo | None:
         """The object without its bytes, or None; one request."""
-        return self._ask(f"looking for {self.url}/{name}", lambda timeout: self._stat(name, timeout))
+
+        def attempt(timeout: float) -> BlobInfo | None:
+            try:
+                return self._stat(name, timeout)
+            except NoPermissionError:
+                if not self._has_read:
+                    raise
+                return None
+
+        return self._ask(f"looking for {self.url}/{name}", attempt)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write the object if there is none; False if there is one. Of several writers exactly one gets True."""
@@ -455,15 +475,13 @@ class Bucket(Closing):
         def counted(timeout: float) -> T:
             try:
                 return attempt(timeout)
-            except TransientError as exc:
+            except TransientError:
                 self.tries_failed += 1
-                if self.breaker is not None and exc.throttled and not exc.ambiguous:
-                    self.breaker.note_answer()
                 raise
 
         def operation() -> T:
-            patience = math.inf if self.breaker is None else self.breaker.patience
-            return self.policy.run(what, counted, size=size, most=patience, pace=self.pace)
+            budget = None if self.breaker is None else self.breaker.budget(self.policy.deadline)
+            return self.policy.run(what, counted, size=size, budget=budget, pace=self.pace)
 
         if self.breaker is None:
             self._prepare(math.inf)

@@ -1,24 +1,14 @@
-"""Requests to shared storage: repeated (`RetryPolicy`), slowed down (`Pace`) and refused (`CircuitBreaker`).
-
-Retries: several tries of one operation, within one deadline.
-
-The waits between tries are drawn from the whole interval up to an exponentially growing limit ("full jitter", Brooker,
-Exponential Backoff and Jitter, AWS Architecture Blog, 2015), because the processes of a pod fail at the same time and
-must not all come back at the same time.
-
-Storage that asks to slow down (429, SlowDown, 503) works, and has too much to do: a thousand hosts may be starting. An
-operation is then tried for longer than its deadline, and all threads of the process keep to one pace (`Pace`).
-
-A circuit breaker: storage that failed is not asked again for a while, so that a failure costs a program once.
+"""A circuit breaker: storage that failed is not asked again for a while, so that a failure costs a program once.
 
 While the breaker is closed, every call goes through. It opens after several failures in a row, or at once after a call
-that failed as slowly as a deadline, because the next one would take as long. While it is open, calls are refused at
-once. When the cool-down has passed, one refused call starts a probe in the background: if the probe succeeds, the
-breaker closes; if it fails, the breaker stays open for longer.
+that failed as slowly as a budget, because the next one would take as long. Before that, storage is asked for another
+name: one object may fail for ever while all others can be read. While the breaker is open, calls are refused at once.
+When the cool-down has passed, one refused call starts a probe in the background: if the probe succeeds, the breaker
+closes; if it fails, the breaker stays open for longer.
 
-Until the storage has answered for the first time, all calls of a process together wait for `first_seconds`, and for a
-shorter time if a process of this host got no answer shortly before (`UnreachableNote`). That costs every process
-something and is often an error of the user's, so one line says so.
+Until the storage has answered for the first time, all calls of a process together have one budget. It is larger where
+the storage has served a process of this host within a day, and smaller where it has failed one shortly before
+(`StorageNote`). That costs every process something and is often an error of the user's, so one line says so.
 
 All clients of one URL in a process share one breaker (`breaker_for`): what one of them has learnt, the others know.
 """
@@ -31,24 +21,23 @@ import random
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ejcache.bucket.retry import Pace, ThrottledError
 from ejcache.errors import (
-    StoreBusyError,
+    NoPermissionError,
     StoreError,
     StoreForbiddenError,
     StoreNotAskedError,
     StoreReadOnlyError,
     StoreTooSmallError,
-    StoreUnavailableError,
 )
+from ejcache.util.budget import Budget, current_budget
 from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
-from ejcache.util.text import plural
-from ejcache.util.threads import CallTimeoutError, call_with_timeout, submit
+from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,220 +46,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FIRST_WAIT: Final = 0.1
-_LONGEST_WAIT: Final = 2.0
-_UNREACHABLE_TRIES: Final = 3
-_PATIENCE: Final = 60.0
-"""Storage that asks to slow down is waited for if it has done something for this process within so many seconds."""
-_MOST_PATIENCE: Final = 120.0
-"""Seconds that one operation is tried, at most."""
-_LEAST_INTERVAL: Final = 0.02
-_LEAST_TRY: Final = 0.1
-_MOST_INTERVAL: Final = 1.0
-_RECOVERY: Final = 0.55
-_LONGEST_RETRY_AFTER: Final = 30.0
-
-
-class ThrottledError(StoreBusyError):
-    """The storage asked this process to slow down for as long as the operation could wait, and served others."""
-
-
-class TransientError(Exception):
-    """One try failed, and the next one may succeed. Only backends raise it, and only `RetryPolicy` sees it.
-
-    Attributes:
-        ambiguous: the storage may have carried out the request although no answer came.
-        busy: the storage asked to slow down, or did not answer in time.
-        unreachable: no connection could be made. That seldom passes within a deadline, so it is not waited for.
-        throttled: the storage asked to slow down. A 503, which is ambiguous, may also mean that it is broken.
-        retry_after: seconds after which the storage wants to be asked again (`Retry-After`).
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        ambiguous: bool = False,
-        busy: bool = False,
-        unreachable: bool = False,
-        throttled: bool = False,
-        retry_after: float = 0.0,
-    ) -> None:
-        super().__init__(message)
-        self.throttled = throttled
-        self.retry_after = retry_after
-        self.ambiguous = ambiguous
-        self.busy = busy
-        self.unreachable = unreachable
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether storage that asked to slow down works for certain: a 503 alone may be of storage that is broken."""
-        return not self.ambiguous or self.retry_after > 0
-
-
-def try_within(what: str, function: Callable[[], T], seconds: float) -> T:
-    """Make one try in another thread, which is left behind after `seconds`.
-
-    Raises:
-        TransientError: it did not return in time; it may still be running, and may still succeed.
-    """
-    try:
-        return call_with_timeout(what, function, seconds)
-    except CallTimeoutError as exc:
-        raise TransientError(str(exc), ambiguous=True, busy=True) from exc
-
-
-def _between(least: float, most: float) -> float:
-    return random.uniform(least, most)  # noqa: S311 (jitter)
-
-
-def seconds_of(retry_after: object) -> float:
-    """The seconds of a `Retry-After` header (RFC 9110, 10.2.3); 0 without one, and for a date."""
-    text = str(retry_after or "")
-    return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() and len(text) < 9 else 0.0
-
-
-class Pace:
-    """How fast this process asks one storage: as fast as it likes, until the storage asks it to slow down.
-
-    Each "slow down" doubles the time between two requests, each success shortens it, and soon it is gone. Safe for
-    threads, which all keep to it: two of them that take the same turn do no harm.
-    """
-
-    def __init__(self) -> None:
-        self._interval = self._next = 0.0
-        self._slowed_at = self._moved_at = -math.inf
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether the storage has done something for this process a short while ago."""
-        return time.monotonic() - self._moved_at < _PATIENCE
-
-    def has_moved_since(self, moment: float) -> bool:
-        """Whether the storage has done something for this process since `moment`, by the monotonic clock."""
-        return self._moved_at >= moment
-
-    def wait(self, most: float) -> float:
-        """Wait for a turn, for `most` seconds; returns when the request begins, by the monotonic clock."""
-        now = time.monotonic()
-        turn = max(now, self._next)
-        if self._interval:
-            self._next = turn + self._interval * _between(0.5, 1.5)
-        if turn > now:
-            time.sleep(min(turn - now, most))
-        return time.monotonic()
-
-    def succeed(self) -> None:
-        """Note that the storage did what it was asked for."""
-        self._moved_at = time.monotonic()
-        if self._interval:
-            shorter = self._interval * _RECOVERY
-            self._interval = shorter if shorter >= _LEAST_INTERVAL else 0.0
-
-    def slow_down(self, began: float, *, after: float = 0.0, is_alive: bool = True) -> float:
-        """Note that the storage asked to slow down.
-
-        Args:
-            began: when the request began: those that were under way at the same time count once.
-            after: seconds for which it does not want to be asked.
-            is_alive: the storage works, whatever it did before.
-
-        Returns:
-            The time, by the monotonic clock, until which it is worth waiting.
-        """
-        now = time.monotonic()
-        if is_alive and self._moved_at == -math.inf:
-            self._moved_at = now
-        if began >= self._slowed_at:
-            self._slowed_at = now
-            self._interval = min(max(2 * self._interval, 2 * _LEAST_INTERVAL), _MOST_INTERVAL)
-        pause = max(after * _between(1.0, 1.5), self._interval * _between(0.0, 1.0))
-        self._next = max(self._next, now + pause)
-        return self._moved_at + _PATIENCE
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How long one operation may take, retries included.
-
-    Attributes:
-        deadline: seconds.
-        bytes_per_second: the slowest upload that is accepted: a large body gets the time that it takes at this speed.
-    """
-
-    deadline: float = 10.0
-    bytes_per_second: float = 4e6
-
-    def run(
-        self,
-        what: str,
-        attempt: Callable[[float], T],
-        *,
-        size: int = 0,
-        most: float = math.inf,
-        pace: Pace | None = None,
-    ) -> T:
-        """Call `attempt(seconds it may take)` until it does not raise `TransientError`.
-
-        Args:
-            what: the operation and its object, with which the message of an error begins.
-            attempt: raises `TransientError` for another try; any other error reaches the caller.
-            size: bytes to be sent, which extend the deadline, and `most` if it is not 0.
-            most: seconds for this operation, if that is less.
-            pace: of the storage. An operation that the storage asks to slow down takes longer than its deadline, up to
-                two minutes, if the storage does something for this process meanwhile. A 503 without a `Retry-After`
-                may come from storage that is broken, and makes no operation longer.
-
-        Raises:
-            ThrottledError: the storage asked to slow down, but works.
-            StoreBusyError: the deadline passed while the storage was slow or asked to slow down.
-            StoreUnavailableError: the storage failed, or could not be reached, until the deadline.
-        """
-        extra = size / self.bytes_per_second
-        pace = pace or Pace()
-        started = time.monotonic()
-        # A first answer that is due in 5 s may come later if it is to a large upload, which is no sign of dead storage.
-        end = started + min(self.deadline, most) + (extra if most > 0 else 0)
-        failure = TransientError("no time was given", busy=True)
-        tries, is_alive = 0, False
-        while (left := end - time.monotonic()) > 0:
-            tries += 1
-            began = pace.wait(left)
-            left = end - time.monotonic()
-            try:
-                # Half of the time at most: a connection that went silent must leave time for another one.
-                result = attempt(min(max(left, _LEAST_TRY), self.deadline / 2 + extra))
-            except TransientError as exc:
-                failure = exc
-            else:
-                pace.succeed()
-                return result
-            if failure.throttled:
-                patient = pace.slow_down(began, after=failure.retry_after, is_alive=failure.is_alive)
-                if failure.is_alive:
-                    is_alive = True
-                    end = max(end, min(patient, started + _MOST_PATIENCE))
-                continue
-            if failure.unreachable and tries >= _UNREACHABLE_TRIES:
-                break
-            pause = _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))
-            if time.monotonic() + pause >= end:
-                break
-            time.sleep(pause)
-        # A 503 alone, while nothing is done for any thread of this process, is broken storage: the breaker opens.
-        works = failure.throttled and (pace.is_moving if is_alive else pace.has_moved_since(started))
-        kind = ThrottledError if works else StoreBusyError if failure.busy else StoreUnavailableError
-        raise kind(f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {end - started:.3g} s)") from failure
-
-
 _SLOW_SECONDS: Final = 2.0
 """One failure that took this long opens a breaker."""
-_FIRST_SECONDS: Final = 5.0
-"""How long calls wait in all for the first answer."""
+_KNOWN_SECONDS: Final = 9.5
+_UNKNOWN_SECONDS: Final = 2.5
+"""How long calls wait in all for the first answer: of storage that has served this host within a day, and of other."""
+_PROBE_SECONDS: Final = 0.5
+"""How long storage is asked for another name before the breaker opens."""
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
-_EXPIRY_SECONDS: Final = 3600.0
+_FAILED_SECONDS: Final = 3600.0
+_SERVED_SECONDS: Final = 24 * 3600.0
+_RENEWED_SECONDS: Final = 3600.0
 _ANSWERS: Final = (StoreForbiddenError, StoreReadOnlyError, StoreTooSmallError)
 """Errors that only storage which can be reached gives."""
 
@@ -298,7 +85,7 @@ class CircuitBreaker:
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._failures = failures
-        self._first_seconds = _FIRST_SECONDS
+        self._first = Budget(_UNKNOWN_SECONDS)
         self._first_cooldown = cooldown
         self._clock = clock
         self._jitter = jitter
@@ -306,11 +93,9 @@ class CircuitBreaker:
         self._in_a_row = 0
         self._retry_at: float | None = None
         self._cooldown = cooldown
-        self._note: UnreachableNote | None = None
-        self._has_answered = False
-        self._client_patience = math.inf
+        self._note: StorageNote | None = None
+        self._has_answered = self._was_asked = False
         self._is_client_missing = False
-        self._waited = 0.0
         self._inside = threading.local()
         self.after_fork_in_child()
         track_forks(self)
@@ -318,8 +103,7 @@ class CircuitBreaker:
     def after_fork_in_child(self) -> None:
         """Start with a free lock: a thread of the parent may have held it, or have been asking or probing."""
         self._lock = threading.Lock()
-        self._asking = 0
-        self._asking_since = 0.0
+        self._first = Budget(self._first.seconds)
         self._probing_until: float | None = None
 
     @property
@@ -338,22 +122,32 @@ class CircuitBreaker:
         """Seconds that are left to wait for the first answer; no limit once there was one, and for probes."""
         if self._has_answered or self._retry_at is not None:
             return math.inf
-        if self._is_client_missing:
-            return 0.0
-        asking = self._clock() - self._asking_since if self._asking else 0.0
-        return max(0.0, self._first_seconds - self._waited - asking)
+        return 0.0 if self._is_client_missing else self._first.left
 
-    def use_note(self, note: UnreachableNote, *, seconds: float) -> None:
+    def use_note(self, note: StorageNote, *, seconds: float) -> None:
         """Heed and keep the note of this host about the storage.
 
         Args:
             note: the note.
-            seconds: how long to wait for the first answer, or for a client that makes no progress, if this host got no
-                answer before.
+            seconds: how long to wait for the first answer, if the storage has failed this host shortly before.
         """
         self._note = note
-        if note.is_recent:
-            self._first_seconds = self._client_patience = seconds
+        said = note.said
+        if said == SERVED:
+            self._first = Budget(_KNOWN_SECONDS)
+        elif said == FAILED:
+            self._first = Budget(seconds)
+
+    def budget(self, seconds: float) -> Budget:
+        """The budget of one operation: so many seconds, or those of the look-up that it is a part of.
+
+        They are taken from those for the first answer, too, until there is one. A probe has a small budget of its own.
+        """
+        if getattr(self._inside, "probing", False):
+            return Budget(_PROBE_SECONDS)
+        within = () if self._has_answered or self.is_open else (self._first,)
+        look_up = current_budget()
+        return Budget(seconds, within=within) if look_up is None else Budget(look_up.seconds, within=(look_up, *within))
 
     def call(
         self,
@@ -388,7 +182,7 @@ class CircuitBreaker:
             if not self.retry_in and self.allow_probe():
                 submit(lambda: self._probe(url, probe))
             raise StoreNotAskedError(f"{url} failed and is not asked for another {self.retry_in:.0f} s")
-        return self._judged(url, asked)
+        return self._judged(url, asked, probe)
 
     def probe(self, url: str, function: Callable[[], object]) -> bool:
         """Whether calls go through now; calls `function` first, in this thread, if a probe is due."""
@@ -439,21 +233,24 @@ class CircuitBreaker:
 
     def _probe(self, url: str, function: Callable[[], object]) -> None:
         with suppress(StoreError):
-            self._judged(url, function)
+            self._judged(url, function, None)
 
-    def _judged(self, url: str, function: Callable[[], T]) -> T:
+    def _judged(self, url: str, function: Callable[[], T], probe: Callable[[], object] | None) -> T:
         self._inside.active, self._inside.began = True, self._clock()
         try:
             result = function()
-        except (*_ANSWERS, ThrottledError):
-            self.succeed()
-            raise
         except StoreNotAskedError as exc:
             self._tell(url, exc)
             raise
         except StoreError as exc:
-            took = self._clock() - self._inside.began
-            self.fail(seconds=took if self.patience else math.inf)
+            if _is_answer(exc):
+                self.succeed()
+                raise
+            took = self._clock() - self._inside.began if self.patience else math.inf
+            may_open = took >= _SLOW_SECONDS and self._retry_at is None and self._in_a_row + 1 < self._failures
+            if may_open and probe is not None and self._answers(probe):
+                took = 0.0
+            self.fail(seconds=took)
             self._tell(url, exc)
             raise
         finally:
@@ -461,67 +258,73 @@ class CircuitBreaker:
         self.succeed()
         return result
 
+    def _answers(self, probe: Callable[[], object]) -> bool:
+        """Whether the storage answers when it is asked for something else: then only one object fails."""
+        self._inside.probing = True
+        try:
+            probe()
+        except StoreError as exc:
+            return _is_answer(exc)
+        finally:
+            self._inside.probing = False
+        return True
+
     def _ask(self, function: Callable[[], T], prepare: Callable[[float], None]) -> T:
         try:
-            prepare(self._client_patience)
+            prepare(self.patience)
         except StoreNotAskedError:
             self._is_client_missing = not is_ending()
             raise
         self._is_client_missing = False
+        self._was_asked = True
         self._inside.began = self._clock()
-        if self._has_answered:
-            return function()
-        self._begin_asking()
         try:
             result = function()
         except _ANSWERS:
-            self.note_answer()
+            self._has_answered = True
             raise
-        finally:
-            self._end_asking()
-        self.note_answer()
-        return result
-
-    def _begin_asking(self) -> None:
-        with self._lock:
-            if not self._asking:
-                self._asking_since = self._clock()
-            self._asking += 1
-
-    def _end_asking(self) -> None:
-        with self._lock:
-            self._asking -= 1
-            if not self._asking:
-                self._waited += self._clock() - self._asking_since
-
-    def note_answer(self) -> None:
-        """Note that the storage can be reached: it is waited for without a limit from now on."""
         self._has_answered = True
         if self._note is not None:
-            self._note.clear()
+            self._note.leave(SERVED)
+        return result
 
     def _tell(self, url: str, exc: StoreError) -> None:
         """Say, and note for this host, that the storage gives no answer, as soon as it is not waited for."""
-        was_asked = self._asking or self._waited or self._client_patience < math.inf
-        if self._has_answered or not (self._is_client_missing or (self.is_open and was_asked)):
+        if not (self._is_client_missing or (self.is_open and self._was_asked)):
             return
+        if self._note is not None:
+            self._note.leave(FAILED)
+        if self._has_answered:
+            return  # who asked says what failed
+        what = "asks to slow down" if isinstance(exc, ThrottledError) else "cannot be reached"
         warn_once(
             ("unreachable", url),
-            "ejcache: %s cannot be reached; the program goes on without it, and asks again in the background: %s: %s",
+            "ejcache: %s %s; the program goes on without it, and asks again in the background: %s: %s",
             url,
+            what,
             type(exc).__name__,
             exc,
         )
-        if self._note is not None:
-            self._note.leave()
 
 
-class UnreachableNote:
-    """A note of this host: a bucket gave a process no answer, so the next ones wait for it for a shorter time.
+def _is_answer(exc: StoreError) -> bool:
+    """True if only storage that works for others gives this answer. If it permits nothing, it is left alone."""
+    return (isinstance(exc, _ANSWERS) and not isinstance(exc, NoPermissionError)) or (
+        isinstance(exc, ThrottledError) and exc.works
+    )
 
-    An empty file; the time of its last change is when the first of these processes gave up. A process that gets an
-    answer deletes it. Those that wait for the shorter time do not renew it: after an hour one process waits as long as
-    the first one did, because the storage may only have been slow. Errors of the disk are ignored.
+
+SERVED: Final = "served"
+FAILED: Final = "failed"
+
+
+class StorageNote:
+    """What this host knows of a storage: that it served a process within a day, or failed one within an hour.
+
+    A file with one of the two words; the time of its last change is when a process left it. A process that gets an
+    answer leaves `served`, one that gives up leaves `failed`. Those that wait for the shorter time do not renew
+    `failed`: after an hour one process waits as long as the first one did, because the storage may only have been slow.
+    Errors of the disk are ignored.
 
     Args:
         path: of the file, on a local file system.
@@ -529,26 +332,33 @@ class UnreachableNote:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._left = ""
 
     @property
-    def is_recent(self) -> bool:
-        """Whether the bucket gave no answer within the last hour, and none since."""
+    def said(self) -> str:
+        """`SERVED` or `FAILED`, if a process of this host left that; otherwise an empty text."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[str, float]:
         try:
-            return 0 <= time.time() - self._path.stat().st_mtime < _EXPIRY_SECONDS
+            word = self._path.read_text(errors="replace").strip()
+            age = time.time() - self._path.stat().st_mtime
         except OSError:
-            return False
+            return "", 0.0
+        longest = {SERVED: _SERVED_SECONDS, FAILED: _FAILED_SECONDS}.get(word, 0.0)
+        return (word, age) if 0 <= age < longest else ("", 0.0)
 
-    def leave(self) -> None:
-        """Note that the bucket gave no answer, unless a recent note says so."""
+    def leave(self, word: str) -> None:
+        """Note for the next processes that the storage has served this one, or failed it."""
+        if word == self._left:
+            return
+        self._left = word
+        said, age = self._read()
+        if said == word and (word == FAILED or age < _RENEWED_SECONDS):
+            return
         with suppress(OSError):
-            if not self.is_recent:
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._path.touch(mode=0o600)
-
-    def clear(self) -> None:
-        """Note that the bucket has answered."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.write_text(word + "\n")
 
 
 _lock: Final = ForkLock()

@@ -40,8 +40,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ejcache.bucket.base import Bucket
-from ejcache.bucket.breaker import TransientError, seconds_of
-from ejcache.errors import StoreForbiddenError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.bucket.retry import TransientError, seconds_of
+from ejcache.errors import NoPermissionError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.util.budget import current_budget
 from ejcache.util.lifecycle import AtExit, ExitPhase, exit_before_finalizers, is_ending, track_forks
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.text import printable
@@ -50,7 +51,7 @@ from ejcache.util.threads import DaemonPool, submit
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
 
 
 IDENTITY: Final = {"Accept-Encoding": "identity"}
@@ -100,6 +101,9 @@ def _bounded_response() -> type[Any]:
                 raise AnswerError(
                     f"the answer of {self.host} is encoded ({shown(encoding)}), which no request asks for"
                 )
+            arrival = _arrival.get()
+            if self.status < 300 and arrival is not None:
+                arrival.begin()
             most = MAX_DOCUMENT if self.status >= 300 else allowed_bytes.get()
             self.content: Any = _BoundedBody(self.content, most, str(self.host))
             return self
@@ -243,7 +247,10 @@ class ClientBucket(Bucket):
         making = self._start()
         if making is None:
             raise StoreNotAskedError(f"{self.url} was not asked: the program is ending, and has made no client")
-        if not making.wait(min(make_seconds, self.make_seconds), self.most_seconds):
+        budget = current_budget()
+        # The other ranks of a program wait for an import of this one, too.
+        left = self.most_seconds if budget is None else min(self.most_seconds, budget.time_left)
+        if not making.wait(min(make_seconds, self.make_seconds), self.most_seconds, left):
             raise StoreNotAskedError(
                 f"{self.url} was not asked: after {time.monotonic() - making.started:.0f} s its library is still "
                 f"loading, or its credentials were not found"
@@ -282,7 +289,10 @@ class ClientBucket(Bucket):
         if status == 403 and writing:
             return StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
         if status == 403:
-            return StoreForbiddenError(f"these credentials may not read {self.url} (or not list it): {said}")
+            return NoPermissionError(
+                f"these credentials may not read {self.url}, or may not list it (s3:ListBucket, storage.objects.list), "
+                f"and storage then answers so for what is absent: {said}"
+            )
         return StoreUnavailableError(f"{self.url} answers {status}: {said}")
 
     def _run_on_loop(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, most: int = MAX_DOCUMENT) -> T:
@@ -290,21 +300,32 @@ class ClientBucket(Bucket):
 
         Args:
             function: makes requests.
-            timeout: seconds.
+            timeout: seconds until an answer begins to arrive. It has half the deadline of an operation to arrive.
             most: bytes that each of their answers may have.
 
         Raises:
-            TransientError: it did not end within `timeout` seconds. It was cancelled, and may have done its work.
+            TransientError: it did not end in time. It was cancelled, and may have done its work.
         """
         fs = self._prepare()
-        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout, most), _loop.current)
+        budget = current_budget()
+        body_seconds = self.policy.deadline / 2
+        if budget is not None:
+            body_seconds = min(body_seconds, budget.time_left)
+        arrival = _Arrival(body_seconds)
+        future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout, most, arrival), _loop.current)
         try:
-            return future.result(timeout + _GRACE)
+            try:
+                return future.result(timeout + _GRACE)
+            except TimeoutError:
+                if future.done() or not arrival.has_begun:
+                    raise
+                return future.result(body_seconds + _GRACE)
         except AnswerError as exc:
             raise StoreUnavailableError(f"{self.url}: {exc}") from exc
         except TimeoutError as exc:
             future.cancel()
-            raise TransientError(f"no answer for {timeout:.3g} s", ambiguous=True, busy=True) from exc
+            said = "no full answer" if arrival.has_begun else f"no answer for {timeout:.3g} s"
+            raise TransientError(said, ambiguous=True, busy=True, arriving=arrival.has_begun) from exc
         except BaseException:
             future.cancel()
             raise
@@ -328,9 +349,11 @@ class _Making:
         self._loaded_at.set_result(time.monotonic())
         return make(loop)
 
-    def wait(self, make_seconds: float, most_seconds: float) -> bool:
-        """Whether it is made, or failed, in time; both times count from its beginning, so later callers wait less."""
-        last = self.started + most_seconds
+    def wait(self, make_seconds: float, most_seconds: float, left: float) -> bool:
+        """Whether it is made, or failed, in time: two times from its beginning, so that later callers wait less, and
+        `left` seconds from now.
+        """
+        last = min(self.started + most_seconds, time.monotonic() + left)
         futures_wait([self.future, self._loaded_at], _until(last), FIRST_COMPLETED)
         if self._loaded_at.done():
             futures_wait([self.future], _until(min(last, self._loaded_at.result() + make_seconds)))
@@ -345,9 +368,29 @@ _clients: Final = AtExit(ExitPhase.CLOSE, ClientBucket.close)
 _abandoned: Final[collections.deque[object]] = collections.deque(maxlen=64)
 
 
-async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float, most: int) -> T:
+class _Arrival:
+    """Whether an answer has begun to arrive, and how many seconds it has from then on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.has_begun = False
+        self.timeout: asyncio.Timeout | None = None
+        self._seconds = seconds
+
+    def begin(self) -> None:
+        """Give the answer its time: its header has come. Called on the loop."""
+        self.has_begun = True
+        if self.timeout is not None and not self.timeout.expired():
+            now = asyncio.get_running_loop().time()
+            self.timeout.reschedule(max(self.timeout.when() or 0.0, now + self._seconds))
+
+
+_arrival: Final[ContextVar[_Arrival | None]] = ContextVar("arrival", default=None)
+
+
+async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float, most: int, arrival: _Arrival) -> T:
     allowed_bytes.set(most)
-    async with asyncio.timeout(seconds):
+    _arrival.set(arrival)
+    async with asyncio.timeout(seconds) as arrival.timeout:
         return await function(fs)
 
 

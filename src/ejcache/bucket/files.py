@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.bucket.base import ABSENT, QUARANTINE, TEMPORARY, Blob, BlobInfo, Bucket, VersionGoneError, process_name
-from ejcache.bucket.breaker import TransientError, try_within
+from ejcache.bucket.retry import TransientError, try_within
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.directories import make_user_directory_above
 from ejcache.util.files import UnsafeFileError, directory_below, open_below, open_regular, remove_below
@@ -29,7 +29,7 @@ from ejcache.util.locks import exclusive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
 
 T = TypeVar("T")
 

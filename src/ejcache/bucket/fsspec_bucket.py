@@ -20,8 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
-from ejcache.bucket.breaker import TransientError
 from ejcache.bucket.client_bucket import MAX_DOCUMENT, ClientBucket, guard, shown
+from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.util.tuples import NamedTuple
 

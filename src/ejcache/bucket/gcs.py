@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
-from ejcache.bucket.breaker import RetryPolicy, TransientError, try_within
 from ejcache.bucket.client_bucket import IDENTITY, MAX_DOCUMENT, ClientBucket, check_digest, content_md5, guard, shown
+from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreUnavailableError
 from ejcache.settings.resolve import environment_variable
 from ejcache.util.tuples import NamedTuple

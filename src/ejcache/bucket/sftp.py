@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ejcache.bucket.base import TEMPORARY, process_name
-from ejcache.bucket.breaker import TransientError
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
+from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SftpBucket(FsspecBucket):
     """Files below a directory of an SSH server. Creation is atomic; other changes are a check and a write."""
 
     creates = True
-    again_seconds = 3.0
+    again_seconds = 2.5
     """A connection takes ten round trips."""
 
     def _load(self) -> Any:

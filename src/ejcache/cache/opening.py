@@ -204,7 +204,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     The client of a bucket is made at the first request. Without a local disk it is made now: the process has nowhere to
     leave its usage, and would wait for the client when it ends.
     """
-    from ejcache.bucket.breaker import UnreachableNote
+    from ejcache.bucket.breaker import StorageNote
     from ejcache.maintenance.plan import EffectivePolicy
     from ejcache.maintenance.scheduler import attach
     from ejcache.stores.host_log import HostLog
@@ -236,7 +236,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     )
     shared.bucket.entries_only = True
     if shared.bucket.breaker is not None and scratch is not None:
-        shared.bucket.breaker.use_note(UnreachableNote(scratch / "unreachable"), seconds=shared.bucket.again_seconds)
+        shared.bucket.breaker.use_note(StorageNote(scratch / "storage"), seconds=shared.bucket.again_seconds)
     tiered = TieredStore(
         local if local is not None else MemoryStore(max_size=_MEMORY_BYTES),
         shared,

@@ -34,6 +34,7 @@ from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.settings.table import Floors
 from ejcache.stores.base import two_tiers
 from ejcache.stores.location import Location, display_url
+from ejcache.util.budget import spending
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
+    from ejcache.util.budget import Budget
 
 T = TypeVar("T")
 
@@ -110,12 +112,18 @@ class CachePolicy:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(
-        self, key: str, settings: Settings, *, kind: str | None = "executable", local_only: bool = False
+        self,
+        key: str,
+        settings: Settings,
+        *,
+        kind: str | None = "executable",
+        local_only: bool = False,
+        budget: Budget | None = None,
     ) -> Lookup:
         """The verified entry of this kind under `key`, or why there is none. The caller counts the result.
 
         A damaged entry is counted and quarantined here, so that the next `write` replaces it. Shared storage is not
-        read for a program that is known to be quick, nor with `local_only`.
+        read for a program that is known to be quick, nor with `local_only`, and waited for as long as the budget lasts.
         """
         if settings.disabled_reason:
             return Lookup(None, Miss.DISABLED)
@@ -125,12 +133,13 @@ class CachePolicy:
         if store is None:
             return Lookup(None, Miss.ERROR)
         damaged: list[bytes] = []
-        looked = self._read(store, key, kind, settings, damaged, local_only=local_only)
-        if damaged and self._may_write(store, settings):
-            # The damaged entry is quarantined. Another tier may have an intact one, or another host has written one.
-            again = self._read(store, key, kind, settings, damaged, local_only=local_only)
-            if again.entry is not None:
-                return again
+        with spending(budget):
+            looked = self._read(store, key, kind, settings, damaged, local_only=local_only)
+            if damaged and self._may_write(store, settings):
+                # The damaged entry is quarantined. Another tier may have an intact one, or another host wrote one.
+                again = self._read(store, key, kind, settings, damaged, local_only=local_only)
+                if again.entry is not None:
+                    return again
         return looked
 
     def _read(

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ejcache.cache.counters import Miss
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.key import PGLE
+from ejcache.util.budget import Budget
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+_ALONE_SECONDS: Final = 9.5
+"""How long a look-up waits for storage that refuses or is silent."""
+_RANKS_SECONDS: Final = 6.5
+"""How long a look-up of a program takes that spans processes: less than half of what its ranks wait for each other,
+with the time in which storage is asked for another name before it counts as dead."""
 
 
 class Comparison(Enum):
@@ -154,6 +161,7 @@ class Compilation:
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_local_only: shared storage is not asked for it.
         looked: when its last lookup was begun, in monotonic seconds.
+        budget: how long storage is waited for in all its lookups.
         miss: why no executable was loaded.
         unloadable: keys of intact entries that XLA refuses to load on this host.
         publisher: 0 if this rank stores the result, n if n ranks come before it.
@@ -190,6 +198,7 @@ class Compilation:
         self.profile: Profile | None = None
         self.is_local_only = False
         self.looked = time.monotonic()
+        self.budget: Budget | None = None
         self.miss = Miss.ABSENT
         self.unloadable: set[str] = set()
         self.publisher = 0
@@ -200,8 +209,9 @@ class Compilation:
         self.seconds: dict[str, float] = {}
 
     def begin_lookup(self) -> None:
-        """Note that its entry is looked up from now on."""
+        """Note that its entry is looked up from now on, and how long storage is waited for in all."""
         self.looked = time.monotonic()
+        self.budget = Budget(_RANKS_SECONDS, every_second=True) if self.is_multi_process else Budget(_ALONE_SECONDS)
 
     def spent(self, phase: str, began: float) -> float:
         """Add the time since `began` to a phase; returns the monotonic time now."""

@@ -133,7 +133,9 @@ class EntryLoader:
 
 def _read(compilation: Compilation, key: str) -> Lookup:
     try:
-        return compilation.cache.read(key, compilation.settings, local_only=compilation.is_local_only)
+        return compilation.cache.read(
+            key, compilation.settings, local_only=compilation.is_local_only, budget=compilation.budget
+        )
     except Exception as exc:
         compilation.report_failure("read an entry", exc)
         return Lookup(None, Miss.ERROR)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import process_name
-from ejcache.bucket.breaker import RetryPolicy
+from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import environment_variable

@@ -124,7 +124,7 @@ def open_bucket(
 
 
 def _make_bucket(location: Location, settings: Settings | None, deadline: float | None) -> Bucket:
-    from ejcache.bucket.breaker import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy
 
     now = settings if settings is not None else resolve()
     usual = _DIRECTORY_SECONDS if location.kind is LocationKind.DIRECTORY else _DEADLINE_SECONDS

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.util import locks
+from ejcache.util.budget import current_budget
 from ejcache.util.text import key_digest
 
 if TYPE_CHECKING:
@@ -176,7 +177,9 @@ class HostFetches:
 
     def _acquire(self, directory: Path, name: str, stack: contextlib.ExitStack) -> bool:
         # A process that holds a lock for longer is stopped, and would keep each key of that file waiting once more.
-        deadline = time.monotonic() + (0 if name in self._stuck else self._patience)
+        budget = current_budget()
+        patience = self._patience if budget is None else min(self._patience, budget.time_left)
+        deadline = time.monotonic() + (0 if name in self._stuck else patience)
         for _ in range(2):
             try:
                 stack.enter_context(locks.exclusive(directory / f"{name}.lock", deadline=deadline, poll=_POLL_SECONDS))
