@@ -403,14 +403,13 @@ def test_export_to_where_ejkernels_files_cannot_be_written(tmp_path, monkeypatch
     assert (said.status, said.json["files"], said.json["failed"]) == (1, {}, 1)
 
 
-def test_push_makes_seeds(place, tmp_path, monkeypatch):
+def test_push_makes_seeds(place, tmp_path):
     """A directory that records were pushed to serves as seeds; a dry run writes nothing."""
     seeds = tmp_path / "seeds"
     assert run("push", seeds, "--dir", place, "--name", "matmul", "-n", "--json").json["planned_records"] == 2
     assert not seeds.exists()
     assert run("push", seeds, "--dir", place, "--name", "matmul", "--json").json["new"] == 2
-    monkeypatch.setenv("EJCACHE_AUTOTUNE_SEEDS", str(seeds))
-    assert AutotuneStore(str(tmp_path / "user")).find(key()).source is Source.SEED
+    assert AutotuneStore(str(tmp_path / "user"), seeds=[str(seeds)]).find(key()).source is Source.SEED
 
 
 PROGRAM = """

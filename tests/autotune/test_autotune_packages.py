@@ -49,19 +49,18 @@ def test_a_package_ships_records(site, tmp_path):
     assert store.stats()["broken_packages"] == 0
 
 
-def test_what_a_user_has_goes_before_what_packages_ship(site, tmp_path, monkeypatch):
-    """Own records, then those of the shared store, then named seeds, then packages in the order of their names."""
+def test_what_a_user_has_goes_before_what_packages_ship(site, tmp_path):
+    """Own records, then those of the shared store, then packages in the order of their names."""
     site("bbb", "bbb.tuned", record(block=5))
     site("aaa", "aaa.tuned", record(block=4))
-    layers = [AutotuneStore(str(tmp_path / name), seeds=()) for name in ("user", "shared", "seeds")]
+    layers = [AutotuneStore(str(tmp_path / name), seeds=()) for name in ("user", "shared")]
 
     def chosen():
         store = AutotuneStore(str(tmp_path / "user"), shared=str(tmp_path / "shared"))
         return store.find(key()).record.configuration["block"]
 
     assert chosen() == 4
-    monkeypatch.setenv("EJCACHE_AUTOTUNE_SEEDS", str(tmp_path / "seeds"))
-    for block, layer in ((3, layers[2]), (2, layers[1]), (1, layers[0])):
+    for block, layer in ((2, layers[1]), (1, layers[0])):
         layer.publish(record(block=block))
         assert chosen() == block
 

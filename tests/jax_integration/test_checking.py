@@ -77,20 +77,6 @@ def test_a_wrong_entry_is_proven_and_taken_out_and_raised_as_jax_does(directory)
     assert compile_one(multiply).tobytes() == expected.tobytes()
 
 
-def test_the_sampled_check_purges_without_failing_the_program(directory):
-    """One hit in N is recompiled; the program gets the fresh executable whatever the check finds."""
-    cache = ejcache.enable(directory, min_compile_seconds=0, check_one_in=2)
-    expected = compile_one(multiply)
-    compile_one(add)
-    plant(directory, under=multiply, other=add)
-
-    assert compile_one(multiply).tobytes() != expected.tobytes(), "the first hit is not in the sample"
-    assert compile_one(multiply).tobytes() == expected.tobytes()
-    assert cache.stats().to_dict()["checks"] == {"different": 1}
-    assert compile_one(multiply).tobytes() == expected.tobytes()
-    assert cache.stats().stores == 3
-
-
 def test_a_plug_in_that_does_not_show_its_programs_proves_nothing(directory, monkeypatch):
     """Nor its bytes; that is no error in the program, and no entry is taken out for it."""
     from ejcache.jax_integration.seam import patch as seam

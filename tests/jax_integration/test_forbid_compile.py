@@ -227,7 +227,7 @@ def test_a_program_that_is_never_stored(cache):
 
 def test_hits_are_not_recompiled_to_check_them(cache, compiled):
     """A hit passes also where hits would be recompiled: `check_contents` waits for the next hit outside the block."""
-    with ejcache.enable(check_one_in=1):
+    with ejcache.enable(check_contents=True):
         step(X)
         jax.clear_caches()
         before = len(compiled)

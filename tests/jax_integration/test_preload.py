@@ -306,7 +306,7 @@ def test_no_failure_of_preload_reaches_the_program(directory, monkeypatch, broke
         assert (cache.stats().hits, cache.stats().misses, cache.stats().errors) == (1, 1, 0)
 
 
-@pytest.mark.parametrize("settings", [{"preload": False}, {"check_contents": True}, {"check_one_in": 3}])
+@pytest.mark.parametrize("settings", [{"preload": False}, {"check_contents": True}])
 def test_settings_that_switch_it_off(directory, loads, settings):
     """Checks want to see what is stored, so nothing is loaded before they look."""
     first_run(directory, [1])

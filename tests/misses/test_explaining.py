@@ -93,19 +93,6 @@ def test_another_program_text(cache, directory):
     assert "+    %0 = stablehlo.cosine" in explanation.diff
 
 
-def test_no_text_is_kept_when_switched_off(directory):
-    """`keep_module_text=False`: the miss is still explained, without a diff, and no side object is stored."""
-    ejcache.enable(directory, min_compile_seconds=0, keep_module_text=False)
-    compile_one()
-    compile_one(size=8)
-
-    with ejcache.open_store(directory, read_only=True) as store:
-        explanation = explain(last_miss(), Known(store))
-        assert not [i for i in store.entries() if is_side_key(i.key)]
-    assert "changed from (f32[4]) -> f32[4] to (f32[8]) -> f32[8]" in explanation.sentence
-    assert explanation.diff == ""
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

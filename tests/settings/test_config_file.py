@@ -35,9 +35,9 @@ def settings() -> Settings:
 
 def test_a_setting_comes_from_the_users_file(user: Path) -> None:
     """A value in the user's file counts where nothing else sets it, and its origin is the file."""
-    user.write_text('max_size = "50GB"\nread_only = true\nautotune_seeds = ["a", "b"]\nwait_seconds = 3\n')
+    user.write_text('max_size = "50GB"\nread_only = true\nlocal_max_size = 0\nmin_compile_seconds = 3\n')
     now = settings()
-    assert (now.max_size, now.read_only, now.autotune_seeds, now.wait_seconds) == (50 * 10**9, True, ("a", "b"), 3.0)
+    assert (now.max_size, now.read_only, now.local_max_size, now.min_compile_seconds) == (50 * 10**9, True, 0, 3.0)
     assert now["max_size"].origin is Origin.FILE
     assert now["max_size"].source == str(user)
     assert now.problems == ()
@@ -84,7 +84,6 @@ def test_the_users_file_counts_before_the_hosts(user: Path, tmp_path: Path, monk
         ("max_size = 'many'\n", "max_size in {path} cannot be 'many'"),
         ("max_siz = 3\n", "there is no setting max_siz (did you mean max_size?)"),
         ("enable_pgle = true\n", "a setting in a configuration file cannot be 'enable_pgle'"),
-        ("full_cache = true\n", "there is no setting full_cache (it was removed: "),
         ("max_size = \n", "the configuration file {path}: it is not TOML"),
         ("a = [" * 5_000, "the configuration file {path}: it is not TOML"),
         ("x" * 70_000, "the configuration file {path}: it is not a text file of at most 65536 bytes"),
@@ -134,13 +133,13 @@ def test_a_link_is_followed_and_kept(user: Path, tmp_path: Path) -> None:
 
 def test_config_set_get_unset(capsys: pytest.CaptureFixture[str]) -> None:
     """`config set` writes the user's file, `config get` prints the value, `config unset` removes it."""
-    assert main(["config", "set", "max_size=50GB", "read_only=yes", "autotune_seeds=a,b"]) == 0
-    assert f"written to {user_file()}: max_size, read_only, autotune_seeds" in capsys.readouterr().out
-    assert user_file().read_text() == 'max_size = "50GB"\nread_only = true\nautotune_seeds = ["a", "b"]\n'
+    assert main(["config", "set", "max_size=50GB", "read_only=yes", "xla_caches=all"]) == 0
+    assert f"written to {user_file()}: max_size, read_only, xla_caches" in capsys.readouterr().out
+    assert user_file().read_text() == 'max_size = "50GB"\nread_only = true\nxla_caches = "all"\n'
     assert main(["config", "get", "max_size"]) == 0
     assert capsys.readouterr().out == "50000000000\n"
-    assert main(["config", "get", "autotune_seeds"]) == 0
-    assert capsys.readouterr().out == "a,b\n"
+    assert main(["config", "get", "xla_caches"]) == 0
+    assert capsys.readouterr().out == "all\n"
     assert main(["config", "unset", "max_size"]) == 0
     assert main(["config", "get", "max_size"]) == 0
     assert capsys.readouterr().out.endswith("-1\n")

@@ -185,10 +185,7 @@ def test_empty_xla_caches_are_none_as_in_jax():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("wait_seconds", "inf"),
-        ("wait_seconds", -1),
         ("min_compile_seconds", -5),
-        ("check_one_in", -2),
         ("report", "lne"),
         ("max_size", -2),
         ("min_entry_size", "1.5"),
@@ -248,20 +245,6 @@ def test_misspelt_variable():
     env = {"EJCACHE_READONLY": "1", "EJCACHE_BUILD_NUMBER": "7", "EJCACHE_READ_ONLY": "1", "HOME": "/h"}
     (problem,) = resolve(environ=env).problems
     assert str(problem) == "there is no variable EJCACHE_READONLY (did you mean EJCACHE_READ_ONLY?)"
-
-
-def test_a_removed_setting_says_why_it_was_removed():
-    """A program, a variable or a file of an earlier version gets one sentence, and the other settings count."""
-    with pytest.raises(UnknownSettingError, match=r"^there is no setting tracing_gc_threshold \(it was removed: "):
-        setting_named("tracing_gc_threshold")
-    settings = resolve(environ={"EJCACHE_TRACING_GC_THRESHOLD": "0", "EJCACHE_READ_ONLY": "1"})
-    assert [str(each).partition(":")[0] for each in settings.problems] == [
-        "there is no variable EJCACHE_TRACING_GC_THRESHOLD (it was removed"
-    ]
-    assert settings.read_only
-    assert [str(each) for each in resolve(environ={"EJCACHE_PRELOAD_MEMORY": "4"}).problems] == [
-        "there is no variable EJCACHE_PRELOAD_MEMORY (it was removed: the limit is 1 GiB)"
-    ]
 
 
 def test_what_enables_the_cache():

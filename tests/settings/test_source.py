@@ -97,7 +97,7 @@ def test_command_line_changed(source):
     set_command_line({"namespace": "n"})
     assert source.resolve_if_changed().namespace == "n"
     with pytest.raises(SettingError):
-        set_command_line({"namespace": "m", "wait_seconds": "soon"})
+        set_command_line({"namespace": "m", "min_compile_seconds": "soon"})
     assert source.resolve_if_changed().namespace == "n"
 
 

@@ -13,7 +13,7 @@ import ejcache.testing
 
 
 def enabling() -> None:
-    cache = ejcache.enable("/tmp/cache", max_size="10GB", read_only=True, namespace="x", wait_seconds=10)
+    cache = ejcache.enable("/tmp/cache", max_size="10GB", read_only=True, namespace="x", preload=False)
     assert_type(cache, ejcache.CompilationCache)
     with ejcache.enable(min_compile_seconds=0.5) as inner:
         assert_type(inner, ejcache.CompilationCache)
@@ -22,7 +22,7 @@ def enabling() -> None:
     with ejcache.forbid_compile(everywhere=True):
         pass
     ejcache.enable(max_sze=3)  # type: ignore[call-arg]
-    ejcache.enable(wait_seconds="soon")  # type: ignore[arg-type]
+    ejcache.enable(preload="soon")  # type: ignore[arg-type]
     ejcache.enable(autotune_policy="never")  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def looking() -> None:
     assert_type(settings.max_size, int)
     assert_type(settings.cache_dir, str | None)
     assert_type(settings["max_size"].source, str)
-    assert_type(settings.wait_seconds, float)
+    assert_type(settings.preload, bool)
 
 
 def storing(store: ejcache.Store) -> None:

@@ -188,7 +188,7 @@ class CachePolicy:
         """
         with self._lock:
             store = self._store
-            if store is None or settings.wait_seconds <= 0 or settings.recompile_force:
+            if store is None or settings.recompile_force:
                 return None
             if self._single_flight is None or self._single_flight[0] is not store:
                 self._single_flight = store, self._open_single_flight(store)
@@ -280,7 +280,7 @@ class CachePolicy:
         """
         store = self.opened(settings)
         raw = text.encode()
-        if not settings.keep_module_text or store is None or store.read_only or len(raw) > _TEXT_BYTES:
+        if store is None or store.read_only or len(raw) > _TEXT_BYTES:
             return ""
         digest = hashlib.sha256(raw).hexdigest()
         key = module_text_key(digest)

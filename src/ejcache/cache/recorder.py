@@ -43,13 +43,11 @@ class Recorder:
 
     Attributes:
         describe: returns what this process is, as far as JAX knows: fields of `Process`.
-        is_on: whether records are written; the setting `record`.
         share: take the lines of this process to shared storage when it ends, while the store exists; by its URL.
     """
 
     def __init__(self) -> None:
         self.describe: Callable[[], Process] = Process
-        self.is_on = True
         self.share: dict[str, Callable[[], Callable[[bytes], None] | None]] = {}
         self.listeners: tuple[Callable[[Event], object], ...] = ()
         self.after_fork_in_child()
@@ -67,15 +65,10 @@ class Recorder:
         self._planned = False
         self._at_once = os.getpid() != _PARENT
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anything is done with a program that is added."""
-        return self.is_on or bool(self.listeners)
-
     def add(self, program: ProgramRecord) -> None:
         """Record a program that is ready, and tell the listeners."""
         self._count += 1
-        if self.is_on and self._count <= _MOST:
+        if self._count <= _MOST:
             self._programs.append(program)
             if self._at_once:
                 self.write()  # a forked child often ends by `os._exit`, which runs no exit handlers
@@ -110,7 +103,7 @@ class Recorder:
     def write(self) -> None:
         """Append what was recorded since the last line to the log of this host."""
         programs, trouble = list(_taken(self._programs)), Counter(_taken(self._trouble))
-        if self.is_on and (programs or (trouble and self._count)):
+        if programs or (trouble and self._count):
             dropped, self._count = max(0, self._count - _MOST), min(self._count, _MOST)
             line = encode_line(StartRecord(self._process(), programs, trouble, dropped))
             START_LOG.append(line)

@@ -4,11 +4,11 @@
 stored. JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
 `Compilation`, so that no step has to look up what an earlier one found.
 
-`check` is for `jax_compilation_cache_check_contents`, and for checks of a sample. The serialised CPU executables of
-some programs (a `sort`) differ from compilation to compilation, and every one holds the source lines of the program
-that stored it. So equal bytes prove that two executables are equal, and different bytes prove nothing. Where the bytes
-differ, the optimised HLO without its metadata decides, and an entry is called wrong only if two fresh compilations
-agree with each other and differ from it.
+`check` is for `jax_compilation_cache_check_contents`. The serialised CPU executables of some programs (a `sort`) differ
+from compilation to compilation, and every one holds the source lines of the program that stored it. So equal bytes
+prove that two executables are equal, and different bytes prove nothing. Where the bytes differ, the optimised HLO
+without its metadata decides, and an entry is called wrong only if two fresh compilations agree with each other and
+differ from it.
 
 `ExecutableOrigins` remembers where loaded executables came from. XLA:CPU (jaxlib 0.10 and 0.12) serialises an
 executable that it has loaded, instead of compiled, to bytes that fail when the program runs. So when the program
@@ -81,7 +81,8 @@ def check(
     """Compare `stored` with a fresh executable of its program; quarantine its entry if it is another program.
 
     Raises:
-        Exception: JAX's own error for that, if `jax_compilation_cache_check_contents` is set.
+        Exception: it is another program. This is the error that JAX itself raises then, whatever
+            `raise_persistent_cache_errors` is.
     """
     result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
     cache.count_check(result.value)
@@ -89,10 +90,7 @@ def check(
         return
     cache.quarantine(stored.key, settings)
     cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
-    if settings.check_contents:
-        # As in JAX: a program that asks for the check gets the error, whatever `raise_persistent_cache_errors` is.
-        found = _if_given(seam.serialize_executable, fresh)
-        raise seam.verification_error(stored.key, stored.raw, found or b"")
+    raise seam.verification_error(stored.key, stored.raw, _if_given(seam.serialize_executable, fresh) or b"")
 
 
 def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:

@@ -223,9 +223,9 @@ def forbid_compile(*, everywhere: bool = False) -> CompileGuard:
     The error has the sentence of `ejcache why`, the program's name and the line of your program that called it. Nothing
     is compiled. The refusal is counted as a miss, and `ejcache why` shows it. What this process has compiled before,
     and what the cache holds, runs as usual. So does a program that another thread, process or host compiles at that
-    moment: it is waited for, up to the setting `wait_seconds`. If no cache is enabled, all compilations are forbidden,
+    moment: it is waited for, for ten minutes at most. If no cache is enabled, all compilations are forbidden,
     except that JAX's own cache still answers where it is in use. Hits are not recompiled to check them
-    (`check_contents`, `check_one_in`). An operation of `ejcache.autotuned` that would be tuned raises, too.
+    (`check_contents`). An operation of `ejcache.autotuned` that would be tuned raises, too.
 
     Args:
         everywhere: forbid compilations in all threads of this process, until the block ends. Without it, they are

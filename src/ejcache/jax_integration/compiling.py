@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WAIT_SECONDS: Final = 600.0
+"""How long this process waits, in all, for entries that others compile and do not deliver; then it compiles."""
 _PLATFORMS_WITH_CACHES: Final = frozenset({"cuda", "gpu", "rocm", "sycl"})
 """The platforms on which XLA has caches of its own."""
 
@@ -91,7 +93,6 @@ class Compiler:
         self.cache_of = cache
         self._close = reset
         self._checked: set[str] = set()
-        self._hits_seen = 0
         self._watching = False
         self._tiny = TinyPrograms()
         self._last: tuple[Settings, str] | None = None
@@ -148,7 +149,6 @@ class Compiler:
         cache = self.cache_of(settings)
         if cache is None:
             return Skip.DISABLED
-        recorder.is_on = settings.record
         self._last = settings, str(request.backend.platform)
         if not seam.can_serialize(request.backend):
             cache.count_skip(Skip.PLATFORM)
@@ -242,8 +242,7 @@ class Compiler:
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
         self.preloader.note(compilation, target, found)
         note_made(found.executable, compilation.text, target)
-        if recorder.is_wanted:
-            self._record_hit(compilation, found)
+        self._record_hit(compilation, found)
 
     def _record_hit(self, compilation: Compilation, found: Loaded) -> None:
         program = ProgramRecord(
@@ -370,7 +369,7 @@ class Compiler:
                 compilation.text,
                 lookup=lookup,
                 work=work,
-                deadline=compilation.settings.wait_seconds,
+                deadline=WAIT_SECONDS,
                 missed_since=compilation.looked,
                 between_hosts=is_worth_requests(compilation),
                 left_entry=lambda: compilation.is_stored or not own,  # what was not compiled here was found
@@ -441,7 +440,7 @@ class Compiler:
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def _wants_check(self, compilation: Compilation, found: Loaded) -> bool:
-        """The first hit of each key in this process with `check_contents`, one hit in N with `check_one_in`.
+        """True if `check_contents` is set and this is the first hit of the key in this process.
 
         Never where compilations are forbidden.
 
@@ -449,15 +448,11 @@ class Compiler:
         executable: compiled without its profile, the program is another one. Never of what stands in for another
         variant: what would be compiled is that one.
         """
-        settings = compilation.settings
-        if not settings.check_contents and settings.check_one_in <= 0:
+        if not compilation.settings.check_contents:
             return False
         if found.candidate != OWN or compilation.is_multi_process or found.header.variant == PGLE or is_forbidden():
             return False
-        if settings.check_contents:
-            return found.key not in self._checked
-        self._hits_seen += 1
-        return self._hits_seen % settings.check_one_in == 0
+        return found.key not in self._checked
 
     # -- beside compilations ---------------------------------------------------------------------------------------
 

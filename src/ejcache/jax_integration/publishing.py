@@ -221,7 +221,7 @@ def _log(
 def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, program: LoweredProgram | None) -> None:
     try:
         record_miss(record)
-        if program is not None and settings.keep_module_text and record.components:
+        if program is not None and record.components:
             remember_program(record.components.get("computation", ""), located_text(program))
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
         explanation = explain_in(cache, record, settings) if settings.explain_misses else None

@@ -63,7 +63,7 @@ def report(
     if compare is not None:
         return _compare(compare, records, as_json=as_json)
     if not records:
-        raise NotFoundError("no start was recorded, or none of that time and cache (setting `record`)")
+        raise NotFoundError("no start was recorded, or none of that time and cache")
     found = build(records, disk=_disk(rows), tuned=report_rows(directory))
     if trace_file is not None:
         _write(trace_file, json.dumps(trace(records)))

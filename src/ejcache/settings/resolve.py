@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
-from ejcache.settings.table import REMOVED, SETTINGS, Settings
+from ejcache.settings.table import SETTINGS, Settings
 from ejcache.settings.values import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.values import text as plain_text
 from ejcache.util.text import ACCEPTED_SIZE
@@ -114,13 +114,10 @@ def setting_named(name: str) -> Setting:
     """The setting with this name, which may also be the name of its JAX flag, with or without `jax_`.
 
     Raises:
-        UnknownSettingError: there is no such setting; the message says why it was removed, or which one was probably
-            meant, or lists all.
+        UnknownSettingError: there is no such setting; the message says which one was probably meant, or lists all.
     """
     found = _BY_NAME.get(name) or _BY_NAME.get(f"jax_{name}")
     if found is None:
-        if name in REMOVED:
-            raise UnknownSettingError("setting", name, REMOVED[name])
         meant = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
         names = ", ".join(setting.name for setting in SETTINGS)
         raise UnknownSettingError("setting", name, f"did you mean {meant[0]}?" if meant else f"there are {names}")
@@ -245,14 +242,13 @@ def setting_in_file(name: str) -> Setting:
 
 
 def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
-    """Variables with nearly the name of one of ours, or that of a removed one. Others may belong to other programs."""
+    """Variables with nearly the name of one of ours. Others may belong to other programs."""
     found: list[SettingError] = []
     known = OTHER_VARIABLES.union(_OWN_VARIABLES)
     for name in sorted(name for name in env if name.startswith("EJCACHE_") and name not in known):
         meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
-        hint = REMOVED.get(name.removeprefix("EJCACHE_").lower()) or (f"did you mean {meant[0]}?" if meant else "")
-        if hint:
-            found.append(UnknownSettingError("variable", name, hint))
+        if meant:
+            found.append(UnknownSettingError("variable", name, f"did you mean {meant[0]}?"))
     return found
 
 

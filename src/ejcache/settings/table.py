@@ -46,43 +46,13 @@ if TYPE_CHECKING:
         local_max_size: int | str
         shared_mode: int | str | None
         namespace: str
-        wait_seconds: float
-        keep_module_text: bool
         trust_dir: bool
         untested_schemes: bool
-        check_one_in: int
         preload: bool
-        record: bool
         report: str | PathLike[str] | None
         autotune_dir: str | PathLike[str] | None
-        autotune_seeds: str | Sequence[str | PathLike[str]]
         autotune_policy: Literal["autotune", "heuristics", "error"]
         autotune_record: bool | str | PathLike[str]
-
-
-_ADAPTER: Final = "it was removed: ejkernel's variable {} is read"
-
-REMOVED: Final = {
-    "activate": "it was removed: only the variable EJCACHE enables the cache in every process",
-    "autotune_log": _ADAPTER.format("EJKERNEL_LOG_AUTOTUNE"),
-    "autotune_prefix": _ADAPTER.format("EJKERNEL_OPS_PREFIX"),
-    "autotune_progress": _ADAPTER.format("EJKERNEL_AUTOTUNE_PROGRESS"),
-    "autotune_rda_candidates": _ADAPTER.format("EJKERNEL_RDA_MAX_CANDIDATES"),
-    "autotune_smem_limit": _ADAPTER.format("EJKERNEL_TRITON_SMEM_LIMIT"),
-    "autotune_stamp": _ADAPTER.format("EJKERNEL_OPS_STAMP"),
-    "full_cache": "it was removed: min_entry_size=-1, min_compile_seconds=0 and xla_caches='all' say the same, and so"
-    " does the variable ALLOW_FULL_CACHE=1",
-    "gcs_credentials": "it was removed: EASYDEL_GCS_CLIENT or GOOGLE_APPLICATION_CREDENTIALS names the file",
-    "gcs_endpoint": "it was removed: Google's variable STORAGE_EMULATOR_HOST names the server",
-    "pgle_reuse": "it was removed: a stored profile is always used; recompile_force=True makes a new one",
-    "preload_memory": "it was removed: the limit is 1 GiB",
-    "preload_requests": "it was removed: a host makes at most 32 requests at once",
-    "preload_threads": "it was removed: one executable is loaded at once for every two cores",
-    "progress": "it was removed: JAX_LOG_COMPILES=1 logs what JAX compiles, and `%load_ext ejcache` how long it takes",
-    "tracing_context_size": "it was removed: the limit is 1 MiB",
-    "tracing_gc_threshold": "it was removed: ejcache leaves Python's garbage collector alone",
-}
-"""Settings of earlier versions, and why each was removed. Their variables are `EJCACHE_` and the name in capitals."""
 
 
 class Settings:
@@ -211,16 +181,6 @@ class Settings:
     )
     read_only: bool = setting(False, "read entries, but write none")
     namespace: str = setting("", "part of every key; change it to ignore all entries stored so far")
-    wait_seconds: float = setting(
-        600.0,
-        "how long this process waits, in all, for entries that others compile and do not deliver; then it compiles",
-        parse=read.seconds,
-    )
-    keep_module_text: bool = setting(
-        True,
-        "store the text of each program in this user's log, and with its entry from 0.1 s on, for `ejcache why`",
-        others=("EJCACHE_MODULE_TEXT",),
-    )
     trust_dir: bool = setting(
         False,
         "use a local cache directory even if other users own it or can write to it; they can then run code as you",
@@ -228,14 +188,8 @@ class Settings:
     untested_schemes: bool = setting(
         False, "use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://"
     )
-    check_one_in: int = setting(
-        0, "compile one hit in N again and compare; an entry proven wrong is quarantined", parse=read.count
-    )
     preload: bool = setting(
         True, "load what the last runs of this program used in the background, before the program asks for it"
-    )
-    record: bool = setting(
-        True, "keep a record of what each process compiled and loaded on this host, for `ejcache report` and `why`"
     )
     report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
     autotune_dir: str | None = setting(
@@ -243,12 +197,6 @@ class Settings:
         "where tuned configurations are stored (unset: in the cache)",
         accepted="a directory or a URL",
         others=("EJKERNEL_PERSISTENT_CACHE_DIR",),
-    )
-    autotune_seeds: tuple[str, ...] = setting(
-        (),
-        "read-only sources of tuned configurations, asked after the user's own",
-        parse=read.texts,
-        accepted="directories or URLs, separated by commas",
     )
     autotune_policy: Literal["autotune", "heuristics", "error"] | None = setting(
         None,

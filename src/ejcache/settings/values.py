@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -156,14 +155,6 @@ def limit(value: Any) -> int:
     return parse_size(value, unlimited=True)
 
 
-def seconds(value: Any) -> float:
-    """Finite seconds, 0 or more."""
-    number = float(value)
-    if not 0 <= number < math.inf:
-        raise ValueError(value)
-    return number
-
-
 def floor_seconds(value: Any) -> float:
     """Seconds, 0 or more. JAX's users write -1 for no floor, as they must for the floor in bytes."""
     number = float(value)
@@ -176,14 +167,6 @@ def integer(value: Any) -> int:
     if isinstance(value, bool) or int(value) != float(value):
         raise ValueError(value)
     return int(value)
-
-
-def count(value: Any) -> int:
-    """A whole number, 0 or more."""
-    number = integer(value)
-    if number < 0:
-        raise ValueError(value)
-    return number
 
 
 def report(value: Any) -> str | None:
@@ -205,11 +188,6 @@ def xla_caches(value: Any) -> str:
 
 def word(value: Any) -> str:
     return text(value) or ""
-
-
-def texts(value: Any) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else [os.fspath(part) for part in value]
-    return tuple(part.strip() for part in parts if part.strip())
 
 
 def file_mode(value: Any) -> int | None:
@@ -234,10 +212,7 @@ _ACCEPTED: Final[Mapping[Callable[[Any], Any], str]] = {
     word: "any text",
     text: "any text",
     limit: f"{ACCEPTED_SIZE}, or -1 for no limit",
-    texts: "texts, separated by commas",
-    seconds: "a finite number of seconds, or 0 for no waiting",
     floor_seconds: "a number of seconds, or 0 (also -1) for no floor",
-    count: "a number of hits, or 0 for none",
     file_mode: "permissions of files as chmod takes them, such as 0640 or 0660",
     report: "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
     xla_caches: f"all, none, or a list of {', '.join(XLA_CACHES)}",

@@ -263,8 +263,8 @@ class AutotuneStore:
         url: a directory, the URL of a bucket, or open documents; None for `EJCACHE_AUTOTUNE_DIR` or, without
             that, the cache directory.
         shared: a second place, read after the first one and written with it.
-        seeds: read-only places below both; None for those in `EJCACHE_AUTOTUNE_SEEDS` and those of the installed
-            packages with an entry point `ejcache.seeds`.
+        seeds: read-only places below both; None for those of the installed packages with an entry point
+            `ejcache.seeds`.
         read_only: publish nothing.
         refresh_seconds: how long a key that was not found counts as absent. The time doubles with each lookup, up to
             a minute.
@@ -292,7 +292,7 @@ class AutotuneStore:
         if shared:
             places.append(("shared", shared))
         self.layers = [RecordLayer(name, _opened(place, read_only=read_only)) for name, place in places]
-        for place in resolve().autotune_seeds if seeds is None else seeds:
+        for place in seeds or ():
             self.layers.append(RecordLayer("seeds", _opened(place, read_only=True), seeds=True))
         self._packages: list[RecordLayer] | None = None if seeds is None else []
         self._broken_packages = 0
@@ -533,7 +533,6 @@ _EXIT_SECONDS: Final = 5.0
 _VARIABLES: Final = (
     "EJCACHE_AUTOTUNE_DIR",
     "EJKERNEL_PERSISTENT_CACHE_DIR",
-    "EJCACHE_AUTOTUNE_SEEDS",
     "JAX_COMPILATION_CACHE_DIR",
 )
 _default: AutotuneStore | None = None

@@ -444,7 +444,6 @@ def _is_wanted(settings: Settings) -> bool:
         settings.preload
         # These two want to see what is stored, and the request for it to be made.
         and not settings.check_contents
-        and not settings.check_one_in > 0
         and not settings.recompile_force
         and coordination_client() is None
         and not seam.frees_clients_at_once()
