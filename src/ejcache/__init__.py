@@ -6,7 +6,6 @@ Importing this module imports neither JAX nor any storage backend: each name is 
 from __future__ import annotations
 
 import sys
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,26 +103,9 @@ _MODULES: Final = {
     "stores.opening": ("open_store",),
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
-_RETIRED: Final = {
-    "EntryCorruptError": "catch ejcache.EntryError",
-    "EntryForeignError": "catch ejcache.EntryError",
-    "EntryVersionError": "catch ejcache.EntryError",
-    "JaxImportError": "catch ejcache.SettingError",
-    "StoreForbiddenError": "catch ejcache.StoreUnavailableError",
-    "StoreNotAskedError": "catch ejcache.StoreUnavailableError",
-    "UnknownSettingError": "catch ejcache.SettingError",
-    "UntrustedDirectoryError": "catch ejcache.StoreUnavailableError",
-    "ejkernel": "import ejcache.autotune.ejkernel",
-}
-"""Names of earlier versions, and what to write instead. The next version has them no more."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _RETIRED:
-        warnings.warn(f"ejcache.{name} is deprecated: {_RETIRED[name]}", DeprecationWarning, stacklevel=2)
-        if name == "ejkernel":
-            return import_module("ejcache.autotune.ejkernel")
-        return getattr(import_module("ejcache.errors"), name)
     if name in {"autotune", "testing"}:
         return import_module(f"ejcache.{name}")
     if name not in __all__ and name not in _HOMES:

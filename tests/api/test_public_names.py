@@ -40,14 +40,6 @@ def test_submodules_are_reachable(run_python, text):
     run_python(f"import ejcache\nassert ejcache.{text} is not None")
 
 
-@pytest.mark.parametrize("name", ["JaxImportError", "UntrustedDirectoryError", "ejkernel"])
-def test_names_of_earlier_versions(name):
-    """They work for one more version, with a warning that says what to write instead."""
-    with pytest.warns(DeprecationWarning, match=rf"ejcache\.{name} is deprecated: (catch|import) ejcache\."):
-        assert getattr(ejcache, name) is not None
-    assert name not in ejcache.__all__
-
-
 def test_how_many_names_there_are():
     """A reader can hold them: each further name needs another one to go."""
     assert len(ejcache.__all__) <= 38

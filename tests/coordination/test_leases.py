@@ -597,7 +597,7 @@ def test_a_waiting_host_asks_seldom(seconds, time, steps):
 
 
 def test_a_lease_says_that_its_work_is_done(steps, time):
-    """From when the entry can be seen until the lease goes; a lease of an earlier version says nothing of it."""
+    """From when the entry can be seen until the lease goes; a lease without words says nothing of it."""
     leases = StoreLeases(MemoryBucket(), interval=3.0, scheduler=steps)
     lease = leases.acquire("k")
     assert leases.look("k").is_done is False

@@ -97,7 +97,7 @@ ENTRY = entry_name(KEY)
 USED = f"v1/used/2026-01-01/{PROCESS}-0"
 SNAPSHOT = "v1/used/snapshot"
 POLICY = "v1/policy.json"
-COUNTERS = f"v1/counters/{PROCESS}"
+COUNTERS = "v1/counters/=baseline"
 LEASE = f"v1/leases/{KEY}"
 TEXT = entry_name(module_text_key("0" * 64))
 
@@ -136,7 +136,7 @@ BYTES = {
     "counters: huge integer": (COUNTERS, lambda: b'{"sums":{"hits":' + HUGE + b"}}"),
     "counters: infinity": (COUNTERS, lambda: b'{"sums":{"hits":1e999,"misses":NaN}}'),
     "baseline: names of others": (
-        "v1/counters/=baseline",
+        COUNTERS,
         lambda: b'{"sums":{},"folded":{"v1/entries/x":"1","../../id_rsa":"1"}}',
     ),
     "lease: deep": (LEASE, lambda: DEEP),
@@ -151,7 +151,7 @@ BYTES = {
 FILES = {
     **{f"{what}: link to a private file": (name, PRIVATE) for what, name in (
         ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),
-        ("lease", LEASE), ("baseline", "v1/counters/=baseline"), ("text", TEXT),
+        ("lease", LEASE), ("text", TEXT),
     )},
     **{f"{what}: pipe": (name, PIPE) for what, name in (
         ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),

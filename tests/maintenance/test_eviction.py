@@ -148,10 +148,10 @@ def test_a_dry_run_changes_nothing(objects):
 
 
 def test_leftovers_of_dead_processes():
-    """Leases, half-written files and counters of dead processes go after a day; what is not named as ours stays."""
+    """Leases and half-written files of dead processes go after a day; what is not named as ours stays."""
     objects = MemoryBucket()
     foreign = [f"{LEASES}no%lease", f"{TEMPORARY}thesis.tex", "v1/counters/notes.txt", "v1/later/old"]
-    for name in (*foreign, f"{LEASES}old", f"{TEMPORARY}{process_name()}", f"v1/counters/{process_name()}"):
+    for name in (*foreign, f"{LEASES}old", f"{TEMPORARY}{process_name()}"):
         objects.write(name, b"x")
     assert run_pass(objects, None, now=lambda: time.time() + DAY - 60).swept == 0
     assert run_pass(objects, None, now=lambda: time.time() + DAY + 60).swept == 2
@@ -159,12 +159,12 @@ def test_leftovers_of_dead_processes():
     assert left == sorted(["v1/counters/=baseline", SNAPSHOT, *foreign])
 
 
-@pytest.mark.parametrize("hostile", ["counters", "leases"])
+@pytest.mark.parametrize("hostile", ["used", "leases"])
 def test_one_step_that_fails_stops_no_other(hostile):
     """What others wrote beside the entries can fail one step of tidying up, and neither eviction nor the next step."""
     objects = MemoryBucket()
     fill(objects, "ab")
-    for name in (f"{LEASES}old", f"v1/counters/{process_name()}"):
+    for name in (f"{LEASES}old", f"{USED}2020-01-01/{process_name()}-0"):
         objects.write(name, b"x")
     delete_many = objects.delete_many
 

@@ -1,4 +1,4 @@
-"""The limit of a local cache where nobody sets one: a tenth of the disk for a new cache, none for an older one."""
+"""The limit of a local cache where nobody sets one: a tenth of its disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ejcache.cache.opening import open_cache_store
 from ejcache.cli.main import main
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.layout import Layout
-from ejcache.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,17 +39,6 @@ def test_a_limit_that_is_set_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert limit_of(tmp_path / "cache") == -1
     monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "5000")
     assert limit_of(tmp_path / "cache") == 5000
-
-
-def test_an_older_cache_is_not_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A cache of an earlier version has no limit, which is said once for the cache."""
-    with LocalStore(tmp_path / "cache") as store:
-        store.put("k", b"v")
-    (tmp_path / "cache/v1/local/limit").unlink()
-    assert limit_of(tmp_path / "cache") == -1
-    assert limit_of(tmp_path / "cache") == -1
-    (message,) = caplog.messages
-    assert message.startswith(f"ejcache: {tmp_path}/cache has no size limit, because an earlier version made it")
 
 
 @pytest.mark.parametrize("text", ["", "many", "-2", "9" * 30, "\0" * 70])

@@ -9,12 +9,12 @@ import pytest
 from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.host_log import EXPIRY_SECONDS, HostLog, decode_notes, encode_note, encode_usage
+from ejcache.stores.host_log import EXPIRY_SECONDS, HostLog, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.tiered.store import TieredStore
 
-GOLDEN = Path(__file__).parent.parent / "data" / "quick" / "notes-v1"
+GOLDEN = Path(__file__).parent.parent / "data" / "host_log" / "notes-v1"
 NOTES = {
     "9e107d9d372bb6826bd81d3542a419d6": (0.025569, 1_795_311_442.0),
     "bdbbb0d66ea87a580410a9dd62689d02": (None, 1_795_311_443.0),
@@ -102,20 +102,6 @@ def test_when_usage_is_due(path):
     assert log.is_usage_due()
     assert log.take_usage() == ({}, {})
     assert not log.is_usage_due()
-
-
-def test_files_of_an_earlier_version(path):
-    """What version 0.0 left in two files counts, once."""
-    path.parent.mkdir()
-    HostLog(path.with_name("quick.notes")).note_below_floor("k", 0.05)
-    path.with_name("usage.jsonl").write_bytes(encode_usage(NOW, {KEY: 5.0}, {"hits": 1}))
-    log = HostLog(path, now=lambda: NOW + 600)
-    assert log.is_usage_due()
-    assert HostLog(path).compile_seconds("k") == 0.05
-    assert log.take_usage() == ({KEY: 5.0}, {"hits": 1.0})
-    assert log.take_usage() == ({}, {})
-    assert HostLog(path).compile_seconds("k") == 0.05
-    assert sorted(file.name for file in path.parent.iterdir()) == ["host.log", "host.log.lock"]
 
 
 def test_the_file_is_bounded(path, monkeypatch):

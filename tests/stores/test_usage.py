@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -290,29 +289,13 @@ class TestCounters:
             assert len(fold(objects)) == left + 2
             assert usage.total() == {"hits": 5}
 
-    def test_of_an_earlier_version(self, objects, usage):
-        """Counters that processes of version 0.0 wrote, and their baseline, count; of ended ones they are folded."""
-        awake, ended = (COUNTERS + process_name() for _ in range(2))
-        folded = COUNTERS + process_name()
-        for name in (awake, ended, folded):
-            objects.write(name, json.dumps({"sums": {"hits": 2, "old": 1}, "written": 1.0}).encode())
-        baseline = {"sums": {"hits": 10}, "written": 1.0, "folded": {folded: objects.stat(folded).version}}
-        objects.write(f"{COUNTERS}=baseline", json.dumps(baseline).encode())
-        usage.add({"hits": 1})
-        assert usage.total() == {"hits": 15, "old": 2}
-        assert fold(objects) == sorted([*FOLDED, awake, ended])
-        assert usage.total() == {"hits": 15, "old": 2}
-        assert fold(objects, days=2) == FOLDED
-        assert usage.total() == {"hits": 15, "old": 2}
-
     def test_damaged_sums_count_nothing(self, store):
-        """A damaged, absurd or endless object among the counters and journals counts nothing, for whoever reads it."""
+        """A damaged, absurd or endless journal counts nothing, for whoever reads it."""
         store.add_counters({"hits": 1})
         absurd = [b'{"sums": {"hits": ' + number + b"}}" for number in (b"9" * 4000, b"NaN", b"1e999", b"9" * 5000)]
         deep = [b"[" * 200_000, b'{"sums":' * 20_000, b'{"sums": {"hits": 5}}' + b" " * (1 << 22)]
         shapes = [b"", b"{", b"[1]", b'{"sums": 5}', b'{"sums": {"hits": "many"}}', b"\xff"]
         for data in (*shapes, *absurd, *deep):
-            store.bucket.write(COUNTERS + process_name(), data)
             store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", data + b"\n")
         journal = encode_journal({"k": 5.0}, sums={"hits": 5})
         store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", journal[:-1])

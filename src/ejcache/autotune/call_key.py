@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAPPED: Final = "vmap"
 """The part of a call's key with the result of `mapped_arguments`. Calls without it are not under `jax.vmap`."""
 
-CODE_DIGITS: Final = 20
+_CODE_DIGITS: Final = 20
 
 _OWN_NODES: Final = 3
 """Inner nodes in the tree of each call: the pair, the arguments, and the keyword arguments."""
@@ -93,11 +93,11 @@ def code_digest(function: Any) -> str:
     """20 hexadecimal digits of a function's code and the values that it closes over; empty if these have none.
 
     The functions of its module that it names, such as the body of a Pallas kernel, count with it. Each minor version of
-    Python compiles a function to other code. Version 0.1 wrote 16 digits, of the function alone.
+    Python compiles a function to other code.
     """
     describer = _CodeDescriber(function)
     text = canonical_json(describer.describe(function))
-    return "" if describer.unhashable else hashlib.sha256(text.encode()).hexdigest()[:CODE_DIGITS]
+    return "" if describer.unhashable else hashlib.sha256(text.encode()).hexdigest()[:_CODE_DIGITS]
 
 
 class _Snapshot:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from ejcache.autotune.call_key import CODE_DIGITS
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, overlaid
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.pod import POD, PodAgreement
@@ -371,7 +370,7 @@ def _warn_of_other_code(call: Call, found: Found) -> None:
     """Say so if the operation's code is not the code that was measured."""
     about = found.record.provenance
     python = ".".join(str(part) for part in sys.version_info[:2])
-    if len(str(about.get(CODE, ""))) != CODE_DIGITS or not str(about.get("python", "")).startswith(f"{python}."):
+    if not about.get(CODE) or not str(about.get("python", "")).startswith(f"{python}."):
         return
     if (code := call.code()) and code != about[CODE]:
         warn_once(

@@ -3,7 +3,7 @@
 Names of the objects in a shared store, and how large an object of each name can be.
 
     v1/entries/<2 hex>/<key>       entries; the hex digits are of SHA-256 of the key, to spread listings and directories
-    v1/counters/<process>          the counters of one process; `=baseline` holds those of ended processes and resets
+    v1/counters/=baseline          the sums of the counters of all processes, journals that are not folded excepted
     v1/quarantine/<digest>         copies of a few damaged entries, for inspection
     v1/leases/<key>                who compiles the program with this key now
     v1/used/                       when entries were used: journals of processes, and a snapshot

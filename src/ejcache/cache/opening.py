@@ -185,17 +185,13 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
     location = _usable(Location.parse(url), settings)
     if detect_shared_storage(location):
         return _open_tiered(location, settings)
-    store = open_store(
+    return open_store(
         location,
         max_size=settings.chosen_max_size,
         read_only=settings.read_only,
         settings=settings,
         evict_before=evicted_before,
     )
-    is_default = settings.chosen_max_size is None and store.max_size == UNLIMITED
-    if location.kind is LocationKind.DIRECTORY and is_default and not store.read_only:
-        _tell_of_no_limit(Path(location.path))
-    return store
 
 
 def _open_tiered(location: Location, settings: Settings) -> Store:
@@ -247,20 +243,6 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     )
     attach(tiered, policy=EffectivePolicy(shared.bucket, max_size=shared.max_size))
     return tiered
-
-
-def _tell_of_no_limit(path: Path) -> None:
-    """Say it if the cache has no limit because an earlier version made it, once for the cache."""
-    from ejcache.stores.local.layout import Layout
-
-    layout = Layout(path)
-    with suppress(OSError):
-        if layout.limit() is None and layout.note_unlimited():
-            log.warning(
-                "ejcache: %s has no size limit, because an earlier version made it; `ejcache config set max_size=20GB`"
-                " sets one. This is said once",
-                path,
-            )
 
 
 def _usable(location: Location, settings: Settings) -> Location:

@@ -122,7 +122,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
         own = Layout(Path(location.path)).limit() if settings.chosen_max_size is None else settings.chosen_max_size
         yield from doctor.check_local_directory(
             Path(location.path),
-            max_size=-1 if own is None else own,
+            max_size=own,
             read_only=settings.read_only,
             trusted=settings.trust_dir,
         )

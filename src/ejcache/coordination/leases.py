@@ -13,7 +13,7 @@ must not hold the others up. So the holder also renews the time stamp of its fil
 process deletes the file and creates another of the same name. The stopped holder then has a lock on a file that no
 process opens any more.
 
-    lease := process id " " host newline      for people who wait; an empty file is a lease, too, of an earlier version
+    lease := process id " " host newline      for people who wait; an empty file is a lease, too
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import (
     ABSENT,
-    COUNTERS,
     ENTRIES,
     STARTS,
     TEMPORARY,
@@ -351,7 +350,7 @@ class BucketScan(Scan):
                 key = key_of_name(name)
                 if key is not None:
                     yield EntryInfo(key, info.size, info.created, info.created, info.version)
-            elif name.startswith((USED, COUNTERS)):
+            elif name.startswith(USED):
                 self._usage.append(info)
             elif name.startswith(STARTS):
                 (self._abandoned if self._now - info.created > _START_SECONDS else self._starts).append(info)

@@ -30,7 +30,7 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.bucket.base import ABSENT, COUNTERS
+from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.shared.usage import (
@@ -44,7 +44,6 @@ from ejcache.stores.shared.usage import (
     encode_ordered,
     is_journal,
     is_journal_name,
-    quiet_counters,
 )
 from ejcache.util.lifecycle import Closing
 from ejcache.util.threads import in_parallel
@@ -192,7 +191,7 @@ _MOST_FOLDED: Final = 20_000
 
 
 class Listed(NamedTuple):
-    """The journals and counters that there are, and what was folded when they were listed.
+    """The journals that there are, and what was folded when they were listed.
 
     A baseline that was written after the listing may name objects that are not listed.
     """
@@ -203,7 +202,7 @@ class Listed(NamedTuple):
     @classmethod
     def now(cls, objects: Bucket) -> Listed:
         """Read the baseline, and then list."""
-        return cls(Baseline.read(objects), [*objects.walk(USED), *objects.walk(COUNTERS)])
+        return cls(Baseline.read(objects), [*objects.walk(USED)])
 
     @property
     def journals(self) -> list[BlobInfo]:
@@ -273,14 +272,13 @@ def compact(
             return Compaction(left=len(listed.journals))
         counted = {name: (journal.version, journal.sums) for name, journal in read.items() if journal.sums}
         new = {name: found for name, found in counted.items() if name not in baseline.folded}
-        new |= quiet_counters(objects, infos, baseline, now=now)
         new = dict(itertools.islice(new.items(), _MOST_FOLDED))
         snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
         if (
             baseline.fold(objects, new, {info.name for info in infos})
             and objects.write(SNAPSHOT, snapshot, version=version) is not None
         ):
-            folded = {info.name: info.version for info in infos if info.name in new or baseline.has(info)}
+            folded = {info.name: info.version for info in infos if info.name in new or info.name in baseline.folded}
             done = {name: journal for name, journal in read.items() if not journal.sums or name in folded}
             _delete(objects, folded | {name: journal.version for name, journal in done.items()})
             journals = sum(journal.intact for journal in done.values())

@@ -2,7 +2,7 @@
 
 Start records (`cache.starts`) have the last programs that had to be compiled, and whether they were stored. The program
 log has the texts of the last programs with their source lines: a shared cache holds texts without them, and cannot
-always be reached. Versions before start records wrote each miss as a line of `misses.jsonl`, which is still read.
+always be reached.
 
     line := {"computation": digest of the program (a component of its key), "text": base64(zlib(text))}
     text := the module with debug locations, then a line `LARGE_CONSTANT digest` for each constant that it leaves out
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.recorder import START_LOG, recorder
 from ejcache.cache.run_counts import AppendedLog
-from ejcache.cache.starts import decode_line, decode_program
+from ejcache.cache.starts import decode_line
 from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import listed_name
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from ejcache.cache.starts import ProgramRecord
-
-_OLD_MISSES: Final = AppendedLog("misses", limit=2_000_000)
 
 LARGE_CONSTANT: Final = "// large constant "
 """Begins a line after a text: the digest of a constant whose elements the text leaves out, in their order."""
@@ -57,10 +55,6 @@ def read_misses() -> Iterator[ProgramRecord]:
     for line in START_LOG.lines():
         part = decode_line(line)
         yield from (each for each in reversed(part.programs) if not each.is_hit) if part is not None else ()
-    for line in _OLD_MISSES.lines():
-        with suppress(*MALFORMED):
-            program = decode_program(json.loads(line))
-            yield program._replace(caller=program.details.get("caller", ""))
 
 
 def identity_of(program: ProgramRecord) -> Identity:

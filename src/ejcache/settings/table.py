@@ -16,7 +16,7 @@ from ejcache.util.text import ACCEPTED_SIZE
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from os import PathLike
     from typing import Literal, TypedDict
 

@@ -16,8 +16,7 @@ next process that asks the storage takes the usages and sends them. If it is kil
 own are.
 
 Times are in seconds since the epoch. A line of another form, such as one that a killed process has cut short, is
-ignored. Errors of the disk are ignored: a lost note costs one request. Version 0.0 kept the two kinds of lines in
-`quick.notes` and `usage.jsonl`, which are read, too.
+ignored. Errors of the disk are ignored: a lost note costs one request.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 EXPIRY_SECONDS: Final = 30 * 86_400.0
 """After that a program is asked for again: another host may have stored it meanwhile, with a lower floor."""
 
-_OLD_NOTES: Final = "quick.notes"
-_OLD_USAGE: Final = "usage.jsonl"
 _LIMIT: Final = 1_000_000
 """Bytes of the notes, about 18,000; when they are more, the older half goes. As many bytes of usages are kept while the
 storage cannot be reached; what would be added is lost."""
@@ -131,7 +128,7 @@ class HostLog:
 
     def _read_notes(self) -> dict[str, tuple[float | None, float]]:
         if self._notes is None:
-            self._notes = decode_notes(self._data(old=_OLD_NOTES))
+            self._notes = decode_notes(self._data())
         return self._notes
 
     # -- uses and counters -----------------------------------------------------------------------------------------
@@ -161,21 +158,18 @@ class HostLog:
         with contextlib.suppress(OSError, StoreBusyError), self._locked() as path:
             if usages := self._usages():
                 self._rewrite(path, usages=[])
-                path.with_name(_OLD_USAGE).unlink(missing_ok=True)
         return decode_usage(usages)
 
     # -- the file --------------------------------------------------------------------------------------------------
 
-    def _data(self, *, old: str) -> bytes:
-        """The log, after the file of an earlier version; nothing of what cannot be read."""
-        found = b""
-        for path in () if self._path is None else (self._path.with_name(old), self._path):
-            with contextlib.suppress(OSError):
-                found += read_regular(path, max_size=4 * _LIMIT)
-        return found
+    def _data(self) -> bytes:
+        """Read the log; empty if there is none, or if it cannot be read."""
+        with contextlib.suppress(OSError):
+            return b"" if self._path is None else read_regular(self._path, max_size=4 * _LIMIT)
+        return b""
 
     def _usages(self) -> list[bytes]:
-        data = self._data(old=_OLD_USAGE)
+        data = self._data()
         return [line for line in data.splitlines() if line.startswith(_USAGE)] if _USAGE in data else []
 
     def _append(self, line: bytes) -> int:
@@ -193,10 +187,9 @@ class HostLog:
 
     def _rewrite(self, path: Path, *, usages: list[bytes]) -> None:
         """Keep these usages, and the newer half of too many notes. A note that is appended meanwhile is lost."""
-        notes = [encode_note(digest, *note) for digest, note in decode_notes(self._data(old=_OLD_NOTES)).items()]
+        notes = [encode_note(digest, *note) for digest, note in decode_notes(self._data()).items()]
         kept = notes[len(notes) // 2 :] if sum(map(len, notes)) > _LIMIT else notes
         write_atomically(path, b"".join([*kept, *(line + b"\n" for line in usages)]))
-        path.with_name(_OLD_NOTES).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Path]:

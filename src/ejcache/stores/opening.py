@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,6 +32,7 @@ from ejcache.util.text import parse_size
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable
 
     from ejcache.bucket.base import Bucket
@@ -272,8 +271,6 @@ def _inspect_directory(location: Location, *, may_be_empty: bool) -> CacheConten
 
 log = logging.getLogger("ejcache")
 
-_READABLE: Final = 48
-
 
 def find_local_tier(location: Location, settings: Settings) -> Path | None:
     """The directory on this host for the remote cache at `location`; None if there is no local disk for it.
@@ -310,10 +307,7 @@ def find_local_tier(location: Location, settings: Settings) -> Path | None:
 
 def _place_below(root: Path, location: Location) -> Path:
     digest = hashlib.sha256(location.url.encode()).hexdigest()[:16]
-    # Version 0.1.0 put a readable part before the digest. Its copies and pending uploads are still used.
-    readable = re.sub(r"[^A-Za-z0-9._]+", "-", location.url).strip("-.")[:_READABLE]
-    earlier = root / f"{readable}-{digest}"
-    return earlier if os.path.isdir(earlier) else root / digest  # noqa: PTH112 (raises nothing)
+    return root / digest
 
 
 def _why_untrusted(place: Path) -> str:

@@ -12,8 +12,7 @@ releases however the process ends, and removes the file when the tuning has ende
 by a process that died, and its state bytes name the candidate. Setting a byte costs one system call of microseconds.
 
 A process may also die for another reason: a job is preempted, a host runs out of memory. So the candidate is suspected
-after the first death, and blamed after the second one, if a day at most lies between them. An earlier version blamed it
-at once; what that wrote counts as one suspicion.
+after the first death, and blamed after the second one, if a day at most lies between them.
 """
 
 from __future__ import annotations
@@ -110,12 +109,10 @@ class CandidateJournal:
             body = parse_json(header, max_size=_MAX_BYTES)
             texts = [str(text) for text in body["candidates"]]
             crashed = {str(text): str(reason) for text, reason in body["crashed"].items()}
-            # An earlier version had no suspicions, and blamed at once.
-            suspected = body.get("suspected") or dict.fromkeys(crashed, (1, now))
-            suspected = {str(text): (int(count), float(last)) for text, (count, last) in suspected.items()}
+            suspected = {str(text): (int(count), float(last)) for text, (count, last) in body["suspected"].items()}
         except (AttributeError, KeyError, TypeError, ValueError):
             return
-        self.crashed = crashed if "suspected" in body else {}
+        self.crashed = crashed
         # A suspicion from the future may be of any age.
         self._suspected = {text: held for text, held in suspected.items() if 0 <= now - held[1] <= _SUSPECTED_SECONDS}
         for state, what in ((_RUNNING, "ran"), (_COMPILING, "compiled")):

@@ -267,7 +267,7 @@ class Candidate:
 
     def expired(self, now: float) -> bool:
         """Whether the candidate may be tried again at `now`, in seconds since the epoch, because it could work then."""
-        # Records of earlier versions do not say what was transient. A time-out always may have been.
+        # A time-out may always have another cause.
         may_work = self.transient or self.status is Status.TIMEOUT
         # A date in the future is of a clock that was ahead, so the failure may be of any age.
         return may_work and not 0 <= now - self.measured <= RETRY_SECONDS

@@ -156,7 +156,6 @@ class Layout:
         if tag:
             _write_once(self.root / "CACHEDIR.TAG", _TAG)
         if not os.path.lexists(self.local / "format"):
-            # Written before `format`, so that a cache with a format and no limit is one of an earlier version.
             _write_once(self.local / "limit", f"{self._default_limit()}\n")
         if self._format() is None:
             (self.local / "format").unlink(missing_ok=True)
@@ -182,27 +181,18 @@ class Layout:
         with contextlib.suppress(OSError):
             self.reserve.unlink()
 
-    def limit(self) -> int | None:
+    def limit(self) -> int:
         """The bytes that this cache may hold where nobody sets a limit, -1 for no limit.
 
-        A cache that does not exist yet gets a tenth of its disk, at most 20 GB. None: an earlier version made it, and
-        it has no limit.
+        A cache that does not exist yet gets a tenth of its disk, at most 20 GB. One whose limit is damaged has none.
         """
         try:
             number = self._number("limit")
         except OSError:  # opening the store raises the error
-            return None
-        if number is None and not os.path.lexists(self.local / "format"):
-            return self._default_limit()
+            return -1
+        if number is None:
+            return -1 if os.path.lexists(self.local / "format") else self._default_limit()
         return number
-
-    def note_unlimited(self) -> bool:
-        """Write down that this cache has no limit; False if another process has, or this user may not write there."""
-        try:
-            _write_once(self.local / "limit", "-1\n", exist_ok=False)
-        except OSError:
-            return False
-        return True
 
     def _default_limit(self) -> int:
         for path in (self.root, *self.root.parents):

@@ -82,8 +82,7 @@ class LocalStore(Store):
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 (Path.absolute keeps "..")
         self.url = str(self.path)
         self._layout = Layout(self.path, trusted=trusted)
-        own = self._layout.limit() if max_size is None else max_size
-        self.max_size = UNLIMITED if own is None else own
+        self.max_size = self._layout.limit() if max_size is None else max_size
         options = IndexOptions(self.max_size, evict_before, observer or bool)
         self._manager = ConnectionManager(self._layout, options=options, read_only=read_only, timeout=timeout)
         self._manager.run(lambda _: None, make=True)

@@ -14,7 +14,6 @@ What a process used and counted of a shared cache: in journals, which a maintena
 
     v1/used/<day>/<process name>-<n>     a usage journal (below): uses and sums since the one before
     v1/counters/=baseline                JSON: sums, written (seconds since the epoch), folded (names and versions)
-    v1/counters/<process name>           JSON: sums; written by earlier versions only
 
 A bucket records no access time, accepts about one write a second to one object, and network file systems have no
 reliable locks. So each process collects in memory what it uses and counts, and writes at most one small journal a
@@ -56,7 +55,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ejcache.bucket.base import Blob, BlobInfo, Bucket
+    from ejcache.bucket.base import Blob, Bucket
     from ejcache.stores.host_log import HostLog
 
 
@@ -273,8 +272,6 @@ _MOST_USES: Final = 100_000
 """Of so many entries the last use is remembered: more than a process has programs."""
 _START: Final = 1 << 16
 """Bytes of a journal that hold its sums."""
-_QUIET_SECONDS: Final = 86_400.0
-"""A process of an earlier version that has not written its counters for this time has ended."""
 _THREADS: Final = 8
 
 
@@ -429,13 +426,11 @@ class Usage:
         # The baseline first. A journal that is folded after that is still listed, or is missed in this one read; it is
         # never counted twice.
         baseline = Baseline.read(self._bucket)
-        journals = [i.name for i in self._bucket.walk(USED) if is_journal_name(i.name) and not baseline.has(i)]
-        counters = [i.name for i in self._bucket.walk(COUNTERS) if _is_counters(i.name) and not baseline.has(i)]
+        names = (info.name for info in self._bucket.walk(USED))
+        journals = [name for name in names if is_journal_name(name) and name not in baseline.folded]
         sums = Counter(baseline.sums)
         for blob in in_parallel(lambda name: self._bucket.read(name, length=_START), journals, threads=_THREADS):
             sums.update(decode_sums(b"" if blob is None else blob.data))
-        for blob in in_parallel(lambda name: _read_limited(self._bucket, name), counters, threads=_THREADS):
-            sums.update(decode_counters(blob))
         return {name: amount for name, amount in sums.items() if abs(amount) > _NEGLIGIBLE}
 
     def reset(self) -> None:
@@ -461,11 +456,6 @@ class Baseline(NamedTuple):
         with contextlib.suppress(*MALFORMED):
             folded = {str(name): str(version) for name, version in json.loads(blob.data)["folded"].items()}
         return cls(decode_counters(blob), folded, blob.version)
-
-    def has(self, info: BlobInfo) -> bool:
-        """Whether the sums of this object are in the baseline. Earlier versions wrote counters again and again."""
-        folded = self.folded.get(info.name)
-        return folded is not None and (folded == info.version or not info.name.startswith(COUNTERS))
 
     def fold(self, objects: Bucket, found: Mapping[str, tuple[str, Mapping[str, float]]], listed: set[str]) -> bool:
         """Add sums to the baseline; False if another process has changed it meanwhile.
@@ -493,26 +483,12 @@ def is_journal_name(name: str) -> bool:
     return number.isdecimal() and is_process_name(process)
 
 
-def quiet_counters(
-    objects: Bucket, infos: Iterable[BlobInfo], baseline: Baseline, *, now: float
-) -> dict[str, tuple[str, dict[str, float]]]:
-    """Version and sums of the counters that ended processes of earlier versions left; none of those in the baseline."""
-    old = [i for i in infos if _is_counters(i.name) and now - i.created > _QUIET_SECONDS and not baseline.has(i)]
-    blobs = in_parallel(lambda info: _read_limited(objects, info.name), old, threads=_THREADS)
-    found = zip(old, blobs, strict=True)
-    return {info.name: (blob.version, decode_counters(blob)) for info, blob in found if blob is not None}
-
-
 def decode_counters(blob: Blob | None) -> dict[str, float]:
     """The sums in an object. Absent, damaged or absurd counters count as none: counters are not worth an error."""
     try:
         return {} if blob is None or blob.size > MAX_BASELINE else finite_sums(json.loads(blob.data)["sums"])
     except MALFORMED:
         return {}
-
-
-def _is_counters(name: str) -> bool:
-    return is_process_name(name.removeprefix(COUNTERS))
 
 
 def _read_limited(objects: Bucket, name: str) -> Blob | None:
