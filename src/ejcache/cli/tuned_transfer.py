@@ -34,7 +34,7 @@ def push_records(
     """Copy the records to another store, which is created if it does not exist.
 
     A record that the other store has already is merged with the copied one: the choice of the stronger source counts,
-    and the measurements of both are kept. EJCACHE_AUTOTUNE_SEEDS accepts the directory of such a store.
+    and the measurements of both are kept. A package can ship the directory of such a store.
     """
     with open_autotune(directory) as store:
         source = named_layer(store).documents.url
