@@ -71,6 +71,16 @@ def test_two_runs(run, clean_environment):
     assert re.search(r"\b[1-9]\d* hits?, ", done.stderr)
 
 
+def test_the_command_that_compiles_ahead(run, tmp_path):
+    """It works on the file that the page shows beside it, and stores an entry."""
+    (command,) = re.findall(r"`(ejcache warm \w+\.py:[^`]*--shapes [^`]*)`", README)
+    (program,) = [text for text in PYTHON if "def predict(" in text]
+    (tmp_path / "serve.py").write_text(program)
+    done = run(f"{command} --min-compile-seconds 0")
+    assert done.returncode == 0, done
+    assert [each["name"] for each in json.loads(run("ejcache ls --json").stdout)["entries"]] == ["jit_predict"]
+
+
 def test_commands_on_a_local_cache(run):
     """The commands of the page work on the cache that the quick start has filled."""
     run("ejcache run train.py")
