@@ -37,9 +37,8 @@ LEVELS = {
     "cli": 14,
     "reports": 15,
     "__main__": 15,
-    "testing": 15,
 }
-"""A room imports itself and rooms of lower levels; nobody imports `testing`."""
+"""A room imports itself and rooms of lower levels."""
 
 INNER_LEVELS = {
     "autotune": {
@@ -102,7 +101,6 @@ SEAMS = {
     "fsspec": ["bucket/*.py"],
     "gcsfs": ["bucket/*.py"],
     "google": ["bucket/gcs.py"],
-    "hypothesis": ["testing/*.py"],
     "jax": [
         "jax_integration/*.py",
         *(f"autotune/{name}.py" for name in ("call_documents", "call_key", "choice")),
@@ -117,7 +115,6 @@ SEAMS = {
         "autotune/measure/variation.py",
         "cli/demo_program.py",
     ],
-    "pytest": ["testing/*.py"],
     "rich": ["cli/*.py", "autotune/log.py"],
     "s3fs": ["bucket/*.py"],
     "sqlite3": ["stores/local/*.py", "maintenance/journals.py"],
@@ -201,9 +198,7 @@ def violations(path: str, source: str) -> list[str]:
             if there == here:
                 said += inner_violations(path, line, name)
                 continue
-            if there == "testing":
-                said.append(f"{path}:{line}: nobody imports testing, and this imports {name}")
-            elif LEVELS.get(there, 99) >= LEVELS.get(here, 0) and not (there == "__init__" and here == "cli"):
+            if LEVELS.get(there, 99) >= LEVELS.get(here, 0) and not (there == "__init__" and here == "cli"):
                 said.append(f"{path}:{line}: {here} is not above {there}, and imports {name}")
         elif top in UNPICKLERS:
             said.append(f"{path}:{line}: nothing is unpickled, and this imports {name}")
@@ -336,7 +331,6 @@ def test_package_imports_nothing_at_once():
         ("entry.py", "def f():\n    from ejcache.keys.key import CacheKey", "entry is not above keys"),
         ("entry.py", "if TYPE_CHECKING:\n    import ejcache.settings.resolve", "entry is not above settings"),
         ("jax_integration/decorator.py", "import ejcache.autotune.chooser", "jax_integration is not above autotune"),
-        ("cli/main.py", "from ejcache.testing import StoreTests", "nobody imports testing"),
         ("autotune/measure/tuner.py", "import ejcache.autotune.chooser", "measure is not above chooser"),
         ("autotune/new.py", "import ejcache.autotune.replay", "new is not above replay"),
         ("keys/flags.py", "import jax", "may import jax"),
@@ -371,7 +365,6 @@ def test_checker_allows():
         "jax_integration/seam/patch.py": "import jax\nfrom jax._src import compiler\njax._src.f()",
         "autotune/measure/tuner.py": "import jax",
         "cli/main.py": "import typer\nimport ejcache\nfrom ejcache.jax_integration.activate import enable",
-        "testing/suite.py": "import pytest\nfrom ejcache.cli.main import main",
         "__init__.py": "from ejcache.jax_integration.decorator import ejit",
     }
     assert {path: violations(path, source) for path, source in fine.items()} == {path: [] for path in fine}

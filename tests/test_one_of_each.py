@@ -67,7 +67,7 @@ USED_BY: dict[str, set[str]] = {
         "maintenance/transfer.py",  # gives an export, which may be resumed, its name when it is complete
     },
 }
-"""Facility → the modules that may use it, relative to the package. `ejcache.testing` may use all."""
+"""Facility → the modules that may use it, relative to the package."""
 
 MAX_FUNCTION_LINES = 60
 
@@ -113,7 +113,6 @@ def facilities_by_path() -> dict[str, set[str]]:
 def test_facility_is_used_in_one_place(facility):
     """Files are locked, written and renamed, threads started and exits ordered by `ejcache.util` only."""
     users = {path for path, found in facilities_by_path().items() if facility in found}
-    users = {path for path in users if not path.startswith("testing/")}
     assert users == USED_BY[facility]
 
 
@@ -153,11 +152,10 @@ def test_named_tuples_are_made_quickly():
 
 
 def test_class_names_are_unique():
-    """A class name in a traceback names one class. Private classes and those of `testing` do not count."""
+    """A class name in a traceback names one class. Private classes do not count."""
     names = Counter(
         node.name
         for path, tree in trees().items()
-        if not path.startswith("testing/")
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

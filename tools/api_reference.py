@@ -52,8 +52,8 @@ _HEAD: Final = """\
 # The Python API
 
 `import ejcache` imports neither JAX nor a storage backend; each name is imported when it is first used. The module
-`ejcache.autotune` has everything about tuning ([autotune.md](autotune.md)), and `ejcache.testing` the tests for a store
-of your own; it needs pytest. `ejcache.events` has the events of `on_event`. Other modules of the package are internal.
+`ejcache.autotune` has everything about tuning ([autotune.md](autotune.md)), `ejcache.errors` the finer kinds of some
+errors, and `ejcache.events` has the events of `on_event`. Other modules of the package are internal.
 
 A function may be called from any thread, and while other processes use the same cache.
 """

@@ -22,13 +22,9 @@ if TYPE_CHECKING:
         CompileForbiddenError,
         EjcacheError,
         EntryError,
-        InvalidKeyError,
-        NotAStoreError,
         SettingError,
-        StoreBusyError,
         StoreError,
         StoreReadOnlyError,
-        StoreTooSmallError,
         StoreUnavailableError,
         UsageError,
     )
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.targets import target
     from ejcache.jax_integration.warm_start import key_of, warm, would_hit
+    from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
@@ -51,16 +48,12 @@ __all__ = [
     "EjcacheError",
     "EntryError",
     "EntryInfo",
-    "InvalidKeyError",
-    "NotAStoreError",
     "SettingError",
     "Settings",
     "Stats",
     "Store",
-    "StoreBusyError",
     "StoreError",
     "StoreReadOnlyError",
-    "StoreTooSmallError",
     "StoreUnavailableError",
     "UsageError",
     "active",
@@ -74,11 +67,13 @@ __all__ = [
     "entries",
     "forbid_compile",
     "key_of",
+    "load_ipython_extension",
     "on_event",
     "open_store",
     "prune",
     "stats",
     "target",
+    "unload_ipython_extension",
     "verify",
     "warm",
     "why",
@@ -106,9 +101,9 @@ _HOMES: Final = {name: module for module, names in _MODULES.items() for name in 
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"autotune", "testing"}:
-        return import_module(f"ejcache.{name}")
-    if name not in __all__ and name not in _HOMES:
+    if name == "autotune":
+        return import_module("ejcache.autotune")
+    if name not in __all__:
         raise AttributeError(f"module 'ejcache' has no attribute {name!r}")
     try:
         value = getattr(import_module(_home(name)), name)

@@ -35,13 +35,9 @@ __all__ = [
     "CompileForbiddenError",
     "EjcacheError",
     "EntryError",
-    "InvalidKeyError",
-    "NotAStoreError",
     "SettingError",
-    "StoreBusyError",
     "StoreError",
     "StoreReadOnlyError",
-    "StoreTooSmallError",
     "StoreUnavailableError",
     "UsageError",
 ]

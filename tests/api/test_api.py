@@ -10,6 +10,7 @@ import pytest
 
 import ejcache
 from ejcache import entry
+from ejcache.errors import NotAStoreError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.values import Origin
 
@@ -66,9 +67,9 @@ def test_entries_of_a_url(tmp_path):
 
 def test_cache_that_does_not_exist(tmp_path, monkeypatch):
     """A cache that was named must exist; the default one may be empty, and looking at it does not create it."""
-    with pytest.raises(ejcache.NotAStoreError):
+    with pytest.raises(NotAStoreError):
         list(ejcache.entries(tmp_path / "none"))
-    with pytest.raises(ejcache.NotAStoreError):
+    with pytest.raises(NotAStoreError):
         ejcache.prune(tmp_path / "none", max_size=0)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "default"))
     assert list(ejcache.entries()) == []

@@ -34,21 +34,26 @@ def test_unknown_name():
         _ = ejcache.enabled
 
 
-@pytest.mark.parametrize("text", ["autotune.AutotuneStore", "autotune.ejkernel.install", "testing.StoreTests"])
+@pytest.mark.parametrize("text", ["autotune.AutotuneStore", "autotune.ejkernel.install"])
 def test_submodules_are_reachable(run_python, text):
-    """`import ejcache` is enough to use the two submodules that the documentation names."""
+    """`import ejcache` is enough to use the submodule that the documentation names."""
     run_python(f"import ejcache\nassert ejcache.{text} is not None")
 
 
 def test_how_many_names_there_are():
     """A reader can hold them: each further name needs another one to go."""
-    assert len(ejcache.__all__) <= 38
-    assert len(ejcache.errors.__all__) <= 12
-    assert len(SETTINGS) <= 39
+    assert len(ejcache.__all__) <= 36
+    assert len(ejcache.errors.__all__) <= 8
+    assert len(SETTINGS) <= 31
 
 
-def test_testing_is_imported_only_when_used(run_python):
-    """`ejcache.testing` needs pytest; nothing else of ejcache does."""
+def test_a_name_is_listed_or_cannot_be_imported():
+    """What is found by its name on the package is in the list of its names."""
+    assert set(ejcache._HOMES) <= set(ejcache.__all__)
+
+
+def test_no_name_imports_pytest(run_python):
+    """Only the plug-in for pytest needs it."""
     done = run_python("import sys, ejcache\nejcache.stats()\nprint('pytest' in sys.modules)")
     assert done.stdout == "False\n"
 

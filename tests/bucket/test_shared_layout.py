@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from store_suite import ODD_KEYS
 
 from ejcache.bucket.base import entry_name, escape_key, key_of_name, process_name, unescape_key
 from ejcache.errors import InvalidKeyError
-from ejcache.testing.suite import ODD_KEYS
 from ejcache.util.text import MAX_KEY_BYTES, check_key
 
 

@@ -14,6 +14,7 @@ import pytest
 from helpers import used_in
 from hypothesis import given
 from memory_bucket import MemoryBucket
+from store_suite import ODD_KEYS
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import (
@@ -24,7 +25,6 @@ from ejcache.errors import (
 from ejcache.maintenance.journals import SNAPSHOT, Listing, compact
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.shared.usage import USED, decode_journal, decode_lines, decode_pieces, encode_journal
-from ejcache.testing.suite import ODD_KEYS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"
 USES = {"jit_f-0123": 1_700_000_000.0, "漢字 and spaces": 1_700_000_060.0, "\u2028line": 0.0}

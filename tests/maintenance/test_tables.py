@@ -9,13 +9,13 @@ import tracemalloc
 
 import pytest
 from helpers import python_command, run_program
+from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError, StoreError
 from ejcache.maintenance.journals import Listing, TemporaryTables
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.shared.usage import decode_journal, encode_ordered
-from ejcache.testing.suite import ODD_KEYS
 
 
 def long_key(number):

@@ -1,13 +1,13 @@
-"""The invariants that `ejcache.testing` checks are found broken in stores that break them."""
+"""The invariants of stores are found broken in stores that break them."""
 
 from __future__ import annotations
 
 import pytest
+import store_invariants as invariants
 from store_faults import FaultStore, WrapperStore
 
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.memory import MemoryStore
-from ejcache.testing import invariants
 
 
 class LyingStore(WrapperStore):

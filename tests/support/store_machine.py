@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from store_invariants import check_everything
 
 from ejcache.errors import StoreTooSmallError
-from ejcache.testing.invariants import check_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from store_invariants import check_everything
 from store_processes import Peer, in_fork, peers
+from store_suite import StoreTests, by_use, fill
 
 from ejcache.stores.shared.store import SharedStore
-from ejcache.testing import StoreTests
-from ejcache.testing.invariants import check_everything
-from ejcache.testing.suite import by_use, fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

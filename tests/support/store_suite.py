@@ -1,4 +1,6 @@
-"""The contract of a store as tests: what a backend says of itself (`Suite`), and three groups of tests.
+"""The contract of a store as tests: `StoreTests`, which the tests of each store subclass.
+
+A backend says of itself what it can do (`Suite`), and there are three groups of tests.
 
 `BasicTests`: one process, one store. `BoundTests`: the size limit and the order of eviction. `SharingTests`: two
 processes on one store; what one of them does holds for the other when the call has returned.
@@ -17,10 +19,10 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pytest
+from store_invariants import check_bound, check_everything, check_listing
 
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, Store
-from ejcache.testing.invariants import check_bound, check_everything, check_listing
 from ejcache.util.text import MAX_KEY_BYTES
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ __all__ = [
     "BasicTests",
     "BoundTests",
     "SharingTests",
+    "StoreTests",
     "Suite",
     "by_use",
     "fill",
@@ -46,7 +49,7 @@ __all__ = [
 
 def generator(seed: int) -> random.Random:
     """Numbers and bytes that look random and are the same in every run."""
-    return random.Random(seed)  # noqa: S311  # reproducible is what a test wants, not secret
+    return random.Random(seed)
 
 
 class Suite(ABC):
@@ -674,3 +677,11 @@ def _other_process() -> ProcessPoolExecutor:
 def _perform(suite: type[Suite], path: Path, *calls: Call) -> list[Any]:
     with suite().open(path) as store:
         return [getattr(store, method)(*arguments) for method, arguments in calls]
+
+
+class StoreTests(BasicTests, BoundTests, SharingTests):
+    """Every test of the contract; a subclass overrides `open`, and sets what its store cannot do.
+
+    The tests take a few seconds on a local store, start one more process once per session, and write about 200 MB below
+    `tmp_path`.
+    """
