@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from archives import archive
 from autotune_helpers import record
-from bundles import bundle, old_bundle, old_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +31,8 @@ from ejcache.coordination.leases_shared import _decode as decode_lease
 from ejcache.coordination.leases_shared import _LeaseRecord
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
+from ejcache.maintenance.archive import read_archive
 from ejcache.maintenance.plan import decode_policy, encode_policy, policy_of
-from ejcache.maintenance.transfer import read_bundle
 from ejcache.stores.host_log import decode_notes, encode_note
 from ejcache.stores.shared.usage import decode_counters, decode_journal, encode_journal
 
@@ -217,7 +217,7 @@ def read_notes(data):
     assert decode_notes(b"".join(encode_note(digest, *note) for digest, note in notes.items())) == notes
 
 
-# -- records and bundles ---------------------------------------------------------------------------------------------
+# -- records and archives --------------------------------------------------------------------------------------------
 
 RECORD = encode_record(record())
 
@@ -232,28 +232,18 @@ def record_mended(data):
         return data
 
 
-def structured_bundle(chance):
-    parts = [bundle(end=False)]
+def structured_archive(chance):
+    parts = [archive(end=False)]
     for _ in range(chance.randrange(4)):
-        member = tarfile.TarInfo(chance.choice(["entries/k", "ejcache-bundle-end", *HOSTILE_TEXTS]))
+        member = tarfile.TarInfo(chance.choice(["v1/entries/82/k", "autotune/a.json", *HOSTILE_TEXTS]))
         member.size = chance.choice([3, 0, 2**33, 2**63, 2**31])
         member.type = chance.choice([tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.SYMTYPE, b"S"])
         parts.append(member.tobuf(tarfile.GNU_FORMAT, errors="surrogatepass") + b"1\n".ljust(512, b"\0"))
     return b"".join(parts)
 
 
-def structured_old_bundle(chance):
-    parts = [b"EJB1"]
-    for _ in range(chance.randrange(4)):
-        key = chance.choice(HOSTILE_TEXTS).encode("utf-8", "surrogatepass")
-        parts.append(old_record(key, b"abc", size=chance.choice([3, 0, 2**33, 2**64 - 1, 2**31])))
-    return b"".join(parts) + old_bundle()[4:]
-
-
-def bundle_mended(data):
+def archive_mended(data):
     """With a true checksum in each header, as an attacker would write it."""
-    if data[:3] == b"EJB":
-        return data[:-32] + hashlib.sha256(data[:-44]).digest() if len(data) > 44 else data
     blocks = [data[start : start + 512] for start in range(0, len(data), 512)]
     return b"".join(_summed(block) if block[257:262] == b"ustar" else block for block in blocks)
 
@@ -263,9 +253,9 @@ def _summed(block):
     return block[:148] + b"%06o\0 " % total + block[156:]
 
 
-def read_all_of_bundle(data):
-    for key, _ in read_bundle(io.BytesIO(data)):
-        assert isinstance(key, str)
+def read_all_of_archive(data):
+    for name, _ in read_archive(io.BytesIO(data)):
+        assert isinstance(name, str)
 
 
 USED = ProgramUse("jit_f-0123", 10, 0.5, options=b"o" * 30, devices=(0, 1))
@@ -301,10 +291,7 @@ FORMATS = {
     "notes": Format([NOTES], structured_notes, unchanged, read_notes),
     "record": Format([RECORD], lambda chance: changed(chance, json.loads(RECORD)), record_mended, decode_record),
     "run_profile": Format([RUN_PROFILE], structured_run_profile, unchanged, read_run_profile),
-    "bundle": Format([bundle(("k", ENTRY), ("l", b"x"))], structured_bundle, bundle_mended, read_all_of_bundle),
-    "bundle, version 1": Format(
-        [old_bundle(("k", ENTRY), ("l", b"x"))], structured_old_bundle, bundle_mended, read_all_of_bundle
-    ),
+    "archive": Format([archive(("k", ENTRY), ("l", b"x"))], structured_archive, archive_mended, read_all_of_archive),
 }
 
 

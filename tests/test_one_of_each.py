@@ -64,7 +64,7 @@ USED_BY: dict[str, set[str]] = {
         "util/files.py",
         "bucket/files.py",  # creates with a link or replaces, after a condition was checked under a lock
         "cache/run_counts.py",  # moves the full log aside, and writes nothing
-        "maintenance/transfer.py",  # gives an export, which may be resumed, its name when it is complete
+        "maintenance/archive.py",  # gives an export, which may be resumed, its name when it is complete
     },
 }
 """Facility → the modules that may use it, relative to the package."""

@@ -27,6 +27,7 @@ HEAD = """\
 | `prune` | remove entries by rules | remove records by rules |
 | `clear` | remove all entries, or named ones | remove all records, or named ones |
 | `push`, `pull` | copy entries to or from another cache | copy records; `--format ejkernel`: ejkernel's files |
+| `push FILE.tar`, `pull FILE.tar` | entries and records in one file | the records alone |
 | `pin`, `unpin` | | keep a configuration from being changed |
 
 `show`, `why` and `clear` also take a tuned record without `--tuned`, if no entry has the name that is given.
@@ -43,6 +44,7 @@ is found as `train` and as `jit_train`.
 |---|---|
 | 0 | fine |
 | 1 | something was found (`verify`), failed or does not exist: no cache, no such entry, KEY matches several |
+| 3 | `push --if-changed` has written nothing, because the file has everything |
 | 2 | bad usage: an unknown option, a value that an option or setting cannot have, a URL that cannot name a cache |
 
 `ejcache run` exits with the status of the program, and dies of the signal that killed it. With a report it stays as the

@@ -50,12 +50,12 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("prune", "--max-entries", "1", "-n"),
     ("config",), ("config", "get", "max_size"),
     ("config", "set", "max_size=10GB"), ("config", "unset", "max_size"), ("push", "OTHER"), ("pull", "OTHER"),
-    ("export", "BUNDLE"), ("import", "BUNDLE"), ("doctor",), ("clear", "jit_eval"),
+    ("push", "FILE.tar"), ("pull", "FILE.tar"), ("doctor",), ("clear", "jit_eval"),
     ("ls", "--tuned"), ("show", "--tuned", "matmul"), ("why", "--tuned", "matmul"), ("stats", "--tuned"),
     ("pin", "matmul"), ("unpin", "matmul"), ("prune", "--tuned", "--name", "matmul", "-n"),
     ("clear", "--tuned", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
 )  # fmt: skip
-"""In an order in which each finds what it needs. OTHER, BUNDLE and the like are places in the temporary directory."""
+"""In an order in which each finds what it needs. OTHER, FILE.tar and the like are places in the temporary directory."""
 
 DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped", "tiers", "amounts", "operations",
         "devices", "sources", "configuration", "default", "provenance", "environment",
@@ -98,7 +98,7 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
     """What each command prints of a small cache."""
     program = home / "program.py"
     program.write_text("def step(x):\n    return x + x\n")
-    place = {"OTHER": str(home / "other"), "BUNDLE": str(home / "bundle.ejb"), "TARGET": f"{program}:step"}
+    place = {"OTHER": str(home / "other"), "FILE.tar": str(home / "all.tar"), "TARGET": f"{program}:step"}
     with open_store(home / "cache") as store:
         for name in ("jit_train", "jit_eval"):
             key = CacheKey(name=name, platform="cpu", variant="plain", components={"computation": name}).text

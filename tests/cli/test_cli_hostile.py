@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from random import Random
 
 import pytest
+from archives import member
 from autotune_helpers import candidate, key, record
 from cli_helpers import ejcache, fill, key_text, plain_jax, put
 
@@ -72,7 +74,7 @@ def test_one_bad_object_does_not_make_a_command_fail(shared, tmp_path, name):
     listed = ejcache("ls", "--json", "--dir", shared).json["entries"]
     assert {"jit_train", "jit_eval"} <= {row["name"] for row in listed}
     assert ejcache("show", "jit_train", "--dir", shared).status == 0
-    copying = (["push", tmp_path / "other"], ["export", tmp_path / "all.ejb"], ["config", "set", "max_size=1GB"])
+    copying = (["push", tmp_path / "other"], ["push", tmp_path / "all.tar"], ["config", "set", "max_size=1GB"])
     for command in (*LOOKING, ["why", "jit_train"], *copying, *CHANGING):
         said = ejcache(*command, *(["--yes"] if command == ["clear"] else []), "--dir", shared)
         assert said.status in {0, 1}, (command, said)
@@ -141,19 +143,14 @@ def test_an_index_of_garbage_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "records",
-    [
-        b"",
-        b"\x00\x00\x00\x03" + b"\x00\x00\x00\x02\x00\x00\x00\x00" + b"key",
-        b"\xff" * 64,
-        b"\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x01e\x1b[1mx",
-    ],
-    ids=["nothing", "eight gigabytes", "lengths of ones", "a key with control characters"],
+    "data",
+    [b"", member("evil\x1b[1mx", type=tarfile.SYMTYPE), member("v1/entries/\x1b[1m", promised=8 << 30), b"\xff" * 64],
+    ids=["nothing", "a link with control characters", "eight gigabytes", "ones"],
 )
-def test_a_hostile_bundle_is_one_sentence(tmp_path, records):
-    """A bundle that cannot be read imports nothing, and a command over it ends with 1."""
-    (tmp_path / "bad.ejb").write_bytes(b"EJB1" + records)
-    said = ejcache("import", tmp_path / "bad.ejb", "--dir", tmp_path / "cache")
+def test_a_hostile_file_is_one_sentence(tmp_path, data):
+    """A file that cannot be read brings nothing, and the command ends with 1."""
+    (tmp_path / "bad.tar").write_bytes(data)
+    said = ejcache("pull", tmp_path / "bad.tar", "--dir", tmp_path / "cache")
     assert (said.status, is_clean(said)) == (1, True), said
 
 

@@ -24,6 +24,12 @@ def test_errors_as_json(arguments, status, kind):
     assert (plain.status, plain.out, plain.err) == (status, "", said.err)
 
 
+def test_there_are_few_commands():
+    """A person can learn them: all that can be called, the subcommands of `config` and of `target` among them."""
+    called = {*COMMANDS, "config"}  # a group that prints all settings when no subcommand is named
+    assert len(called) <= 26, sorted(called)
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help(name):
     """Each command says what it does, each option too, and each takes --dir and --json."""

@@ -1,22 +1,23 @@
-"""`ejcache push`, `pull`, `export` and `import`: each intact entry is copied once, interrupted or not."""
+"""`ejcache push` and `pull`, also of files: each intact entry is copied once, interrupted or not."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import socket
 import stat
-import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from cli_helpers import PYTHON, ejcache, fill, key_text, plain_jax, put
+from autotune_helpers import record
+from cli_helpers import ejcache, fill, key_text, plain_jax, put
 
+from ejcache.autotune.records.store import AutotuneStore
+from ejcache.bucket.base import key_of_name
 from ejcache.bucket.breaker import forget_breakers
-from ejcache.maintenance.transfer import read_bundle
+from ejcache.keys.key import module_text_key, parse_any_key
+from ejcache.maintenance.archive import read_archive
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 
@@ -158,115 +159,160 @@ def test_bad_usage(bucket, cache, tmp_path, command):
     assert "no entries of ejcache" in ejcache(command, there, "--dir", here).err
 
 
-# -- export and import -------------------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
-def test_export_and_import(cache, tmp_path):
+def test_a_file_out_and_in(cache, tmp_path):
     """One file carries a cache, byte for byte."""
-    assert copied("export", tmp_path / "all.ejb", "--dir", cache) == (3, 0)
-    assert copied("import", tmp_path / "all.ejb", "--dir", tmp_path / "image") == (3, 0)
+    assert copied("push", tmp_path / "all.tar", "--dir", cache) == (3, 0)
+    assert copied("pull", tmp_path / "all.tar", "--dir", tmp_path / "image") == (3, 0)
     assert held(tmp_path / "image") == held(cache)
-    assert copied("import", tmp_path / "all.ejb", "--dir", tmp_path / "image") == (0, 3)
+    assert copied("pull", tmp_path / "all.tar", "--dir", tmp_path / "image") == (0, 3)
+    assert copied("pull", tmp_path / "all.tar", "--dir", tmp_path / "some", "--name", "jit_*t") == (1, 0)
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
+def test_a_file_has_tuned_records(cache, tmp_path):
+    """Entries and records go into one file and come out of it; with --tuned, only records do."""
+    AutotuneStore(str(cache), seeds=()).publish(record())
+    said = ejcache("push", tmp_path / "all.tar", "--dir", cache, "--json").json
+    assert (said["copied_entries"], said["records"], said["written"]) == (3, 1, True)
+    said = ejcache("pull", tmp_path / "all.tar", "--dir", tmp_path / "one", "--tuned", "--json").json
+    assert (said["copied_entries"], said["new_records"], held(tmp_path / "one")) == (0, 1, {})
+    said = ejcache("pull", tmp_path / "all.tar", "--dir", tmp_path / "two", "--json").json
+    assert (said["copied_entries"], said["new_records"]) == (3, 1)
+    found = AutotuneStore(str(tmp_path / "two"), seeds=()).find(record().key)
+    assert (found.record.configuration, held(tmp_path / "two")) == (record().configuration, held(cache))
+    said = ejcache("push", tmp_path / "tuned.tar", "--dir", cache, "--tuned", "--json").json
+    assert (said["copied_entries"], said["records"]) == (0, 1)
+    again = ejcache("pull", tmp_path / "tuned.tar", "--dir", tmp_path / "two")
+    assert (again.status, "copied 0 tuned records" in again.out) == (0, True)
+
+
 def test_a_name_that_no_entry_has(cache, tmp_path):
-    """Copying nothing is said, and a dry run of an export writes no file."""
-    bundle = tmp_path / "warm.ejb"
-    said = ejcache("export", bundle, "-n", "--dir", cache)
-    assert (said.status, said.out.startswith("would copy "), bundle.exists()) == (0, True, False)
+    """Copying nothing is said, and a dry run writes no file."""
+    file = tmp_path / "warm.tar"
+    said = ejcache("push", file, "-n", "--dir", cache)
+    assert (said.status, said.out.startswith("would copy "), file.exists()) == (0, True, False)
     said = ejcache("push", tmp_path / "other", "--name", "nothing*", "--dir", cache)
     assert (said.status, said.out) == (0, f"nothing to copy: {cache} holds no such entries\n")
 
 
-def test_export_by_name_replaces(cache, tmp_path):
-    """A second export to the same file has the entries selected now, and no others."""
-    copied("export", tmp_path / "some.ejb", "--dir", cache)
-    assert copied("export", tmp_path / "some.ejb", "--dir", cache, "--name", "jit_init") == (1, 0)
-    with (tmp_path / "some.ejb").open("rb") as file:
-        assert [key for key, _ in read_bundle(file)] == [key_text("jit_init")]
+def names_in(path) -> set[str]:
+    with path.open("rb") as file:
+        return {parse_any_key(key_of_name(name)).name for name, _ in read_archive(file)}
+
+
+def test_a_file_is_replaced(cache, tmp_path):
+    """A second push to the same file has the entries selected now, and no others."""
+    copied("push", tmp_path / "some.tar", "--dir", cache)
+    assert copied("push", tmp_path / "some.tar", "--dir", cache, "--name", "jit_init") == (1, 0)
+    assert names_in(tmp_path / "some.tar") == {"jit_init"}
+
+
+def test_a_file_has_a_limit(tmp_path):
+    """--max-size leaves out what was not used for longest; the file is hardly larger."""
+    with LocalStore(tmp_path / "cache") as store:
+        for name in NAMES:
+            put(store, key_text(name), os.urandom(40_000))
+    said = ejcache("push", tmp_path / "some.tar", "--dir", tmp_path / "cache", "--max-size", "90kB", "--json").json
+    assert (said["copied_entries"], said["left_out_entries"]) == (2, 1)
+    assert names_in(tmp_path / "some.tar") == set(NAMES[1:])
+    assert (tmp_path / "some.tar").stat().st_size < 90_000
+
+
+def test_only_if_changed(cache, tmp_path):
+    """A file that has everything stays, which the exit status and JSON say; anything new makes another one."""
+    file, options = tmp_path / "ci.tar", ("--dir", cache, "--if-changed", "--json")
+    assert ejcache("push", file, *options).json["written"]
+    before = file.stat()
+    said = ejcache("push", file, *options)
+    assert (said.status, said.json["written"], file.stat().st_ino) == (3, False, before.st_ino)
+    assert ejcache("push", file, *options[:3]).out == f"{file} stays: it has all of {cache}\n"
+    with LocalStore(cache) as store:
+        put(store, module_text_key("0" * 64))  # a text alone is no news
+    assert ejcache("push", file, *options).status == 3
+    with LocalStore(cache) as store:
+        put(store, key_text("jit_new"))
+    assert (ejcache("push", file, *options).status, names_in(file) > {"jit_new"}) == (0, True)
+    AutotuneStore(str(cache), seeds=()).publish(record())
+    assert [ejcache("push", file, *options).status for _ in range(2)] == [0, 3]
+    file.write_bytes(file.read_bytes()[:-2000])
+    assert [ejcache("push", file, *options).status for _ in range(2)] == [0, 3]
+
+
+def test_a_cache_that_no_program_has_used(monkeypatch, tmp_path):
+    """The first job of a new repository has an empty file, and no failure."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "none"))
+    assert ejcache("push", tmp_path / "ci.tar", "--if-changed").status == 0
+    assert ejcache("push", tmp_path / "ci.tar", "--if-changed").status == 3
+    assert copied("pull", tmp_path / "ci.tar", "--dir", tmp_path / "other") == (0, 0)
+
+
+def test_parts_are_merged(tmp_path):
+    """Jobs of a matrix push a part each; one that pulls them all has everything once."""
+    for number in range(3):
+        fill(tmp_path / f"job{number}", "jit_common", f"jit_{number}")
+        assert ejcache("push", tmp_path / f"part{number}.tar", "--dir", tmp_path / f"job{number}").status == 0
+        assert ejcache("pull", tmp_path / f"part{number}.tar", "--dir", tmp_path / "merged").status == 0
+    assert copied("push", tmp_path / "all.tar", "--dir", tmp_path / "merged") == (4, 0)
 
 
 def test_from_and_to_a_bucket(bucket, cache, tmp_path):
-    """A bundle is made of a bucket, and fills one."""
+    """A file is made of a bucket, and fills one."""
     copied("push", URL, "--dir", cache)
-    assert copied("export", tmp_path / "all.ejb", "--dir", URL) == (3, 0)
+    assert copied("push", tmp_path / "all.tar", "--dir", URL) == (3, 0)
     bucket.reset()
-    assert copied("import", tmp_path / "all.ejb", "--dir", URL) == (3, 0)
+    assert copied("pull", tmp_path / "all.tar", "--dir", URL) == (3, 0)
     assert held(URL) == held(cache)
 
 
-def test_an_export_that_is_killed_goes_on(bucket, cache, tmp_path):
-    """A killed export leaves no bundle; done again, it reads only what it had not read."""
-    copied("push", URL, "--dir", cache)
-    bucket.add_fault("stall", method="GET", path="jit_init")
-    bucket.clear_requests()
-    command = [PYTHON, "-m", "ejcache", "export", str(tmp_path / "all.ejb"), "--dir", URL]
-    with subprocess.Popen(command, env={**os.environ, "STORAGE_EMULATOR_HOST": bucket.url}) as process:
-        while sum("jit_" in r.path and r.status == 206 for r in bucket.requests) < 2:
-            assert process.poll() is None
-            time.sleep(0.005)
-        while sum(path.stat().st_size for path in tmp_path.glob(".all.ejb.*.partial")) < 500:
-            assert process.poll() is None
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-    assert not (tmp_path / "all.ejb").exists()
-    bucket.clear_faults()
-    left, already = copied("export", tmp_path / "all.ejb", "--dir", URL)
-    assert (left + already, already >= 1) == (3, True)
-    assert copied("import", tmp_path / "all.ejb", "--dir", tmp_path / "image") == (3, 0)
-
-
-def test_an_export_that_fails_goes_on(bucket, cache, tmp_path):
-    """If an entry cannot be read, the bundle is not completed; the next run reads only the rest."""
+def test_a_push_that_fails_writes_no_file(bucket, cache, tmp_path):
+    """If an entry cannot be read, the file stays as it was."""
     copied("push", URL, "--dir", cache)
     bucket.add_fault("status", method="GET", path="/download/.*jit_init", status=400)
-    said = ejcache("export", tmp_path / "all.ejb", "--dir", URL, "--json")
+    said = ejcache("push", tmp_path / "all.tar", "--dir", URL, "--json")
     assert (said.status, said.json["copied_entries"], len(said.json["failed"])) == (1, 2, 1)
-    assert not (tmp_path / "all.ejb").exists()
-    bucket.clear_faults()
-    assert copied("export", tmp_path / "all.ejb", "--dir", URL) == (1, 2)
-    assert (tmp_path / "all.ejb").exists()
+    assert (said.json["written"], [path.name for path in tmp_path.glob("*.tar*")]) == (False, [])
 
 
-def test_a_damaged_bundle(cache, tmp_path):
-    """Intact entries are imported; the others are reported, and the exit status is 1."""
-    copied("export", tmp_path / "all.ejb", "--dir", cache)
-    whole = (tmp_path / "all.ejb").read_bytes()
-    (tmp_path / "cut.ejb").write_bytes(whole[:-2500])
-    said = ejcache("import", tmp_path / "cut.ejb", "--dir", tmp_path / "cut", "--json")
+def test_a_damaged_file(cache, tmp_path):
+    """What is intact is copied; the rest is reported, and the exit status is 1."""
+    AutotuneStore(str(cache), seeds=()).publish(record())
+    copied("push", tmp_path / "all.tar", "--dir", cache)
+    whole = (tmp_path / "all.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(whole[:-1500])
+    said = ejcache("pull", tmp_path / "cut.tar", "--dir", tmp_path / "cut", "--json")
     assert (said.status, said.json["copied_entries"], said.json["complete"]) == (1, 2, False)
-    assert "the bundle is cut off" in said.err
-    middle = whole.rindex(b"EJC1") + 200
-    (tmp_path / "flipped.ejb").write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    said = ejcache("import", tmp_path / "flipped.ejb", "--dir", tmp_path / "flipped")
-    assert said.status == 1
-    assert "damaged and not copied" in said.err
-    assert held(tmp_path / "flipped").items() < held(cache).items()
+    assert "the archive is cut off" in said.err
+    for where, words in (
+        (whole.rindex(b"EJC1") + 200, "damaged and not copied"),
+        (whole.index(b"sha256:") + 10, "autotune/"),
+    ):
+        (tmp_path / "flipped.tar").write_bytes(whole[:where] + bytes([whole[where] ^ 1]) + whole[where + 1 :])
+        said = ejcache("pull", tmp_path / "flipped.tar", "--dir", tmp_path / words[:3])
+        assert (said.status, words in said.err) == (1, True), said
+        assert held(tmp_path / words[:3]).items() <= held(cache).items()
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"garbage", "not a bundle"),
-        (b"", "not a bundle"),
-        (b"EJB7" + bytes(44), "version b'7'"),
-        (None, "cannot be read"),
-    ],
+    ("content", "message"), [(b"garbage", "not a tar archive"), (b"", "not a tar archive"), (None, "cannot be read")]
 )
-def test_what_is_no_bundle(tmp_path, content, message):
-    """A file that is not a bundle is reported as such."""
+def test_what_is_no_file_of_ours(tmp_path, content, message):
+    """It is reported as such."""
     if content is not None:
-        (tmp_path / "file").write_bytes(content)
-    said = ejcache("import", tmp_path / "file", "--dir", tmp_path / "image")
+        (tmp_path / "file.tar").write_bytes(content)
+    said = ejcache("pull", tmp_path / "file.tar", "--dir", tmp_path / "image")
     assert said.status == 1
     assert message in said.err
 
 
-def test_a_place_that_no_bundle_can_have(cache, tmp_path):
-    """A directory is bad usage; a directory that does not exist is not found."""
-    assert ejcache("export", tmp_path, "--dir", cache).status == 2
-    said = ejcache("export", tmp_path / "none" / "all.ejb", "--dir", cache)
+def test_options_that_a_file_has_not(cache, tmp_path):
+    """Bad usage is said."""
+    assert ejcache("push", tmp_path / "other", "--dir", cache, "--if-changed").status == 2
+    assert ejcache("push", tmp_path / "other", "--dir", cache, "--max-size", "1GB").status == 2
+    assert ejcache("pull", tmp_path / "all.tar", "--dir", cache, "--newer-than", "1d").status == 2
+    said = ejcache("push", tmp_path / "none" / "all.tar", "--dir", cache)
     assert (said.status, "does not exist" in said.err) == (1, True)
 
 
@@ -286,14 +332,14 @@ def device_at(path):
 @pytest.mark.parametrize("through_link", [False, True])
 def test_what_is_no_file_is_not_replaced(cache, tmp_path, make, through_link):
     """A device, a pipe or a socket stays what it is, also behind a link; one sentence says so."""
-    node = tmp_path / "node"
+    node = tmp_path / "node.tar"
     make(node)
     before = node.lstat()
     target = node
     if through_link:
-        target = tmp_path / "link"
-        target.symlink_to("node")
-    said = ejcache("export", target, "--dir", cache)
+        target = tmp_path / "link.tar"
+        target.symlink_to("node.tar")
+    said = ejcache("push", target, "--dir", cache)
     assert said.status == 2
     (line,) = said.err.splitlines()
     assert f"{target} cannot be written: " in line
@@ -303,20 +349,20 @@ def test_what_is_no_file_is_not_replaced(cache, tmp_path, make, through_link):
 
 def test_a_place_of_the_system_is_refused(cache, tmp_path):
     """No file is created below /dev, not even through a link."""
-    name = f"ejcache-test-{os.getpid()}"
-    (tmp_path / "link").symlink_to(f"/dev/{name}")
-    for target in (f"/dev/{name}", f"/proc/{name}", tmp_path / "link"):
-        assert ejcache("export", target, "--dir", cache).status == 2
+    name = f"ejcache-test-{os.getpid()}.tar"
+    (tmp_path / "link.tar").symlink_to(f"/dev/{name}")
+    for target in (f"/dev/{name}", f"/proc/{name}", tmp_path / "link.tar"):
+        assert ejcache("push", target, "--dir", cache).status == 2
     assert not (Path("/dev") / name).exists()
 
 
 def test_the_target_of_a_link_is_replaced(cache, tmp_path):
-    """A link stays a link; the bundle is where it leads, and so is what an export broken off leaves."""
+    """A link stays a link; the file is where it leads."""
     (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "real.ejb").write_text("old")
-    (tmp_path / "link.ejb").symlink_to("below/real.ejb")
-    assert copied("export", tmp_path / "link.ejb", "--dir", cache) == (3, 0)
-    assert (tmp_path / "link.ejb").is_symlink()
-    assert (tmp_path / "below" / "real.ejb").read_bytes()[:14] == b"ejcache-bundle"
-    (tmp_path / "round.ejb").symlink_to("round.ejb")
-    assert ejcache("export", tmp_path / "round.ejb", "--dir", cache).status == 2
+    (tmp_path / "below" / "real.tar").write_text("old")
+    (tmp_path / "link.tar").symlink_to("below/real.tar")
+    assert copied("push", tmp_path / "link.tar", "--dir", cache) == (3, 0)
+    assert (tmp_path / "link.tar").is_symlink()
+    assert (tmp_path / "below" / "real.tar").read_bytes()[:11] == b"v1/entries/"
+    (tmp_path / "round.tar").symlink_to("round.tar")
+    assert ejcache("push", tmp_path / "round.tar", "--dir", cache).status == 2

@@ -151,11 +151,11 @@ def shell(tmp_path, bucket):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """A directory with the caches of a user who has run `train.py` once, and the bundle that was exported then."""
+    """A directory with the caches of a user who has run `train.py` once, and the file that was pushed then."""
     place = tmp_path_factory.mktemp("filled")
     (place / "train.py").write_text(TRAIN)
     env = {"HOME": str(place), "XDG_CACHE_HOME": str(place / ".cache")}
-    for arguments in (["run", "--min-compile-seconds", "0", "train.py"], ["export", "warm.ejb"]):
+    for arguments in (["run", "--min-compile-seconds", "0", "train.py"], ["push", "warm.tar"]):
         run_program([sys.executable, "-m", "ejcache", *arguments], cwd=place, env=env, start=Forked)
     return place
 
@@ -171,7 +171,7 @@ def test_blocks_run(page, shell, filled, tmp_path, clean_environment):
         pytest.skip("this JAX saves no topologies")
     if page not in COLD:
         shutil.copytree(filled / ".cache", clean_environment / ".cache")
-        shutil.copy(filled / "warm.ejb", tmp_path / "content/drive/MyDrive")
+        shutil.copy(filled / "warm.tar", tmp_path / "content/drive/MyDrive")
     blocks = [block for block in RUN if block.page == page]
     program = "\n".join(block.text for block in blocks if block.language == "python")
     if program:

@@ -60,8 +60,8 @@ def job(task: dict) -> list[str]:
         with contextlib.suppress(EjcacheError):
             store.find_all(tuned_key())
         commands = (["ls", "--tuned"], ["stats", "--tuned"], ["prune", "--tuned", "--older-than", "1d", "-n"])
-    elif task["kind"] == "bundle":
-        commands = (["import", task["cache"]], ["ls"])
+    elif task["kind"] == "archive":
+        commands = (["pull", task["cache"]], ["ls"])
         task["cache"] = f"{task['home']}/imported"
     else:
         if task["kind"] == "cache":

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from archives import archive, member
 from autotune_helpers import key as tuned_key
 from autotune_helpers import record
 from buckets import GcsServer
-from bundles import bundle, old_record
 from cli_helpers import key_text, plain_jax, put
 from helpers import SUPPORT
 
@@ -204,15 +204,15 @@ PLAIN = {
     "time: giant": ("-atime", Sparse(3 << 30)),
 }
 
-BUNDLES = {
-    "bundle: promises 2 GiB": lambda: bundle(end=False) + old_record(b"k", b"", size=2 << 30),
-    "bundle: version 1 promises 2 GiB": lambda: b"EJB1" + old_record(b"k", b"", size=2 << 30),
-    "bundle: bad key": lambda: bundle(("evil\x1b]0;x", b"x"), (KEY, with_header())),
-    "bundle: zstd bomb": lambda: bundle((KEY, bomb())),
-    "bundle: deep header": lambda: bundle((KEY, enveloped(b'{"a":' * 100_000))),
-    "bundle: pipe": PIPE,
-    "bundle: device": ZERO,
-    "bundle: giant": Sparse(6 << 30),
+ARCHIVES = {
+    "archive: promises 2 GiB": lambda: member(entry_name(KEY), promised=2 << 30),
+    "archive: bad key": lambda: archive(("evil\x1b]0;x", b"x"), (KEY, with_header())),
+    "archive: zstd bomb": lambda: archive((KEY, bomb())),
+    "archive: deep header": lambda: archive((KEY, enveloped(b'{"a":' * 100_000))),
+    "archive: deep record": lambda: member("autotune/op/cpu/1.json", b"[" * 200_000) + bytes(1024),
+    "archive: pipe": PIPE,
+    "archive: device": ZERO,
+    "archive: giant": Sparse(6 << 30),
 }
 
 CALL = {
@@ -387,12 +387,12 @@ def test_plain_jax_directory(name, worker, outside, tmp_path):
     check(worker.use(**task(tmp_path, tmp_path / "plain", "plain")), outside, tmp_path)
 
 
-@pytest.mark.parametrize("name", BUNDLES)
-def test_bundle(name, worker, outside, tmp_path):
-    """A bundle that somebody gave."""
-    file = tmp_path / "hostile.ejb"
-    plant(file, BUNDLES[name], outside)
-    check(worker.use(**task(tmp_path, file, "bundle")), outside, tmp_path)
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_archive(name, worker, outside, tmp_path):
+    """A file that somebody gave."""
+    file = tmp_path / "hostile.tar"
+    plant(file, ARCHIVES[name], outside)
+    check(worker.use(**task(tmp_path, file, "archive")), outside, tmp_path)
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -407,4 +407,4 @@ def test_tuned_records(name, worker, outside, tmp_path):
 
 def test_there_are_enough_of_them():
     """At least sixty hostile objects, on every kind of storage."""
-    assert len(BYTES) + len(FILES) + len(LOCAL) + len(PLAIN) + len(BUNDLES) + len(TUNED) >= 60
+    assert len(BYTES) + len(FILES) + len(LOCAL) + len(PLAIN) + len(ARCHIVES) + len(TUNED) >= 60

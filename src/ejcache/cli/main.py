@@ -127,6 +127,7 @@ COMMANDS: Final = {
         (
             "push gs://my-bucket/compiled",
             "push /mnt/shared --used-within 7d --dry-run",
+            "push compiled.tar --max-size 1GB",
             "push --tuned gs://my-bucket/tuned",
             "push --format ejkernel ejkernel_files",
         ),
@@ -134,15 +135,12 @@ COMMANDS: Final = {
     "pull": Command(
         "ejcache.cli.transfer:pull",
         "Copy entries or tuned records from another cache.",
-        ("pull gs://my-bucket/compiled", "pull --tuned gs://my-bucket/tuned", "pull --format ejkernel ejkernel_files"),
-    ),
-    "export": Command(
-        "ejcache.cli.transfer:export",
-        "Write entries into one file, a bundle.",
-        ("export compiled.ejb", "export train.ejb --name 'jit_train*'"),
-    ),
-    "import": Command(
-        "ejcache.cli.transfer:import_bundle", "Copy the entries of a bundle into the cache.", ("import compiled.ejb",)
+        (
+            "pull gs://my-bucket/compiled",
+            "pull compiled.tar",
+            "pull --tuned gs://my-bucket/tuned",
+            "pull --format ejkernel ejkernel_files",
+        ),
     ),
     "doctor": Command(
         "ejcache.cli.checks:doctor",

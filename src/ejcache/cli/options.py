@@ -116,8 +116,7 @@ MinCompileSeconds = Annotated[
     str | None,
     option("--min-compile-seconds", "SECONDS", "Store only programs that took this long to compile."),
 ]
-Url = Annotated[str, argument("URL", "The other place: a directory or a URL.")]
-File = Annotated[str, argument("FILE", "The bundle.")]
+Url = Annotated[str, argument("URL", "The other place: a directory, a URL, or a file FILE.tar.")]
 
 
 def size(text: str | None, *, option: str) -> int | None:

@@ -1,36 +1,42 @@
-"""`ejcache push`, `pull`, `export` and `import`: entries copied from one cache to another, or through a file."""
+"""`ejcache push` and `pull`: entries copied from one cache to another, and what else the commands copy."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import stat
-import time
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import NotFoundError, check_different, command_settings, open_target
-from ejcache.cli.options import Device, Dir, DryRun, File, Json, Name, NewerThan, Tuned, Url, UsedWithin, age
-from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError, UsageError
-from ejcache.maintenance.transfer import BundleWriter, CopyPlan, Selection, Transferred, read_bundle, transfer
-from ejcache.util.files import open_regular
-from ejcache.util.text import plural
+from ejcache.cli.copying import open_for_writing, planned, report, store_of
+from ejcache.cli.listing import check_different, command_settings, open_target
+from ejcache.cli.options import (
+    Device,
+    Dir,
+    DryRun,
+    Json,
+    Name,
+    NewerThan,
+    Tuned,
+    Url,
+    UsedWithin,
+    age,
+    flag,
+    option,
+    size,
+)
+from ejcache.errors import NotAStoreError, UsageError
+from ejcache.maintenance.transfer import Selection, Transferred, transfer
 from ejcache.util.threads import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import BinaryIO
 
     from ejcache.cli.listing import Target
-    from ejcache.maintenance.transfer import EntryReader
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import Store
 
 
 class Format(StrEnum):
@@ -43,6 +49,9 @@ Kind = Annotated[
     Format | None, typer.Option("--format", help="Tuned records in the files of this library.", show_default=False)
 ]
 
+MaxSize = Annotated[str | None, option("--max-size", "SIZE", "Of FILE.tar: the bytes that it may have, such as 1GB.")]
+IfChanged = Annotated[bool, flag("--if-changed", "Write FILE.tar only if there is something that it does not have.")]
+
 
 def push(
     url: Url,
@@ -53,6 +62,8 @@ def push(
     tuned: Tuned = False,
     device: Device = None,
     kind: Kind = None,
+    max_size: MaxSize = None,
+    if_changed: IfChanged = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
@@ -61,10 +72,24 @@ def push(
     Only intact entries are copied, and only those that the other cache does not have. So an interrupted copy is
     continued by the same command. Exits with 1 if any entry could not be copied.
 
+    FILE.tar gets the entries and the tuned records, and is replaced when the new file is complete. --max-size leaves
+    out what the cache would evict first. With --if-changed, an existing file that has all of it stays, and the exit
+    status is 3.
+
     With --tuned, tuned records are copied to another store, and each is merged with one that is there: the choice of
     the stronger source counts, and the measurements of both are kept. With --format ejkernel, they are written into
     ejkernel's files in the directory URL, and those without a key of ejkernel's are left out.
     """
+    if _is_archive(url) and kind is None:
+        from ejcache.cli.archives import push_archive
+
+        selection, limit = _selection(name, newer_than, used_within), size(max_size, option="--max-size")
+        return push_archive(
+            url, directory, selection, tuned=tuned, device=device, max_size=limit, if_changed=if_changed,
+            dry_run=dry_run, as_json=as_json,
+        )  # fmt: skip
+    if max_size is not None or if_changed:
+        raise UsageError("--max-size and --if-changed are for a file, FILE.tar")
     if tuned or kind is not None:
         from ejcache.cli.tuned_transfer import push_records, push_to_ejkernel
 
@@ -96,9 +121,19 @@ def pull(
     Works as `push` does, in the other direction. The entries that were used last are copied last, so that they stay
     where the cache has a size limit.
 
+    From FILE.tar come its entries and tuned records; what is damaged is reported, and the rest is copied.
+
     With --tuned, tuned records are copied. With --format ejkernel, URL is a file of ejkernel's or a directory of them;
     its entries rank below configurations that were measured here, because it is not known how they were found.
     """
+    if _is_archive(url) and kind is None:
+        from ejcache.cli.archives import pull_archive
+
+        if newer_than is not None or used_within is not None or dry_run:
+            raise UsageError(
+                "a file does not say when an entry was used: leave out --newer-than, --used-within, --dry-run"
+            )
+        return pull_archive(url, directory, name=name, tuned=tuned, device=device, as_json=as_json)
     if tuned or kind is not None:
         from ejcache.cli.tuned_transfer import pull_from_ejkernel, pull_records
 
@@ -114,61 +149,9 @@ def pull(
         return _copy(source, here, settings, selection, dry_run=dry_run, as_json=as_json)
 
 
-def export(
-    file: File,
-    directory: Dir = None,
-    name: Name = None,
-    newer_than: NewerThan = None,
-    used_within: UsedWithin = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> int:
-    """Write entries of the cache into one file, a bundle, for `ejcache import`. It is a tar archive.
-
-    An existing file is replaced when the bundle is complete. Until then it is .FILE.<digest>.partial in the same
-    directory, and the same command continues it if it was interrupted. Exits with 1 if any entry could not be copied.
-    """
-    selection = _selection(name, newer_than, used_within)
-    path = _bundle_path(file)
-    with open_target(directory) as source:
-        if dry_run:
-            with _planned(source, selection, ()) as plan:
-                return _report(Transferred(), source.url, file, as_json=as_json, plan=plan)
-        digest = hashlib.sha256(repr((source.url, selection)).encode()).hexdigest()[:12]
-        with BundleWriter(path, partial=path.with_name(f".{path.name}.{digest}.partial")) as bundle:
-            done = _carry(source, selection, bundle.keys, bundle.add, quiet=as_json)
-            if not (done.failed or done.not_tried):
-                bundle.finish()
-    return _report(done, source.url, file, as_json=as_json)
-
-
-def import_bundle(file: File, directory: Dir = None, as_json: Json = False) -> int:
-    """Copy the entries of a bundle into the cache, which is created if it does not exist.
-
-    Only intact entries are copied, and only those that the cache does not have. Exits with 1 if the bundle is damaged
-    or cut off, or if any entry could not be copied; intact entries are copied all the same.
-    """
-    settings = command_settings(directory)
-    url = str(settings.cache_dir)
-    path = Path(file).expanduser()
-    problems: list[str] = []
-    try:
-        bundle = os.fdopen(open_regular(path.resolve()), "rb")
-    except OSError as exc:
-        raise StoreUnavailableError(f"{file} cannot be read: {exc.strerror or exc}") from exc
-    with (
-        bundle,
-        contextlib.closing(_open_for_writing(url, settings)) as target,
-        output.progress("importing", None, quiet=as_json) as advance,
-    ):
-        done = transfer(
-            _records(bundle, problems),
-            write=lambda key, data: not target.contains(key) and target.put(key, data),
-            advance=advance,
-        )
-    for problem in problems:
-        output.warn(f"{file}: {problem}")
-    return _report(done, file, url, as_json=as_json, complete=not problems)
+def _is_archive(place: str) -> bool:
+    """True for the name of a tar file on this machine."""
+    return place.endswith(".tar") and "://" not in place and not Path(place).is_dir()
 
 
 def _check_tuned(newer_than: str | None, used_within: str | None, others: object) -> None:
@@ -179,51 +162,22 @@ def _check_tuned(newer_than: str | None, used_within: str | None, others: object
         raise UsageError("--format ejkernel takes neither --dry-run nor, with pull, --name and --device")
 
 
-def _bundle_path(file: str) -> Path:
-    """The path of a bundle called `file`: of a symbolic link its target, so that the link stays a link.
-
-    Raises:
-        NotFoundError: its directory does not exist.
-        UsageError: it is a directory, a device, a pipe or a socket, which a bundle must not replace.
-    """
-    try:
-        path = Path(file).expanduser().resolve()
-        mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
-    except (OSError, RuntimeError, ValueError) as exc:
-        raise UsageError(f"{file} cannot be written: {exc}") from exc
-    in_memory = path.is_relative_to("/dev/shm")  # noqa: S108 (files below it are ordinary)
-    special = path.is_relative_to("/proc") or (path.is_relative_to("/dev") and not in_memory)
-    if special or not stat.S_ISREG(mode):
-        raise UsageError(f"{file} cannot be written: {path} is not a regular file")
-    if not path.parent.is_dir():
-        raise NotFoundError(f"{file} cannot be written: the directory {path.parent} does not exist")
-    return path
-
-
-def _records(file: BinaryIO, problems: list[str]) -> Iterator[EntryReader]:
-    try:
-        for key, data in read_bundle(file):
-            yield key, partial(bytes, data)
-    except EntryError as exc:
-        problems.append(str(exc))
-
-
 def _copy(source: Target, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool) -> int:
     if dry_run:
-        with _planned(source, selection, _keys_at(url, settings)) as plan:
-            return _report(Transferred(), source.url, url, as_json=as_json, plan=plan)
-    with contextlib.closing(_open_for_writing(url, settings)) as target:
+        with planned(source, selection, _keys_at(url, settings)) as plan:
+            return report(Transferred(), source.url, url, as_json=as_json, plan=plan)
+    with contextlib.closing(open_for_writing(url, settings)) as target:
         have = (info.key for info in target.entries())
         done = _carry(source, selection, have, target.put, quiet=as_json)
-    return _report(done, source.url, url, as_json=as_json)
+    return report(done, source.url, url, as_json=as_json)
 
 
 def _carry(
     source: Target, selection: Selection, have: Iterable[str], write: Callable[[str, bytes], bool], *, quiet: bool
 ) -> Transferred:
-    store = _store_of(source)
+    store = store_of(source)
     with (
-        _planned(source, selection, have) as plan,
+        planned(source, selection, have) as plan,
         output.progress("copying", plan.count, quiet=quiet) as advance,
     ):
         done = transfer(
@@ -231,16 +185,6 @@ def _carry(
         )
         done.already += plan.already
     return done
-
-
-def _planned(source: Target, selection: Selection, have: Iterable[str]) -> CopyPlan:
-    return CopyPlan(_store_of(source).entries(), have, selection=selection, now=time.time())
-
-
-def _store_of(source: Target) -> Store:
-    if source.store is None:
-        raise NotAStoreError(f"{source.url} holds no entries of ejcache, and those of plain JAX have other keys")
-    return source.store
 
 
 def _keys_at(url: str, settings: Settings) -> Iterator[str]:
@@ -257,54 +201,9 @@ def _keys_at(url: str, settings: Settings) -> Iterator[str]:
                         yield info.key
 
 
-def _open_for_writing(url: str, settings: Settings) -> Store:
-    from ejcache.stores.opening import open_store
-
-    # The size limit of the settings is meant for the cache that the settings name.
-    limit = settings.store_limit if url == str(settings.cache_dir) else None
-    return open_store(url, max_size=limit, settings=settings)
-
-
 def _selection(name: str | None, newer_than: str | None, used_within: str | None) -> Selection:
     return Selection(
         name_glob=name,
         newer_than=age(newer_than, option="--newer-than"),
         used_within=age(used_within, option="--used-within"),
     )
-
-
-def _report(
-    done: Transferred, source: str, target: str, *, as_json: bool, complete: bool = True, plan: CopyPlan | None = None
-) -> int:
-    complete = complete and done.complete
-    if as_json:
-        fields: dict[str, Any] = {"from": source, "to": target, "dry_run": plan is not None, "complete": complete}
-        fields |= {"copied_entries": done.copied, "copied_size": done.size, "already_entries": done.already}
-        fields |= {"gone_entries": done.gone} | output.fields_of(done, "unknown_versions", "not_tried")
-        for name, problems in (("damaged", done.damaged), ("failed", done.failed)):
-            fields[name] = [{"key": key, "problem": problem} for key, problem in problems]
-        if plan is not None:
-            fields |= {"planned_entries": plan.entries, "planned_size": plan.size}
-        output.print_json(fields)
-    elif plan is not None:
-        output.say(f"would copy {output.count_and_size(plan.entries, plan.size)} from {source} to {target}")
-    elif complete and not (done.copied or done.already or done.gone or done.unknown_versions):
-        output.say(f"nothing to copy: {source} holds no such entries")
-    else:
-        already = f"; {_entries(done.already)} already there" if done.already else ""
-        output.say(f"copied {output.count_and_size(done.copied, done.size)} from {source} to {target}{already}")
-        _print_left_out(done)
-    return int(not complete)
-
-
-def _print_left_out(done: Transferred) -> None:
-    if done.unknown_versions:
-        output.say(f"{_entries(done.unknown_versions)} of another format version were left alone")
-    output.warn_of_each(done.damaged, "damaged and not copied")
-    output.warn_of_each(done.failed, "could not be copied")
-    if done.not_tried:
-        output.warn(f"{_entries(done.not_tried)} were not tried after so many failures; run the command again")
-
-
-def _entries(number: int) -> str:
-    return plural(number, "entry", "entries")

@@ -92,7 +92,7 @@ def pull_from_ejkernel(place: str, directory: str | None, *, as_json: bool) -> i
         problems += [f"{name}: {failure}" for failure in failures]
     with open_autotune(directory, write=True) as store:
         layer = named_layer(store)
-        outcome = _merge(records, layer, imported=True)
+        outcome = merge_records(records, layer, imported=True)
     for problem in problems:
         output.warn(problem)
     return _report(place, layer, outcome, as_json=as_json, problems=problems)
@@ -139,7 +139,7 @@ def _existing(source: str) -> Path | None:
     return path
 
 
-def _merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = False) -> Counter[str]:
+def merge_records(records: Iterable[Record], target: RecordLayer, *, imported: bool = False) -> Counter[str]:
     """Publish records in a layer, each merged with an existing one of its key.
 
     Args:
@@ -174,7 +174,7 @@ def _merge(records: Iterable[Record], target: RecordLayer, *, imported: bool = F
 
 def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool) -> int:
     if not dry_run:
-        return _report(source, target, _merge(records, target), as_json=as_json)
+        return _report(source, target, merge_records(records, target), as_json=as_json)
     new = sum(target.documents.read(record.key.path) is None for record in records)
     url = target.documents.url
     if as_json:
