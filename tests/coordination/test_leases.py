@@ -886,6 +886,40 @@ def test_a_thread_that_waits_for_another_says_so(leases, caplog):
     assert "waiting for another thread of this process" in caplog.text
 
 
+def test_another_thread_is_waited_for_until_its_work_is_done(leases):
+    """However little a process waits for others: the same work, begun anew, would take longer."""
+    begun, said, made = threading.Event(), threading.Event(), []
+
+    def work():
+        begun.set()
+        assert said.wait(60)
+        made.append("executable")
+        return made[0]
+
+    def in_words(key):
+        said.set()
+        return key
+
+    flying = SingleFlight([LeaseLevel(leases)], say_after=0.0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(flying.run, "k", lookup=lambda: None, work=work, deadline=0.01)
+        assert begun.wait(60)
+        found = flying.run(
+            "k", lookup=lambda: made[0] if made else None, work=lambda: "anew", deadline=0.0, in_words=in_words
+        )
+        assert (found, first.result(60)) == ("executable", "executable")
+
+
+def test_a_signal_handler_does_not_wait_for_the_call_that_it_interrupts(leases):
+    """It does the work itself."""
+    flying = SingleFlight([LeaseLevel(leases)])
+
+    def run(work):
+        return flying.run("k", lookup=lambda: None, work=work, deadline=60)
+
+    assert run(lambda: f"{run(lambda: 'inner')} and outer") == "inner and outer"
+
+
 def test_a_lease_that_an_earlier_version_wrote(tmp_path, steps):
     """An empty lease file, and one with anything in it, is a lease of an unknown holder."""
     leases = LocalLeases(tmp_path / "leases", scheduler=steps)

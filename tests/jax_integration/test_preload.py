@@ -6,6 +6,7 @@ import json
 import textwrap
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import ejcache
 from ejcache import entry
 from ejcache.jax_integration import activate
-from ejcache.jax_integration.preload import preloader
+from ejcache.jax_integration.preload import loader, preloader
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
 from ejcache.jax_integration.seam import backends
 from ejcache.stores.local.store import LocalStore
@@ -171,6 +172,30 @@ def test_a_program_that_is_being_loaded_is_awaited(directory, loads):
         loads.may_go.set()
         asked.join(WAIT)
         assert cache.stats().hits == amounts(cache)["hits"] == loads.programs == 1
+
+
+def test_a_load_that_takes_long_is_not_begun_anew(directory, loads, monkeypatch):
+    """The thread that asks waits until it is done: no patience ends, as if the clock stood behind each of them."""
+
+    waits = threading.Event()
+
+    class Impatient(threading.Event):
+        def wait(self, timeout=None):
+            waits.set()
+            return self.is_set() if timeout is not None else super().wait()
+
+    first_run(directory, [1])
+    monkeypatch.setattr(loader, "threading", SimpleNamespace(Event=Impatient, Lock=threading.Lock))
+    loads.may_go.clear()
+    with start(directory) as cache:
+        assert loads.begun.acquire(timeout=WAIT)
+        asking = threading.Thread(target=run, args=([1],))
+        asking.start()
+        assert waits.wait(WAIT)
+        loads.may_go.set()
+        asking.join(WAIT)
+        assert amounts(cache)["hits"] == 1
+        assert loads.programs == cache.stats().hits == 1
 
 
 def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directory, loads, monkeypatch):

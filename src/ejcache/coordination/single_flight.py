@@ -4,13 +4,15 @@ Leases are taken in levels, one inside the other: those of the processes of a ho
 of each host waits on behalf of the others. If the work leaves no entry (too small, too quick, failed), it is not waited
 for a second time: all that waited then work at once.
 
-Waiting is bounded per process, not per key: the time of waits that brought no entry is added up, and a process that has
-spent its deadline does the work itself from then on. Whatever fails in the coordination itself, of whatever type, means
+Waiting for other processes is bounded per process, not per key: the time of waits that brought no entry is added up,
+and a process that has spent its deadline does the work itself from then on. Another thread is waited for until its work
+is done. Whatever fails in the coordination itself, of whatever type, means
 "work alone".
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -137,7 +139,7 @@ class SingleFlight:
     def after_fork_in_child(self) -> None:
         """Forget the threads of the parent, which do not exist here."""
         self._lock = threading.Lock()
-        self._working: dict[str, threading.Event] = {}
+        self._working: dict[str, tuple[int, threading.Event]] = {}
 
     def run(
         self,
@@ -179,24 +181,30 @@ class SingleFlight:
         call = _Call(key, lookup, work, deadline, left_entry, in_words)
         started = self._clock()
         with self._lock:
-            other_thread = self._working.get(key)
-            if other_thread is None:
-                mine = self._working[key] = threading.Event()
-        if other_thread is not None:
-            left = min(deadline, threading.TIMEOUT_MAX)
-            if not other_thread.wait(min(self._say_after, left)) and left > self._say_after:
-                self._say_waiting("another thread of this process", call, started, deadline)
-                other_thread.wait(left - self._say_after)
-            found = lookup()
-            return work() if found is None else found
+            other_thread, done = self._working.get(key, (0, threading.Event()))
+            if not other_thread:
+                mine = done
+                self._working[key] = threading.get_ident(), mine
+        if other_thread == threading.get_ident():
+            return work()  # a signal handler, above the call that works
+        if other_thread:
+            return self._after_other_thread(done, call, started)  # type: ignore[no-any-return]
         try:
             result: T = self._lead(levels, call, looked)
             return result
         finally:
             with self._lock:
-                if self._working.get(key) is mine:
+                if self._working.get(key, (0, None))[1] is mine:
                     del self._working[key]
             mine.set()
+
+    def _after_other_thread(self, done: threading.Event, call: _Call, started: float) -> Any:
+        """What another thread has made, when it is done: the same work, begun anew, would take longer."""
+        if not done.wait(self._say_after):
+            self._say_waiting("another thread of this process", call, started, math.inf)
+            done.wait()
+        found = call.lookup()
+        return call.work() if found is None else found
 
     def _lead(self, levels: Sequence[LeaseLevel], call: _Call, looked: float) -> Any:
         """Take the leases of all levels, and work; `looked` is when the last look that found no entry was begun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ def say_waiting(what: str, *, so_far: float, limit: float) -> None:
     Args:
         what: who is waited for and what that process does, such as "rank 0, which compiles jit_step".
         so_far: seconds waited.
-        limit: seconds until this process waits no longer.
+        limit: seconds until this process waits no longer; infinite if it waits until that is done.
     """
-    log.warning("ejcache: waiting for %s: %.0f s so far, at most %.0f s", what, so_far, limit)
+    most = f", at most {limit:.0f} s" if limit < math.inf else ""
+    log.warning("ejcache: waiting for %s: %.0f s so far%s", what, so_far, most)
 
 
 def forget_warnings() -> None:

@@ -2,7 +2,7 @@
 
 Each planned program is in one state: it waits, it is being loaded, it is loaded, or it is gone (handed over, loaded by
 the thread that asked before its turn came, or not to be had). So nothing is loaded twice: a thread that asks for a
-program that is being loaded waits for it, and one that asks for a program that still waits takes it off the list.
+program that is being loaded waits until it is, and one that asks for a program that still waits takes it off the list.
 
 XLA releases the GIL while it loads. A load cannot be interrupted: a fork waits until no load is under way, because the
 child would inherit XLA's locks as they are, and an exit does, because XLA's threads must not outlive its backend. Both
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ejcache.stores.base import Store
 
 
-_PATIENCE: Final = 30.0
-"""Seconds that the program waits for a load that is under way; after that it loads the entry itself."""
 _END_PATIENCE: Final = 5.0
 """Seconds that an exit or a fork waits for the loads that are under way."""
 IDLE_SECONDS: Final = 300.0
@@ -174,8 +172,8 @@ class BackgroundLoader:
             if planned.state is _State.WAITING:
                 self._remove(planned)
                 return None
-        if not planned.done.wait(_PATIENCE):
-            log.debug("ejcache: %s was not loaded in the background within %g s", key, _PATIENCE)
+        # As long as it takes: the same load, begun anew, would take longer.
+        planned.done.wait()
         with self._lock:
             loaded = planned.state is _State.LOADED
             self._remove(planned)
@@ -215,7 +213,8 @@ class BackgroundLoader:
                 self._load_one(planned)
             except Exception as exc:
                 log.debug("ejcache: %s was not loaded in the background: %s", planned.use.key, exc)
-            self._finish(planned)
+            finally:
+                self._finish(planned)  # the program may wait for it
             del planned
 
     def _next(self) -> Preloaded | None:
