@@ -12,6 +12,7 @@ import typer
 import yaml
 from forking import Forked
 from helpers import ROOT, run_program
+from users import command_of
 
 from ejcache.cli.main import build
 
@@ -46,21 +47,32 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
     assert run_program([sys.executable, "-c", chosen], cwd=tmp_path, env=elsewhere, start=Forked).stdout == "seed\n"
 
 
-def test_image_that_starts_warm(tmp_path):
-    """What the Dockerfile runs makes the server's programs hits in a cache that is only read."""
-    shutil.copy(EXAMPLES / "serving.py", tmp_path)
-    lines = (EXAMPLES / "docker" / "Dockerfile").read_text().replace("/opt/cache", f"{tmp_path}/cache").splitlines()
+@pytest.mark.parametrize("user", [None, 1234], ids=["of-the-builder", "of-another-user"])
+def test_image_that_starts_warm(open_place, user):
+    """What the Dockerfile runs makes the server's programs hits in a cache that is only read, for whoever runs it.
+
+    The other user has neither a name nor a home.
+    """
+    become = [] if user is None else command_of(user)
+    place = open_place / "image"
+    place.mkdir(mode=0o755)
+    open_place.chmod(0o755)
+    shutil.copy(EXAMPLES / "serving.py", place)
+    lines = (EXAMPLES / "docker" / "Dockerfile").read_text().replace("/opt/cache", f"{place}/opt/cache").splitlines()
     environment = {}
     for line in lines:
         instruction, _, rest = line.partition(" ")
         if instruction == "ENV":
             environment |= dict([rest.split("=", 1)])
         elif instruction == "RUN" and rest.startswith("ejcache"):
-            run_program([sys.executable, "-m", *shlex.split(rest)], cwd=tmp_path, env=environment, start=Forked)
+            run_program([sys.executable, "-m", *shlex.split(rest)], cwd=place, env=environment, start=Forked)
     (command,) = [line.partition(" ")[2] for line in lines if line.startswith("CMD")]
     assert yaml.safe_load(command) == ["python", "serving.py"]
     # Programs of one operation, around those that were prepared, are below the floor or the only misses.
-    done = run_program([sys.executable, "serving.py"], cwd=tmp_path, env=environment, start=Forked)
+    if user is not None:
+        environment["HOME"] = "/nowhere"
+    done = run_program([*become, sys.executable, "serving.py"], cwd=place, env=environment)
+    assert "it is not used" not in done.stderr
     assert len(re.findall(r"^\d+ \[", done.stdout, re.MULTILINE)) == 6
     assert int(re.search(r"(\d+) hits?", done.stdout)[1]) >= 3, done
 

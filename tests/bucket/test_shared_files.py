@@ -12,9 +12,8 @@ from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.bucket.files import FileBucket, _scan
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.documents import open_documents
-from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util.access import Access
 
 
 @pytest.fixture
@@ -242,8 +241,8 @@ def test_a_listing_asks_for_one_directory_at_a_time(bucket, monkeypatch):
 
 
 def test_modes_of_shared_files(tmp_path):
-    """Files and directories have the mode that is set, whatever the umask; quarantined copies are private."""
-    bucket = FileBucket(tmp_path / "shared", mode=0o640)
+    """Files and directories have the root's permissions, whatever the umask; quarantined copies are private."""
+    bucket = FileBucket(tmp_path / "shared", access=Access(tmp_path / "shared", 0o750))
     old = os.umask(0)
     try:
         bucket.create("v1/entries/ab/k", b"x")
@@ -256,14 +255,6 @@ def test_modes_of_shared_files(tmp_path):
     )
     assert (tmp_path / "shared/v1/entries/ab/k").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "shared/v1/quarantine/k").stat().st_mode & 0o777 == 0o600
-
-
-def test_the_mode_is_a_setting(tmp_path, monkeypatch):
-    """EJCACHE_SHARED_MODE gives the permissions of files in shared directories and of documents."""
-    monkeypatch.setenv("EJCACHE_SHARED_MODE", "0640")
-    open_documents(tmp_path / "documents").create("a.json", b"{}")
-    open_bucket(tmp_path / "shared").create("k", b"x")
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("documents/a.json", "shared/k")] == [0o640] * 2
 
 
 @pytest.mark.parametrize("size", [5000, 4 << 30])

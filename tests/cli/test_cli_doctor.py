@@ -340,7 +340,7 @@ def test_a_trusted_directory_of_others(tmp_path, monkeypatch):
     monkeypatch.setenv("EJCACHE_TRUST_DIR", "1")
     trust = doctor(tmp_path / "cache")["trust"]
     assert trust["verdict"] == "ok"
-    assert "because EJCACHE_TRUST_DIR is set" in trust["detail"]
+    assert "everybody who can write there is trusted" in trust["detail"]
     assert "directory of their own" not in ejcache("config", "--dir", tmp_path / "cache").out
 
 

@@ -329,13 +329,13 @@ def test_a_state_directory_of_others_is_not_used(tmp_path, monkeypatch, caplog, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "ejcache" / "state").mkdir(mode=0o700, parents=True)
     assert settings_directories.state_directory() == tmp_path / "ejcache" / "state"
-    settings_directories._trusted_state.cache_clear()
+    settings_directories._decided_state.cache_clear()
     (tmp_path / prepared).chmod(0o777)
     assert tmp_path not in settings_directories.state_directory().parents
     assert settings_directories.state_directory() == settings_directories.state_directory()
     (record,) = caplog.records
     assert f"any user can write to {tmp_path / prepared} (mode 0777)" in record.getMessage()
-    settings_directories._trusted_state.cache_clear()
+    settings_directories._decided_state.cache_clear()
 
 
 def test_a_cache_folder_behind_a_link_is_used(tmp_path, monkeypatch):

@@ -57,14 +57,17 @@ def test_documents(documents):
             documents.read(path)
 
 
-def test_files_follow_the_umask(tmp_path):
-    """A group can share a directory: documents are as readable as the umask lets them be."""
+def test_files_follow_their_directory(tmp_path):
+    """Documents are private where their directory is, and readable where it is, whatever the umask."""
+    (tmp_path / "open").mkdir(mode=0o755)
     old = os.umask(0o002)
     try:
-        local_documents(tmp_path / "d").create("a.json", b"1")
+        for name in ("made", "open"):
+            local_documents(tmp_path / name).create("a.json", b"1")
     finally:
         os.umask(old)
-    assert (tmp_path / "d" / "a.json").stat().st_mode & 0o777 == 0o664
+    modes = [(tmp_path / name / "a.json").stat().st_mode & 0o777 for name in ("made", "open")]
+    assert modes == [0o600, 0o644]
 
 
 def test_update_gives_up_when_others_keep_the_lock(tmp_path):

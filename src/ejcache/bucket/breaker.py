@@ -34,6 +34,7 @@ from ejcache.errors import (
     StoreTooSmallError,
 )
 from ejcache.util.budget import Budget, current_budget
+from ejcache.util.files import make_below, write_atomically
 from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
@@ -357,8 +358,8 @@ class StorageNote:
         if said == word and (word == FAILED or age < _RENEWED_SECONDS):
             return
         with suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.write_text(word + "\n")
+            make_below(self._path.parent)
+            write_atomically(self._path, f"{word}\n".encode())
 
 
 _lock: Final = ForkLock()

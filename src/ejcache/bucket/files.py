@@ -22,8 +22,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ejcache.bucket.base import ABSENT, QUARANTINE, TEMPORARY, Blob, BlobInfo, Bucket, VersionGoneError, process_name
 from ejcache.bucket.retry import TransientError, try_within
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.settings.directories import make_user_directory_above
-from ejcache.util.files import UnsafeFileError, directory_below, open_below, open_regular, remove_below
+from ejcache.util.access import Access
+from ejcache.util.files import (
+    UnsafeFileError,
+    directory_below,
+    open_below,
+    open_like_directory,
+    open_regular,
+    remove_below,
+)
 from ejcache.util.locks import exclusive
 
 if TYPE_CHECKING:
@@ -57,8 +64,8 @@ class FileBucket(Bucket):
             thread that is left behind at the deadline, since nothing interrupts a call to a mount that has died.
         documents: a person may look into the directory. Temporary files are hidden files beside the objects, instead of
             files in `v1/tmp`, and conditions are decided under a lock on the file `.lock` of the object's directory.
-        mode: permissions of the files that are made, such as 0o640; directories can be entered by those who may read
-            the files. None for the permissions that the umask allows. Quarantined copies are always the owner's alone.
+        access: what was decided about the directory; by default it is private if it is made here. What is made below
+            has the permissions of the directory that it is in; quarantined copies are always the owner's alone.
     """
 
     one_identity = False
@@ -70,7 +77,7 @@ class FileBucket(Bucket):
         policy: RetryPolicy | None = None,
         local: bool = False,
         documents: bool = False,
-        mode: int | None = None,
+        access: Access | None = None,
     ) -> None:
         self.path = Path(path).absolute()
         super().__init__(f"file://{self.path}", policy=policy)
@@ -79,7 +86,7 @@ class FileBucket(Bucket):
         if local:
             self.breaker = None  # a disk that fails answers at once
         self._documents = documents
-        self._mode = mode
+        self._access = access or Access(self.path)
 
     def _run(self, what: str, name: str, function: Callable[[], T], timeout: float, *, writing: bool = False) -> T:
         try:
@@ -150,7 +157,7 @@ class FileBucket(Bucket):
             return None
         with self._temporary(place) as temporary:
             private = place.is_relative_to(self._place(QUARANTINE))
-            self._in_folder(temporary, lambda: _write_file(temporary, data, 0o600 if private else self._mode))
+            self._in_folder(temporary, lambda: _write_file(temporary, data, private=private))
             status = temporary.stat()
             if version == ABSENT:
                 return _version(status) if self._publish(temporary, place) else None
@@ -186,13 +193,7 @@ class FileBucket(Bucket):
         try:
             return function()
         except FileNotFoundError:
-            make_user_directory_above(place)
-            self.path.mkdir(parents=True, exist_ok=True)
-            for folder in reversed(place.relative_to(self.path).parents[:-1]):
-                with contextlib.suppress(FileExistsError):
-                    (self.path / folder).mkdir()
-                    if self._mode is not None:
-                        (self.path / folder).chmod(self._mode | (self._mode & 0o444) >> 2)
+            self._access.make(place.parent.relative_to(self.path).as_posix().removeprefix("."))
             return function()
 
     @contextlib.contextmanager
@@ -213,9 +214,7 @@ class FileBucket(Bucket):
             if self._documents:
                 lock, deadline = place.parent / _LOCK, time.monotonic() + seconds
                 try:
-                    self._in_folder(
-                        lock, lambda: stack.enter_context(exclusive(lock, deadline=deadline, mode=self._mode or 0o666))
-                    )
+                    self._in_folder(lock, lambda: stack.enter_context(exclusive(lock, deadline=deadline)))
                 except OSError as exc:
                     # A mount without locks: of two changes at the same instant one may be lost; both are complete.
                     if exc.errno not in _NO_LOCKS:
@@ -357,12 +356,10 @@ def _read_all(fd: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _write_file(place: Path, data: bytes, mode: int | None) -> None:
+def _write_file(place: Path, data: bytes, *, private: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    fd = os.open(place, flags, 0o666 if mode is None else mode)
+    fd = os.open(place, flags, 0o600) if private else open_like_directory(place, flags)
     try:
-        if mode is not None:
-            os.fchmod(fd, mode)
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]

@@ -53,7 +53,7 @@ class _ReportedProcess:
         self.pid = pid
         self.destination = "off"
         self.caches: list[Reported] = []
-        self.urls: dict[str, None] = {}
+        self.used: list[Reported] = []
         self.disabled_reason = ""
 
 
@@ -78,13 +78,13 @@ def include(cache: Reported, *, destination: str | None, disabled_reason: str = 
     if disabled_reason:
         _reported.disabled_reason = disabled_reason
     else:
-        _reported.urls[cache.url] = None
+        _reported.used.append(cache)
     if cache not in _reported.caches:
         _reported.caches.append(cache)
         if environment_variable("EJCACHE_RUN_COUNTS"):
             from ejcache.cache.run_counts import announce_process
 
-            cache.tally.listener = announce_process(cache.url, disabled_reason)
+            cache.tally.listener = announce_process(lambda: cache.url, disabled_reason)
 
 
 def absolute_destination(destination: str | None) -> str | None:
@@ -160,7 +160,7 @@ def _report() -> None:
         return
     stats = _total(reported.caches)  # even without a report: this adds what an `ejcache run` counts
     if not is_off(reported.destination):
-        urls = list(reported.urls)
+        urls = list(dict.fromkeys(cache.url for cache in reported.used))
         line = report_line(stats, urls or [f"nothing is cached: {reported.disabled_reason}"])
         _write(reported.destination, line, _fields(stats, urls, reported.disabled_reason))
 
@@ -173,7 +173,7 @@ def _write(destination: str, line: str, fields: Mapping[str, object]) -> None:
             print(json.dumps(fields), file=sys.stderr)  # noqa: T201
         else:
             path = destination.replace("{pid}", str(os.getpid()))
-            write_atomically(path, f"{json.dumps(fields, indent=2)}\n".encode())
+            write_atomically(path, f"{json.dumps(fields, indent=2)}\n".encode(), mode=0o600)
     except (OSError, ValueError) as exc:
         # stderr may be closed by now (ValueError), or the path is not writable; the exit status must not change.
         why = getattr(exc, "strerror", None) or exc  # `str(exc)` would name the temporary file

@@ -8,20 +8,17 @@ What a compilation cache works on: the store at its location, behind a local tie
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache import entry
 from ejcache.cache.counters import Miss
-from ejcache.errors import StoreError, UntrustedDirectoryError, UsageError
+from ejcache.errors import StoreError, UsageError
 from ejcache.keys.key import evicted_before, is_side_key
-from ejcache.settings.directories import make_user_directory_above, temporary_directory, user_directory
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind, detect_shared_storage
-from ejcache.stores.opening import open_bucket, open_store
-from ejcache.util.log import warn_once
+from ejcache.stores.opening import find_local_tier, open_bucket, open_store, usable_location
 from ejcache.util.text import check_key
 from ejcache.util.tuples import NamedTuple
 
@@ -182,7 +179,7 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
         UsageError: `url` names no store.
         StoreError: the store cannot be opened. Whether remote storage can be reached shows at the first use.
     """
-    location = _usable(Location.parse(url), settings)
+    location = usable_location(Location.parse(url), settings)
     if detect_shared_storage(location):
         return _open_tiered(location, settings)
     return open_store(
@@ -208,7 +205,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 
-    place = _prepare_local_tier(location, settings) if settings.local_max_size else None
+    place = find_local_tier(location, settings) if settings.local_max_size else None
     local: Store | None = None
     if place is not None:
         from ejcache.stores.local.store import LocalStore
@@ -245,32 +242,6 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     return tiered
 
 
-def _usable(location: Location, settings: Settings) -> Location:
-    """`location`, or a directory of this user if other users could have put code into the local directory there."""
-    if settings.trust_dir or location.kind is not LocationKind.DIRECTORY or detect_shared_storage(location):
-        return location
-    from ejcache.stores.local.layout import Layout
-
-    why = Layout(Path(location.path)).why_untrusted()
-    if not why:
-        return location
-    own = next((path for path in (user_directory(), temporary_directory()) if path and _is_own(path)), None)
-    if own is None or str(own) == location.path:
-        raise UntrustedDirectoryError(why)
-    warn_once(("untrusted", location.path), "ejcache: %s. This process uses %s instead", why, own)
-    return Location.parse(own)
-
-
-def _is_own(path: Path) -> bool:
-    from ejcache.stores.local.layout import Layout
-
-    try:
-        Layout(path).check()
-    except StoreError:
-        return False
-    return True
-
-
 def open_single_flight(url: str | Location, store: Store, settings: Settings) -> SingleFlight | None:
     """Has the users of `store` compile each program once; None if no other process can use the store.
 
@@ -279,13 +250,13 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
         store: as `open_cache_store` returned it.
         settings: the settings now.
     """
-    location = _usable(Location.parse(url), settings)
+    location = usable_location(Location.parse(url), settings)
     if store.read_only or location.kind is LocationKind.MEMORY:
         return None
     from ejcache.coordination.single_flight import SingleFlight
 
     if detect_shared_storage(location):
-        place = _prepare_local_tier(location, settings)
+        place = find_local_tier(location, settings)
         return SingleFlight.of_store(store, directory=None if place is None else place / "scratch" / "leases")
     return SingleFlight.of_store(store, directory=Path(location.path) / "v1" / "leases")
 
@@ -313,7 +284,7 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
     from ejcache.bucket.files import FileBucket
     from ejcache.stores.documents import Documents
 
-    location = _usable(Location.parse(url), settings)
+    location = usable_location(Location.parse(url), settings)
     if location.kind is LocationKind.MEMORY:
         return None
     shared = detect_shared_storage(location)
@@ -325,21 +296,8 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
     documents = Documents(bucket, read_only=settings.read_only)
     if not shared and not settings.read_only:
         return XlaCacheLocation(documents, Path(location.path), "v1/xla-processes")
-    from ejcache.stores.opening import find_local_tier
-
     place = find_local_tier(location, settings)
     return None if place is None else XlaCacheLocation(documents, place, "xla")
-
-
-def _prepare_local_tier(location: Location, settings: Settings) -> Path | None:
-    """As `find_local_tier`. Makes the user's cache folder private first: a store makes only its own directories so."""
-    from ejcache.stores.opening import find_local_tier
-
-    place = find_local_tier(location, settings)
-    if place is not None:
-        with suppress(OSError):
-            make_user_directory_above(place)
-    return place
 
 
 def _verify(key: str, data: bytes) -> object:

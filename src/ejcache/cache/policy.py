@@ -484,6 +484,7 @@ class CachePolicy:
                 return None
             try:
                 store = self._open_store()
+                self._note_place(store.url)
                 self._store = store
                 self._opening = None
                 if (tiers := two_tiers(store)) is not None:
@@ -494,6 +495,12 @@ class CachePolicy:
                 self._note_failed_opening()
                 self.report_failure("open the cache", exc, settings)
             return self._store
+
+    def _note_place(self, url: str) -> None:
+        """Name the directory that is used instead, if the one that was asked for is not (`stores.opening`)."""
+        place = url.removeprefix("file://")
+        if place.startswith("/") and not (place == self.url or place == self.absolute_url):  # noqa: PLR1714 (lazily)
+            self.url = self.absolute_url = place
 
     def _note_failed_opening(self) -> None:
         """Try again after the cool-down of a circuit breaker: the store may be mounted again."""

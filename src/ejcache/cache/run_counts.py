@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Stats
 from ejcache.errors import MALFORMED
-from ejcache.settings.directories import make_private, state_directory
+from ejcache.settings.directories import state_directory
 from ejcache.settings.resolve import environment_variable
-from ejcache.util.files import append_regular, open_regular, read_regular
+from ejcache.util.files import append_regular, make_private, open_regular, read_regular
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.scheduler import Scheduler
 
@@ -119,7 +119,7 @@ RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"
 """The variable that names the file."""
 
 
-def announce_process(url: str, disabled_reason: str) -> Callable[[Mapping[str, float]], None] | None:
+def announce_process(url: Callable[[], str], disabled_reason: str) -> Callable[[Mapping[str, float]], None] | None:
     """Tell `ejcache run` that this process has enabled a cache.
 
     Returns:
@@ -129,8 +129,17 @@ def announce_process(url: str, disabled_reason: str) -> Callable[[Mapping[str, f
     path = environment_variable(RUN_COUNTS)
     if not path:
         return None
-    _append(path, {"url": url, "disabled_reason": disabled_reason})
-    return lambda amounts: _append(path, {"amounts": dict(amounts)})
+    announced = url()
+    _append(path, {"url": announced, "disabled_reason": disabled_reason})
+
+    def append(amounts: Mapping[str, float]) -> None:
+        nonlocal announced
+        before, announced = announced, url()
+        # A directory that is not used is known as such when it is opened.
+        moved = {} if announced == before else {"url": announced, "instead_of": before}
+        _append(path, {"amounts": dict(amounts), **moved})
+
+    return append
 
 
 def _append(path: str, fields: Mapping[str, Any]) -> None:
@@ -170,6 +179,7 @@ class RunTotal:
             if fields.get("disabled_reason"):
                 self.disabled_reason = str(fields["disabled_reason"])
             elif "url" in fields:
+                self.urls.pop(str(fields.get("instead_of")), None)
                 self.urls[str(fields["url"])] = None
 
 

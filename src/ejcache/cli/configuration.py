@@ -43,7 +43,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         return 0
     settings = command_settings(directory)
     problems = [str(problem) for problem in settings.problems]
-    limits, own_limit, untrusted = None, None, ""
+    limits, own_limit, untrusted, audience = None, None, "", ""
     try:
         location, shared = _location(settings)
     except UsageError as exc:
@@ -56,8 +56,8 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         if shared:
             limits = _stored_limits(location, settings)
         elif location.kind is LocationKind.DIRECTORY:
-            layout = Layout(Path(location.path), trusted=settings.trust_dir)
-            untrusted = layout.why_untrusted()
+            layout = Layout(Path(location.path), trusted=settings.trust_dir, writing=not settings.read_only)
+            untrusted, audience = layout.access.refusal, layout.access.audience
             own_limit = layout.limit() if settings.chosen_max_size is None else None
             own_limit = None if own_limit == -1 else own_limit
     floors = Floors.of(settings)
@@ -66,6 +66,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
             {
                 "disabled_reason": settings.disabled_reason,
                 "untrusted_directory": untrusted or None,
+                "shared": audience or None,
                 "problems": problems,
                 "stored_limits": limits,
                 "own_limit": own_limit,
@@ -84,6 +85,8 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         output.say(f"\nnothing is cached: {settings.disabled_reason}")
     if untrusted:
         output.say(f"\nprograms use a directory of their own: {untrusted}")
+    if audience in ("readers", "group", "everybody"):
+        output.say(f"\n{settings.cache_dir} is {AUDIENCE[audience]}")
     if limits:
         output.say(f"\nstored with {settings.cache_dir}, and used instead of a job's own: {_limits_text(limits)}")
     return int(bool(problems))
@@ -139,6 +142,10 @@ def set_values(
     Limits of a bucket, or of another cache that hosts share, are stored with it: max_size=100GB, max_entries=N,
     older_than=90d, unused_for=30d. Jobs use them instead of their own limits, and `ejcache prune` without rules applies
     them, too. NAME=none removes such a limit.
+
+    shared=readers lets every user of the host read a cache in a directory, shared=group lets its group write to it,
+    shared=everybody everybody, and shared=none takes that back. Who writes to a cache decides what runs in the programs
+    that read it; so a user who reads what others write also sets EJCACHE_TRUST_DIR=1.
     """
     changes = {}
     for assignment in assignments:
@@ -208,6 +215,16 @@ def _change(
         raise SettingError("--to", to, "user, host or cache")
     directory, as_json = _given(context, directory, as_json=as_json)
     settings = command_settings(directory)
+    with_whom = changes.get("shared", "none") or "none"
+    if "shared" in changes and to in (None, "cache"):
+        share_cache(settings, with_whom)
+        changes = {name: text for name, text in changes.items() if name != "shared"}
+        if not as_json:
+            output.say(f"{settings.cache_dir} is {AUDIENCE[with_whom]}")
+        if not changes:
+            if as_json:
+                output.print_json({"url": str(settings.cache_dir), "shared": with_whom})
+            return
     limits_to_cache = to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]
     with_cache = {name: text for name, text in changes.items() if to == "cache" or (limits_to_cache and name in LIMITS)}
     in_file = {name: text for name, text in changes.items() if name not in with_cache}
@@ -226,6 +243,39 @@ def _change(
         output.say(f"{'changed' if None in in_file.values() else 'written to'} {written}: {', '.join(in_file)}")
     if limits is not None:
         output.say(f"stored with {settings.cache_dir}: {_limits_text(limits)}")
+
+
+AUDIENCE: Final = {
+    "none": "this user's alone",
+    "readers": "readable for everybody",
+    "group": "shared with its group",
+    "everybody": "shared with everybody on this host",
+}
+
+
+def share_cache(settings: Settings, how: str) -> None:
+    """Share the cache of the settings with those that a key of `SHARED` names, if it is in a directory.
+
+    Raises:
+        SettingError: there is no such way to share.
+        UsageError: the cache is in a bucket.
+        StoreError: the directory cannot be changed.
+    """
+    from ejcache.maintenance.sharing import share_directory
+    from ejcache.util.access import SHARED, why_out_of_reach
+
+    if how not in SHARED:
+        raise SettingError("shared", how, ", ".join(SHARED))
+    location, _ = _location(settings)
+    if location.kind is not LocationKind.DIRECTORY:
+        raise UsageError(f"{settings.cache_dir} is no directory: its storage decides who may use it")
+    failed = share_directory(location, how)
+    if how != "none" and (why := why_out_of_reach(Path(location.path))):
+        output.warn(why)
+    if failed:
+        output.warn(
+            f"{failed} files and directories of other users in {location} stay as they are: let them do it, too"
+        )
 
 
 def _change_file(changes: Mapping[str, str | None], path: Path) -> Path:

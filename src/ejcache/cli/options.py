@@ -112,6 +112,9 @@ Keys = Annotated[
     list[str] | None,
     argument("[KEY]...", "Only these: keys, beginnings of keys, or names.", autocompletion=keys_beginning),
 ]
+Readable = Annotated[
+    bool, flag("--readable", "Let every user of a host that has the directory read it, such as the users of an image.")
+]
 MinCompileSeconds = Annotated[
     str | None,
     option("--min-compile-seconds", "SECONDS", "Store only programs that took this long to compile."),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.configuration import share_cache
 from ejcache.cli.copying import open_for_writing, planned, report, store_of
 from ejcache.cli.listing import check_different, command_settings, open_target
 from ejcache.cli.options import (
@@ -20,6 +21,7 @@ from ejcache.cli.options import (
     Json,
     Name,
     NewerThan,
+    Readable,
     Tuned,
     Url,
     UsedWithin,
@@ -65,6 +67,7 @@ def push(
     max_size: MaxSize = None,
     if_changed: IfChanged = False,
     dry_run: DryRun = False,
+    readable: Readable = False,
     as_json: Json = False,
 ) -> int:
     """Copy entries of the cache to another one, which is created if it does not exist.
@@ -101,6 +104,8 @@ def push(
     settings = command_settings(directory)
     check_different(str(settings.cache_dir), url)
     with open_target(directory) as source:
+        if readable and not dry_run:
+            share_cache(command_settings(url), "readers")
         return _copy(source, url, settings, selection, dry_run=dry_run, as_json=as_json)
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.configuration import share_cache
 from ejcache.cli.listing import command_settings
-from ejcache.cli.options import Dir, Json, MinCompileSeconds, argument, examples, flag, option, positive
+from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument, examples, flag, option, positive
 from ejcache.cli.run import RunCommand, absolute_url, command_of, export, run_and_report
 from ejcache.cli.warm_worker import FAILED
 from ejcache.errors import EjcacheError, UsageError
@@ -194,6 +195,7 @@ def warm(
     shapes: Shapes = None,
     jobs: Jobs = None,
     devices: Devices = None,
+    readable: Readable = False,
     directory: Dir = None,
     min_compile_seconds: MinCompileSeconds = None,
     as_json: Json = False,
@@ -220,6 +222,8 @@ def warm(
     """
     given = {"cache_dir": absolute_url(directory), "min_compile_seconds": min_compile_seconds}
     wanted = {name: value for name, value in given.items() if value is not None}
+    if readable:
+        share_cache(command_settings(directory), "readers")
     if not _is_function(target):
         if shapes or jobs or devices:
             raise UsageError(f"--shapes, --jobs and --target belong to MODULE:FUNCTION, and {target} is a script")

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.errors import StoreBusyError, StoreUnavailableError
+from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.locks import exclusive, locked_descriptors, try_lock
 from ejcache.util.scheduler import Scheduler
@@ -302,10 +303,10 @@ class LocalLeases:
     def _open(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | _FLAGS
         try:
-            return os.open(path, flags, 0o600)
+            return open_like_directory(path, flags)
         except FileNotFoundError:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return os.open(path, flags, 0o600)
+            make_below(self._directory)
+            return open_like_directory(path, flags)
 
     def _path(self, key: str) -> Path:
         if self._directory.is_symlink():

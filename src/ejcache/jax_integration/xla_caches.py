@@ -38,12 +38,12 @@ from ejcache.cache.opening import find_xla_caches
 from ejcache.errors import EntryError, InvalidKeyError, StoreError, UsageError
 from ejcache.jax_integration.lowering.key import compiler_environment
 from ejcache.keys.options import join, split
-from ejcache.settings.directories import make_private
 from ejcache.stores.documents import check_path
 from ejcache.util.files import (
     UnsafeFileError,
     directory_below,
     is_temporary,
+    make_below,
     read_regular,
     remove_below,
     write_atomically,
@@ -156,10 +156,10 @@ class Mirror:
         self._process = os.getpid()
         _refuse_links(root, f"{below}/present")
         self._present = root / below / "present"
-        make_private(self._present)
+        make_below(self._present)
         self._presence = Presence(self._present)
         self.directory = root / below / self._presence.token
-        self.directory.mkdir(mode=0o700)
+        make_below(self.directory)
         self._known: set[str] = set()
         self._lock = threading.Lock()
         self._scheduler = Scheduler(threads=1, name="ejcache-xla")
@@ -306,7 +306,7 @@ class XlaFiles:
         """
         deadline = time.monotonic() + _SECONDS
         names = sorted(self._stored())[:_MAX_FILES]
-        (directory / AUTOTUNE).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_below(directory / AUTOTUNE)
         room = self._max_total
 
         def fetch(name: str) -> bytes | None:

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.keys.flags import ContentDigest, canonical_flags, split_flags, split_words
-from ejcache.settings.directories import make_private
-from ejcache.util.files import write_atomically
+from ejcache.util.files import make_private, write_atomically
 from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import Bucket
     from ejcache.settings.table import Settings
+    from ejcache.util.access import Access
 
 
 class CheckVerdict(StrEnum):
@@ -205,13 +206,13 @@ def check_local_directory(
     """
     there, directory = _directory(path, read_only=read_only)
     yield directory
-    trust = _trust(path, trusted=trusted)
+    trust = _trust(Layout(path, trusted=trusted, writing=not read_only).access)
     yield trust
     if there is None:
         yield from _all_skipped(("free space", "locks", "store"), "there is no directory to try it in")
         return
     yield _space(there, wanted=max_size, held=_held(path))
-    if (path / "v1" / "local").is_dir():
+    if os.path.isdir(path / "v1" / "local"):  # noqa: PTH112 (raises nothing for one that is closed)
         if trust.verdict is CheckVerdict.OK:
             yield from _structures(path, trusted=trusted)
         else:
@@ -293,13 +294,13 @@ def _directory(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
     return path, fine(name, f"{path} (mode {mode:04o}, {detect_filesystem(path)[0] or 'a file system'} {where})")
 
 
-def _trust(path: Path, *, trusted: bool) -> Check:
-    why, _, advice = Layout(path).why_untrusted().partition("; it is not used. ")
-    if not why:
-        return fine("trust", "only this user, root and the groups of the mode could put code there")
-    if trusted:
-        return fine("trust", f"{why}; programs load code from it because EJCACHE_TRUST_DIR is set")
-    return warning("trust", f"{why}; programs use a directory of their own instead", advice)
+def _trust(access: Access) -> Check:
+    """What programs do with the directory, by the decision that they make themselves."""
+    if access.why:
+        return warning("trust", f"{access.why}; programs use a directory of their own instead", access.mend)
+    if access.others:
+        return fine("trust", "everybody who can write there is trusted, and programs load code from it")
+    return fine("trust", "only this user and root could put code there")
 
 
 def _space(there: Path, *, wanted: int, held: int) -> Check:
@@ -316,7 +317,7 @@ def _space(there: Path, *, wanted: int, held: int) -> Check:
 
 
 def _held(path: Path) -> int:
-    if not (path / "v1" / "local").is_dir():
+    if not os.path.isdir(path / "v1" / "local"):  # noqa: PTH112
         return 0
     try:
         with LocalStore(path, read_only=True) as store:

@@ -27,7 +27,8 @@ which the plan is read.
 The policy that is stored with a shared cache. It takes precedence over the limits of the jobs that use the cache.
 
     v1/policy.json := a JSON object: format, version, and the limits that are set: max_size (bytes), max_entries,
-                      older_than and unused_for (seconds)
+                      older_than and unused_for (seconds); shared, "group" or "everybody", of a directory that other
+                      users may write to (`util.access`)
 
 Version 1 is the first. A writer keeps the fields that it does not know. A policy that cannot be read, because it is
 damaged or of a later version, removes nothing; `ejcache config set` replaces a damaged one.
@@ -373,7 +374,7 @@ def read_limits(objects: Bucket) -> dict[str, Any] | None:
     return None if blob is None else decode_policy(blob.data)
 
 
-def change_limits(objects: Bucket, changes: Mapping[str, float | None]) -> dict[str, Any]:
+def change_limits(objects: Bucket, changes: Mapping[str, float | str | None]) -> dict[str, Any]:
     """Store `changes` (None removes a limit), leave the other limits as they are, and return all of them.
 
     A damaged policy is replaced. If several processes change the policy at once, every change is stored.

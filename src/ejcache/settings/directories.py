@@ -14,7 +14,6 @@ users can write to is not read.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import stat
@@ -23,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError
-from ejcache.util.files import UnsafeFileError, read_regular, why_untrusted, write_atomically
+from ejcache.util.access import decide_access, why_untrusted
+from ejcache.util.files import UnsafeFileError, read_regular, write_atomically
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
@@ -52,26 +52,6 @@ def or_temporary(path: Path) -> Path:
     instead = temporary_directory() or path
     log.info("ejcache: %s cannot be made, because %s cannot be written; %s is used instead", path, above, instead)
     return instead
-
-
-def make_private(directory: Path) -> None:
-    """Make a directory that only this user can access. If it is in the user's cache directory, make that one first.
-
-    `mkdir(parents=True, mode=0o700)` applies the mode to the last directory only. Its parents get the umask's mode, and
-    with an open umask other users could write entries, which are code, into the user's cache directory.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    make_user_directory_above(directory)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def make_user_directory_above(path: Path) -> None:
-    """Make the user's cache directory, private, if `path` is inside it. Raises OSError if it cannot be made."""
-    own = user_directory()
-    if own in path.parents:
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def default_directory(env: Mapping[str, str]) -> Path:
@@ -124,7 +104,7 @@ def state_directory() -> Path:
     env = os.environ
     # At each compilation that is logged: making the path anew takes longer than writing the line.
     own = _named_by(*map(env.get, _NAMING)) if env.get("HOME") else default_directory(env)
-    return _trusted_state(or_temporary(own))
+    return _decided_state(or_temporary(own))
 
 
 _NAMING: Final = ("HOME", "XDG_CACHE_HOME")
@@ -137,17 +117,12 @@ def _named_by(*values: str | None) -> Path:
 
 
 @functools.lru_cache(maxsize=16)
-def _trusted_state(own: Path) -> Path:
-    from ejcache.util.files import why_replaceable, why_untrusted
-
-    why = why_replaceable(own)
-    for path in (own, own / "state"):
-        with contextlib.suppress(OSError):  # not there yet, or not for this user
-            why = why or why_untrusted(path, path.stat())
-    if not why:
+def _decided_state(own: Path) -> Path:
+    access = decide_access(own, trusted=None, names=("state",), setting="XDG_CACHE_HOME")
+    if not access.why:
         return own / "state"
     instead = (temporary_directory() or _directory_of_this_process()) / "state"
-    warn_once(("untrusted state", own), "ejcache: %s; %s is used instead of %s", why, instead, own / "state")
+    warn_once(("refused state", own), "ejcache: %s; %s is used instead of %s", access.why, instead, own / "state")
     return instead
 
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         recompile_force: bool
         local_dir: str | PathLike[str] | None
         local_max_size: int | str
-        shared_mode: int | str | None
         namespace: str
         trust_dir: bool
         untested_schemes: bool
@@ -174,16 +173,11 @@ class Settings:
         parse=read.limit,
         accepted=f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
     )
-    shared_mode: int | None = setting(
-        None,
-        "permissions of files in a shared directory; by default, those that the umask allows",
-        parse=read.file_mode,
-    )
     read_only: bool = setting(False, "read entries, but write none")
     namespace: str = setting("", "part of every key; change it to ignore all entries stored so far")
     trust_dir: bool = setting(
         False,
-        "use a local cache directory even if other users own it or can write to it; they can then run code as you",
+        "use a cache directory even if other users own it or can write to it; they can then run code as you",
     )
     untested_schemes: bool = setting(
         False, "use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://"

@@ -190,16 +190,6 @@ def word(value: Any) -> str:
     return text(value) or ""
 
 
-def file_mode(value: Any) -> int | None:
-    if value is None or isinstance(value, int):
-        mode = value
-    else:
-        mode = int(str(value).removeprefix("0o"), 8) if str(value).strip() else None
-    if mode is not None and (mode & ~0o666 or mode & 0o600 != 0o600):
-        raise ValueError(value)
-    return mode
-
-
 _OF_TYPE: Final[Mapping[type, Callable[[Any], Any]]] = {
     bool: boolean,
     int: integer,
@@ -213,7 +203,6 @@ _ACCEPTED: Final[Mapping[Callable[[Any], Any], str]] = {
     text: "any text",
     limit: f"{ACCEPTED_SIZE}, or -1 for no limit",
     floor_seconds: "a number of seconds, or 0 (also -1) for no floor",
-    file_mode: "permissions of files as chmod takes them, such as 0640 or 0660",
     report: "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
     xla_caches: f"all, none, or a list of {', '.join(XLA_CACHES)}",
 }

@@ -130,7 +130,7 @@ def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> D
         UsageError: the URL cannot be understood.
     """
     from ejcache.stores.location import Location, LocationKind
-    from ejcache.stores.opening import open_bucket
+    from ejcache.stores.opening import decide_location, open_bucket
 
     location = Location.parse(url)
     if location.kind is not LocationKind.DIRECTORY:
@@ -140,5 +140,6 @@ def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> D
     from ejcache.stores.location import detect_shared_storage
 
     local = not detect_shared_storage(location)
-    bucket = FileBucket(location.path, local=local, documents=True, mode=resolve().shared_mode)
+    access = decide_location(location, resolve())
+    bucket = FileBucket(location.path, local=local, documents=True, access=access)
     return Documents(bucket, read_only=read_only)

@@ -29,7 +29,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, StoreBusyError
-from ejcache.util.files import append_regular, read_regular, write_atomically
+from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.text import check_key, key_digest
 
@@ -180,7 +180,7 @@ class HostLog:
             try:
                 return append_regular(self._path, line).st_size
             except FileNotFoundError:
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_below(self._path.parent)
                 return append_regular(self._path, line).st_size
         except OSError:
             return 0
@@ -195,7 +195,7 @@ class HostLog:
     def _locked(self) -> Iterator[Path]:
         if self._path is None:
             raise StoreBusyError("this log has no file")
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_below(self._path.parent)
         lock = self._path.with_name(f"{self._path.name}.lock")
         with exclusive(lock, deadline=time.monotonic() + _LOCK_SECONDS):
             yield self._path

@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import stat
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import NotAStoreError, StoreUnavailableError, UsageError
+from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError, UsageError
 from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.resolve import environment_variable, resolve
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_url
-from ejcache.util.files import why_replaceable, why_untrusted
+from ejcache.util.access import Access, decide_access
 from ejcache.util.log import warn_once
 from ejcache.util.text import parse_size
+from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
 
     from ejcache.bucket.base import Bucket
@@ -131,7 +131,7 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
     if location.kind is LocationKind.DIRECTORY:
         from ejcache.bucket.files import FileBucket
 
-        return FileBucket(location.path, policy=policy, mode=now.shared_mode)
+        return FileBucket(location.path, policy=policy, access=decide_location(location, now))
     if location.kind is LocationKind.GCS:
         from ejcache.bucket.gcs import GcsBucket
 
@@ -168,6 +168,42 @@ def _check_untested(location: Location, settings: Settings) -> None:
             "it all the same; supported are gs://, s3://, az://, abfs://, sftp://, mounted directories and memory://"
         )
     warn_once(("untested", scheme), "ejcache: EJCACHE_UNTESTED_SCHEMES is set: ejcache is not tested with %s", scheme)
+
+
+def decide_location(location: Location, settings: Settings) -> Access:
+    """Whether the directory at `location` is used as a cache, and who may read and write there. Nothing is made."""
+    path, writing = Path(location.path), not settings.read_only
+    if not detect_shared_storage(location):
+        from ejcache.stores.local.layout import Layout
+
+        return Layout(path, trusted=settings.trust_dir, writing=writing).access
+    try:
+        return call_with_timeout(
+            f"looking at {path}", lambda: decide_access(path, hosts_share=True, writing=writing), _DIRECTORY_SECONDS
+        )
+    except CallTimeoutError:
+        return Access(path, others=True)  # the mount's server is down, which the first request finds out
+
+
+def usable_location(location: Location, settings: Settings) -> Location:
+    """`location`, or a private directory of this user if it is a directory that is not used. One warning says why.
+
+    Raises:
+        UntrustedDirectoryError: the user has no such directory.
+    """
+    if location.kind is not LocationKind.DIRECTORY:
+        return location
+    access = decide_location(location, settings)
+    if not access.why:
+        return location
+    for own in filter(None, (user_directory(), temporary_directory())):
+        instead = Location.parse(own)
+        if instead != location and not decide_location(instead, settings).why:
+            break
+    else:
+        raise UntrustedDirectoryError(access.refusal)
+    warn_once(("refused", location.path), "ejcache: %s. This process uses %s instead", access.refusal, own)
+    return instead
 
 
 class CacheContents(NamedTuple):
@@ -260,7 +296,7 @@ def _inspect_directory(location: Location, *, may_be_empty: bool) -> CacheConten
     except OSError as exc:
         raise StoreUnavailableError(f"{path} cannot be read: {exc.strerror or exc}") from exc
     jax = JaxDirectory(path)
-    has_store, has_jax = (path / "v1").is_dir(), not jax.is_empty()
+    has_store, has_jax = os.path.isdir(path / "v1"), not jax.is_empty()  # noqa: PTH112 (of one that is closed)
     if has_store or has_jax:
         return CacheContents(location, location.url, has_store=has_store, jax=jax if has_jax else None)
     if is_empty and may_be_empty:
@@ -275,8 +311,7 @@ log = logging.getLogger("ejcache")
 def find_local_tier(location: Location, settings: Settings) -> Path | None:
     """The directory on this host for the remote cache at `location`; None if there is no local disk for it.
 
-    Copies of entries are code. So a directory that another user owns or can write to is not used, unless
-    EJCACHE_TRUST_DIR says so: a private directory of this user takes its place, and one warning says why.
+    If access to it is refused, a private directory of this user takes its place, and one warning says why.
 
     It is not made. Only the folder among the temporary files is, because its owner has to be known before it is used.
     """
@@ -284,45 +319,39 @@ def find_local_tier(location: Location, settings: Settings) -> Path | None:
     if root is None:
         return None
     place = _place_below(root, location)
-    why = "" if settings.trust_dir else _why_untrusted(place)
-    if not why:
+    access = _decide_tier(root, place.name, settings)
+    if not access.why:
         return place
     for other in (user_directory(), temporary_directory()):
-        own = None if other is None or other / "tiers" == root else _place_below(other / "tiers", location)
-        if own is not None and not _detect_shared(own) and not _why_untrusted(own):
-            instead = f"in {own}"
+        tiers = None if other is None else other / "tiers"
+        if (
+            tiers not in (None, root)
+            and not _detect_shared(tiers)
+            and not _decide_tier(tiers, place.name, settings).why
+        ):
+            own, instead = tiers / place.name, f"in {tiers / place.name}"
             break
     else:
         own, instead = None, "in memory"
     warn_once(
-        ("untrusted tier", str(place)),
-        "ejcache: %s; copies of %s are not kept there but %s. Delete it, choose another EJCACHE_LOCAL_DIR, or set "
-        "EJCACHE_TRUST_DIR=1 if you trust them",
-        why,
+        ("refused tier", str(place)),
+        "ejcache: %s; copies of %s are not kept there but %s. %s",
+        access.why,
         location,
         instead,
+        access.refusal.partition("; it is not used. ")[2],
     )
     return own
+
+
+def _decide_tier(root: Path, name: str, settings: Settings) -> Access:
+    names = (name, *(f"{name}/{below}" for below in ("v1", "scratch", "xla")))
+    return decide_access(root, trusted=settings.trust_dir, names=names, setting="EJCACHE_LOCAL_DIR")
 
 
 def _place_below(root: Path, location: Location) -> Path:
     digest = hashlib.sha256(location.url.encode()).hexdigest()[:16]
     return root / digest
-
-
-def _why_untrusted(place: Path) -> str:
-    """Why another user could have put code, or links, into the directories of a tier; "" if nobody could."""
-    for path in (place, *(place / name for name in ("v1", "scratch", "xla"))):
-        try:
-            about = path.lstat()
-        except OSError:
-            continue  # not there yet, or not for this user: opening it says so
-        if stat.S_ISLNK(about.st_mode):
-            return f"{path} is a symbolic link"
-        why = why_untrusted(path, about)
-        if why:
-            return why
-    return why_replaceable(place)
 
 
 def _find_root(settings: Settings) -> Path | None:

@@ -1,37 +1,21 @@
-"""Files in directories that others may write to: replaced atomically, opened safely, and whether they are trusted.
+"""Files and directories that are made for those who may see them, replaced atomically, and opened safely.
 
-Replacing a local file atomically.
+A directory is either made for this user alone (`make_private`), or like the one that it is in (`make_below`), and a
+file has the permissions of its directory. The umask changes neither. `util.access` decides what a cache's root is.
 
-Opening files and directories that another user may have prepared: links, pipes and devices are refused.
+Files and directories that another user may have prepared: links, pipes and devices are refused.
 
 A user who can write to a shared directory can put a symbolic link where ejcache expects a file or directory of its own.
 Following it would copy a private file into the store, or delete files outside of it. A plain `open` of a named pipe
 waits for good. So the root of a cache may be reached through links (a link to a scratch disk is common), and nothing
 below it.
-
-Whether code may be loaded from a directory: who could have put it there.
-
-A directory that ejcache makes has mode 0700. One that it finds may belong to another user, or be writable by others;
-both could have put an executable of their own into it, which would then run as this user. Trusted are
-
-* directories of this user and of root. Of the directories above them, only those are refused that any user may change
-  and that have no sticky bit (`why_replaceable`). There, another user can exchange a directory while it is in use. A
-  member of a group that may change a directory above, or its owner, can do that as well; but group directories are
-  where many clusters keep all their data, so they are accepted;
-* group permissions, if no other user is known to be in the group: the private group that Debian and Red Hat give each
-  user, with a umask of 002, and the `fsGroup` that Kubernetes gives a volume;
-* for root inside a container, directories of any user: a bind mount belongs to a user of the host. Inside any
-  container, directories above are not examined: an `emptyDir` of Kubernetes has mode 0777, and the users in a container
-  belong to one job.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import grp
 import os
-import pwd
 import re
 import secrets
 import stat
@@ -45,7 +29,65 @@ if TYPE_CHECKING:
 _TEMPORARY: Final = r"\.ejcache-\d+-[0-9a-f]{16}\.tmp"
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o600) -> None:
+def make_private(directory: Path) -> None:
+    """Make a directory, and each missing one above it, for this user alone: mode 0700 whatever the umask.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for path in missing_directories(directory):
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_below(directory: Path) -> None:
+    """Make a directory below the root of a cache, and each missing one above it, like the one that it is in.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for path in missing_directories(directory):
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        mode = stat.S_IMODE(path.parent.stat().st_mode)
+        if mode & 0o777 != 0o700 and not mode & stat.S_ISVTX:
+            path.chmod(mode)
+
+
+def missing_directories(directory: Path) -> list[Path]:
+    """The directories that have to be made for `directory`, from the top down."""
+    missing = [] if directory.is_dir() else [directory]
+    while missing and not os.path.lexists(missing[-1].parent):
+        missing.append(missing[-1].parent)
+    return missing[::-1]
+
+
+def file_mode(directory: str | os.PathLike[str], *, dir_fd: int | None = None) -> int:
+    """The permissions of a file of ours in `directory`: those of the directory, or private where everybody makes files.
+
+    Raises:
+        OSError: the directory cannot be looked at.
+    """
+    mode = os.stat(directory, dir_fd=dir_fd).st_mode
+    return 0o600 if mode & stat.S_ISVTX else mode & 0o666 | 0o600
+
+
+def open_like_directory(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = None) -> int:
+    """As `os.open`, for a file that may have to be made: those may use it who may use the directory that it is in.
+
+    Raises:
+        OSError: it can be neither made nor opened.
+    """
+    mode = file_mode(os.path.dirname(path) or ".", dir_fd=dir_fd)  # noqa: PTH120 (a name below `dir_fd` has no path)
+    descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
+    if mode != 0o600 and os.fstat(descriptor).st_mode & 0o777 != mode:  # the umask took some
+        with contextlib.suppress(OSError):  # another user's file has the permissions that it has
+            os.fchmod(descriptor, mode)
+    return descriptor
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int | None = None) -> None:
     """Create or replace the file at `path`: a reader sees all of the old content or all of `data`.
 
     The data is written under a temporary name in the same directory (`is_temporary` recognises it) and renamed. If this
@@ -54,14 +96,15 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int = 0
     Args:
         path: the file; its directory must exist. A link is replaced, not followed.
         data: the content.
-        mode: permissions of the file, further restricted by the umask.
+        mode: permissions of the file, further restricted by the umask; by default, those of the directory.
 
     Raises:
         OSError: the file could not be written; the old one is unchanged.
     """
     target = Path(path)
     temporary = target.with_name(f".ejcache-{os.getpid()}-{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = open_like_directory(temporary, flags) if mode is None else os.open(temporary, flags, mode)
     try:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             view = memoryview(data)
@@ -106,7 +149,7 @@ def append_regular(path: str | os.PathLike[str], data: bytes, *, create: bool = 
     Args:
         path: the file.
         data: a few kilobytes, or a line of a log.
-        create: make the file, for this user alone, if there is none.
+        create: make the file, with the permissions of its directory, if there is none.
 
     Returns:
         The file as it is then.
@@ -207,7 +250,8 @@ def remove_below(root: str | os.PathLike[str], name: str) -> bool:
 
 def _open(path: str | os.PathLike[str], flags: int, dir_fd: int | None) -> int:
     try:
-        descriptor = os.open(path, flags, 0o600, dir_fd=dir_fd)
+        making = flags & os.O_CREAT
+        descriptor = open_like_directory(path, flags, dir_fd=dir_fd) if making else os.open(path, flags, dir_fd=dir_fd)
     except OSError as exc:
         if exc.errno == errno.ELOOP:
             raise UnsafeFileError(errno.ELOOP, f"{os.fspath(path)} is a symbolic link, so it is not used") from exc
@@ -224,82 +268,3 @@ def _is_link(name: str, dir_fd: int) -> bool:
     with contextlib.suppress(OSError):
         return stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
     return False
-
-
-_CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
-
-
-def why_untrusted(path: str | os.PathLike[str], about: os.stat_result) -> str:
-    """Why a directory may hold code of another user, as a sentence; "" if it is trusted.
-
-    Args:
-        path: the directory, for the sentence.
-        about: its status; not that of a link.
-    """
-    user = os.geteuid()
-    if about.st_uid not in (user, 0) and (user != 0 or not _in_container()):
-        return f"{os.fspath(path)} belongs to {_user_name(about.st_uid)}, who could have put code there"
-    if about.st_mode & stat.S_IWOTH:
-        return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
-    if about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, user):
-        return (
-            f"the group {_group_name(about.st_gid)} can write to {os.fspath(path)}"
-            f" (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
-        )
-    return ""
-
-
-def why_replaceable(path: str | os.PathLike[str]) -> str:
-    """Why any user could replace the directory at `path`, as a sentence; "" if only few users, or none, could.
-
-    Args:
-        path: the directory, which need not exist. Links to it are followed.
-    """
-    real = Path(os.path.realpath(path))
-    for part in (real, *real.parents):
-        try:
-            mode = part.stat().st_mode
-        except OSError:
-            continue  # not there yet, or behind a directory that is not for this user
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            if _in_container():
-                return ""
-            return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
-    return ""
-
-
-def _in_container() -> bool:
-    if any(Path(mark).exists() for mark in _CONTAINER_MARKS):
-        return True
-    try:
-        # In a user namespace, as rootless containers have it, "root" is an ordinary user of the host.
-        return Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]
-    except OSError:
-        return False
-
-
-def _is_private_group(gid: int, user: int) -> bool:
-    try:
-        group = grp.getgrgid(gid)
-    except (KeyError, OSError):
-        # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
-        return _in_container()
-    try:
-        name = pwd.getpwuid(user).pw_name
-    except (KeyError, OSError):
-        name = str(user)
-    return set(group.gr_mem) <= {name} and (gid == user or group.gr_name == name)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return f"the user {pwd.getpwuid(uid).pw_name} (id {uid})"
-    except (KeyError, OSError):
-        return f"the user with id {uid}"
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return f"{grp.getgrgid(gid).gr_name} (id {gid})"
-    except (KeyError, OSError):
-        return f"with id {gid}"

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from ejcache.errors import StoreBusyError
+from ejcache.util.files import open_like_directory
 from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
@@ -147,13 +148,12 @@ class ThreadLock(_ReentrantLock):
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, deadline: float, mode: int = 0o600, poll: float = 0.0005) -> Iterator[None]:
+def exclusive(path: Path, *, deadline: float, poll: float = 0.0005) -> Iterator[None]:
     """Hold the lock on the file `path`, which is created if it does not exist and is used for nothing else.
 
     Args:
         path: the lock file; its directory must exist.
         deadline: monotonic seconds.
-        mode: of the file, if it is created.
         poll: seconds at most between two attempts.
 
     Raises:
@@ -161,7 +161,7 @@ def exclusive(path: Path, *, deadline: float, mode: int = 0o600, poll: float = 0
         OSError: the file cannot be created or opened.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, mode)
+        fd = open_like_directory(path, os.O_RDWR | os.O_CREAT | _FLAGS)
     except PermissionError:
         # Another user created it. On a local file system, a file that is open for reading can be locked too.
         fd = os.open(path, os.O_RDONLY | _FLAGS)
@@ -197,7 +197,7 @@ class Presence:
     def __init__(self, directory: Path) -> None:
         self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._path = directory / self.token
-        self._fd: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
+        self._fd: int | None = open_like_directory(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS)
         locked_descriptors.add(self._fd)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -240,7 +240,9 @@ def _presences(directory: Path) -> list[Path]:
 
 def _locked(path: Path) -> bool:
     try:
-        fd = os.open(path, os.O_RDWR | _FLAGS)
+        fd = os.open(path, os.O_RDONLY | _FLAGS)
+    except PermissionError:
+        return True  # another user's: nothing of it is cleared away
     except OSError:
         return False
     try:

@@ -24,7 +24,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.json_values import canonical_json, parse_json
-from ejcache.settings.directories import make_private, state_directory
+from ejcache.settings.directories import state_directory
+from ejcache.util.files import make_private
 from ejcache.util.locks import locked_descriptors, try_lock
 
 if TYPE_CHECKING:

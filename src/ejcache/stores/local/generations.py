@@ -22,7 +22,7 @@ from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnly
 from ejcache.stores.local.index import EntryIndex, IndexOptions, SqliteFailure, classify, damage, translate, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modified, remove_trees
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
-from ejcache.util.files import UnsafeFileError, read_regular
+from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
 from ejcache.util.log import log
 
@@ -227,10 +227,11 @@ class Generations:
         from ejcache.stores.local.tables import create_index
 
         making = self._layout.fresh("new")
-        making.mkdir(mode=0o700)
-        (making / "tmp").mkdir(mode=0o700)
+        make_below(making / "tmp")
         try:
             create_index(making, counters=counters)
+            # SQLite gives its logs the permissions of the database.
+            (making / INDEX).chmod(file_mode(making))
             if found_in is not None:
                 self._take_over(found_in, making)
             self._options.observer("index-made")
@@ -262,7 +263,7 @@ class Generations:
             room -= about.st_size
             if self._options.max_size >= 0 > room:
                 break
-            (making / name).parent.mkdir(mode=0o700, exist_ok=True)
+            make_below((making / name).parent)
             path.rename(making / name)
             when = min(about.st_mtime, time.time())
             rows[key] = (key, when, when, digest_of(key), about.st_size, MODE_BINARY, name)

@@ -271,7 +271,7 @@ class EntryIndex:
         how = {"ro": "mode=ro", "immutable": "mode=ro&immutable=1"}[mode] if self.read_only else "mode=rw"
         # isolation_level None: transactions are begun and ended explicitly. timeout 0: `transact` waits.
         self.connection = sqlite3.connect(
-            f"file:{quote(self._path)}?{how}",
+            f"file:{quote(os.fsencode(self._path))}?{how}",
             uri=True,
             timeout=0,
             isolation_level=None,

@@ -2,7 +2,7 @@
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
-      v1/                          mode 0700; `entries/` and others in it belong to the shared layout
+      v1/                          `util.access` decides its mode; `entries/` and others belong to the shared layout
         local/
           format                   the number of this layout
           limit                    bytes that this cache may hold where nobody sets a limit; -1 for no limit
@@ -35,8 +35,9 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
-from ejcache.util.files import UnsafeFileError, directory_below, read_regular, why_replaceable, why_untrusted
+from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
+from ejcache.util.access import Access, decide_access, why_untrusted
+from ejcache.util.files import UnsafeFileError, directory_below, make_below, open_like_directory, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,6 +66,8 @@ _TAG: Final = (
     "# For information about cache directory tags see https://bford.info/cachedir/\n"
 )
 _NUMBER_BYTES: Final = 64
+_LONGEST_ROOT: Final = 512 - len("/v1/local/g-0123456789abcdef/cache.db-journal") - 1
+"""SQLite's longest path (MAX_PATHNAME of its os_unix.c), less what is below the root."""
 _LARGEST_LIMIT: Final = 20 * 10**9
 _SHARE_OF_DISK: Final = 10
 """The limit of a cache is at most a tenth of its disk."""
@@ -96,14 +99,17 @@ def declared_overhead(entries: int, *, max_size: int = -1) -> int:
 class Layout:
     """The paths of one store.
 
-    Attributes:
+    Args:
         root: the directory.
         trusted: use it even if other users could have put code there.
+        writing: where nothing can be read or written, the decision is not to use it; without it, it reads as empty.
     """
 
-    def __init__(self, root: Path, *, trusted: bool = False) -> None:
+    def __init__(self, root: Path, *, trusted: bool = False, writing: bool = False) -> None:
         self.root = root
-        self.trusted = trusted
+        self._trusted = trusted
+        self._writing = writing
+        self._access: Access | None = None
         self.version = root / "v1"
         self.local = self.version / "local"
         self.lock = self.local / "lock"
@@ -118,14 +124,27 @@ class Layout:
             UntrustedDirectoryError: another user owns them, or can write to them.
             StoreUnavailableError: this user may not look at them.
         """
-        self._refuse("" if self.trusted else why_replaceable(self.root))
+        exists = self._exists()
+        self._access = None
+        if self.access.why:
+            raise UntrustedDirectoryError(self.access.refusal)
+        if not exists:
+            return False
+        found = self._format()
+        if found is not None and found > FORMAT:
+            raise NotAStoreError(
+                f"{self.local} was made by a newer ejcache (format {found}, and this version reads {FORMAT})"
+            )
+        return True
+
+    def _exists(self) -> bool:
         for path in (self.root, self.version, self.local, self.present):
             try:
                 about = path.stat() if path == self.root else path.lstat()
             except FileNotFoundError:
-                if path == self.present:
-                    break
-                return False
+                return path == self.present
+            except PermissionError:
+                return False  # the decision about the directory says what is closed
             except NotADirectoryError as exc:
                 raise NotAStoreError(f"{path} cannot be a cache directory: a part of its path is a file") from exc
             except OSError as exc:
@@ -133,14 +152,19 @@ class Layout:
             if not stat.S_ISDIR(about.st_mode):
                 kind = "a symbolic link, and" if stat.S_ISLNK(about.st_mode) else "not a directory, so"
                 raise NotAStoreError(f"{path} is {kind} {self.root} cannot be used as a cache directory")
-            if path != self.root and not self.trusted:
-                self._refuse(why_untrusted(path, about))
-        found = self._format()
-        if found is not None and found > FORMAT:
-            raise NotAStoreError(
-                f"{self.local} was made by a newer ejcache (format {found}, and this version reads {FORMAT})"
-            )
         return True
+
+    @property
+    def access(self) -> Access:
+        """Whether the directory is used, and who may read and write there; decided at each `check`."""
+        if self._access is None:
+            names = ["v1", "v1/local", "v1/local/present"]
+            with contextlib.suppress(OSError):
+                names += [f"v1/local/{path.name}" for path in self.generations()]
+            self._access = decide_access(self.root, trusted=self._trusted, writing=self._writing, names=names)
+            if not self._access.why and (why := _too_long(self.root)):
+                self._access = Access(self.root, why=why, mend="choose a shorter path (EJCACHE_DIR)")
+        return self._access
 
     def prepare(self) -> None:
         """Create missing directories; existing ones are not changed.
@@ -149,10 +173,7 @@ class Layout:
             OSError: it cannot be created.
         """
         tag = not self.local.is_dir() and (not self.root.is_dir() or self._holds_caches_only())
-        if not self.root.is_dir():
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (self.version, self.local, self.present):
-            path.mkdir(mode=0o700, exist_ok=True)
+        self.access.make("v1/local/present")
         if tag:
             _write_once(self.root / "CACHEDIR.TAG", _TAG)
         if not os.path.lexists(self.local / "format"):
@@ -169,7 +190,8 @@ class Layout:
         try:
             if shutil.disk_usage(self.local).total < _RESERVES * RESERVE_BYTES:
                 return
-            fd = os.open(self.reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = open_like_directory(self.reserve, flags)
             with open(fd, "wb") as file:  # noqa: PTH123 (a descriptor)
                 # Random, because some file systems compress.
                 file.write(os.urandom(RESERVE_BYTES))
@@ -240,7 +262,7 @@ class Layout:
                         good = entry.is_dir(follow_symlinks=False) or not re.fullmatch(r"tmp|[0-9a-f]", entry.name)
                     if not good:
                         return f"{entry.path} is not a file or directory that ejcache makes"
-            if not self.trusted and (why := why_untrusted(generation, generation.lstat())):
+            if not self.access.others and (why := why_untrusted(generation, generation.lstat())):
                 return why
         except FileNotFoundError:
             return f"{generation} does not exist"
@@ -259,6 +281,7 @@ class Layout:
                     return
                 kept = f"index-{dead.name.partition('-')[2]}"
                 os.mkdir(kept, 0o700, dir_fd=folder)
+                os.chmod(kept, os.fstat(folder).st_mode & 0o2777, dir_fd=folder)  # so that others can clear it away
                 for name in names:
                     os.rename(name, f"{kept}/{name}", src_dir_fd=source, dst_dir_fd=folder)
 
@@ -296,28 +319,9 @@ class Layout:
 
     @contextlib.contextmanager
     def _quarantine(self) -> Iterator[int]:
-        (self.version / "quarantine").mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_below(self.version / "quarantine")
         with directory_below(self.root, "v1/quarantine") as folder:
             yield folder
-
-    def _refuse(self, why: str) -> None:
-        if why:
-            raise UntrustedDirectoryError(
-                f"{why}; it is not used. Delete it, choose another directory, or set EJCACHE_TRUST_DIR=1 if you trust"
-                " them"
-            )
-
-    def why_untrusted(self) -> str:
-        """Why code is not loaded from here, as sentences that say what to do; "" if it is."""
-        try:
-            self.check()
-            generations = [] if self.trusted else self.generations()
-            self._refuse(next(filter(None, (why_untrusted(path, path.lstat()) for path in generations)), ""))
-        except UntrustedDirectoryError as exc:
-            return str(exc)
-        except (StoreError, OSError):
-            pass  # opening it raises the error
-        return ""
 
     def _format(self) -> int | None:
         number = self._number("format")
@@ -339,6 +343,14 @@ class Layout:
         return False
 
 
+def _too_long(root: Path) -> str:
+    """Why SQLite cannot open an index below `root`, as a sentence; "" if it can."""
+    length = len(os.fsencode(os.path.realpath(root)))
+    if length <= _LONGEST_ROOT:
+        return ""
+    return f"the path {root} has {length} bytes, and SQLite opens an index at a path of at most {_LONGEST_ROOT}"
+
+
 def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
     """The error, of one sentence, that says why `path` cannot be used."""
     reason = exc.strerror or str(exc)
@@ -356,8 +368,10 @@ def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
 
 
 def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
-    with contextlib.suppress(*(FileExistsError,) if exist_ok else ()), path.open("x") as file:
-        file.write(text)
+    with contextlib.suppress(*(FileExistsError,) if exist_ok else ()):
+        fd = open_like_directory(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(fd, "w") as file:  # noqa: PTH123 (a descriptor)
+            file.write(text)
 
 
 def modified(path: Path) -> float:

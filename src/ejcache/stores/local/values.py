@@ -1,7 +1,7 @@
 """The values of a local store: bytes in rows and files, under names that say which key they belong to."""
 
 # pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
-# ruff: noqa: PTH102, PTH104, PTH118, PTH123, PTH208
+# ruff: noqa: PTH104, PTH118, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import os
 import re
 import secrets
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MODE_RAW: Final = 1
 """diskcache's: the value is in the row."""
@@ -112,10 +113,10 @@ class ValueFiles:
         path = self._pending_path(filename)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            fd = os.open(path, flags, 0o600)
+            fd = open_like_directory(path, flags)
         except FileNotFoundError:
-            os.mkdir(os.path.dirname(path), 0o700)  # noqa: PTH120
-            fd = os.open(path, flags, 0o600)
+            make_below(Path(path).parent)
+            fd = open_like_directory(path, flags)
         try:
             with open(fd, "wb", buffering=0) as file:
                 view = memoryview(data)
@@ -134,8 +135,7 @@ class ValueFiles:
         try:
             os.rename(self._pending_path(filename), final)
         except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.dirname(final), 0o700)  # noqa: PTH120
+            make_below(Path(final).parent)
             os.rename(self._pending_path(filename), final)
         self._observer("file-placed")
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.util import locks
 from ejcache.util.budget import current_budget
+from ejcache.util.files import make_below, write_atomically
 from ejcache.util.text import key_digest
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class HostFetches:
                 return False
             except FileNotFoundError:
                 with contextlib.suppress(OSError):
-                    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    make_below(directory)
             except OSError:
                 return False
             else:
@@ -210,7 +211,7 @@ class HostFetches:
 
     def _note_miss(self, digest: str, started: float) -> None:
         with contextlib.suppress(OSError):
-            self._note(digest).write_text(f"{digest} {started!r} {time.monotonic()!r}")
+            write_atomically(self._note(digest), f"{digest} {started!r} {time.monotonic()!r}".encode())
 
     def _note(self, digest: str) -> Path:
         return Path(self._directory or "", f"{digest[:_DIGITS]}.miss")

@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED, EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
-from ejcache.util.files import read_regular
+from ejcache.util.files import make_below, open_like_directory, read_regular
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import Presence, living
 from ejcache.util.log import log, warn_once
@@ -125,7 +125,7 @@ class PendingUploads:
         with self._lock:
             if self._presence is None:
                 present = self._directory / "present"
-                present.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_below(present)
                 self._presence = Presence(present)
             return self._directory / self._presence.token
 
@@ -133,10 +133,10 @@ class PendingUploads:
         text = json.dumps({"key": key, "how": how}).encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            fd = os.open(marker, flags, 0o600)
+            fd = open_like_directory(marker, flags)
         except FileNotFoundError:
-            marker.parent.mkdir(mode=0o700, exist_ok=True)
-            fd = os.open(marker, flags, 0o600)
+            make_below(marker.parent)
+            fd = open_like_directory(marker, flags)
         try:
             # One call: a marker that is torn all the same is not JSON, and its upload had not begun.
             os.write(fd, text)
@@ -156,7 +156,7 @@ class PendingUploads:
     def _take(self, marker: Path) -> tuple[str, str] | None:
         try:
             mine = self._own_folder() / marker.name
-            mine.parent.mkdir(mode=0o700, exist_ok=True)
+            make_below(mine.parent)
             marker.rename(mine)
             fields = json.loads(read_regular(mine, max_size=_MARKER_BYTES))
             return check_key(fields["key"]), REPLACE if fields["how"] == REPLACE else PUT

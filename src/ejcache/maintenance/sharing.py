@@ -1,0 +1,34 @@
+"""Sharing the cache in a directory with other users of a host: what `ejcache config set shared=group` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ejcache.errors import StoreUnavailableError
+from ejcache.maintenance.plan import change_limits
+from ejcache.util.access import share
+
+if TYPE_CHECKING:
+    from ejcache.stores.location import Location
+
+
+def share_directory(location: Location, how: str) -> int:
+    """Share the cache in a directory with those that a key of `util.access.SHARED` names, and note it in its policy.
+
+    Returns:
+        How many files and directories of other users could not be changed.
+
+    Raises:
+        StoreError: the directory cannot be made or changed.
+    """
+    from ejcache.bucket.files import FileBucket
+
+    root = Path(location.path)
+    try:
+        share(root, how)
+        with FileBucket(root, local=True, documents=True) as bucket:
+            change_limits(bucket, {"shared": how if how in ("group", "everybody") else None})
+        return share(root, how)  # the policy, too, which was written like any other file
+    except OSError as exc:
+        raise StoreUnavailableError(f"{root} cannot be shared: {exc.strerror or exc}") from exc

@@ -1,0 +1,396 @@
+"""One decision about a directory, at its root: who may read and write what ejcache keeps there, and whether it is used.
+
+A directory that is used is of one of three kinds, and everything below its root is of the same kind:
+
+    private    this user's alone: mode 0700 whatever the umask, as is each missing directory above it
+    shared     on purpose, with a group or with everybody: modes and group follow the root
+    readable   this user, or root, fills it; others may only read
+
+Entries are code, so the question is who could have put one there. Trusted are
+
+* directories of this user and of root. Of the directories above them, only those are refused that any user may change
+  and that have no sticky bit (`why_replaceable`). There, another user can exchange a directory while it is in use. A
+  member of a group that may change a directory above, or its owner, can do that as well; but group directories are
+  where many clusters keep all their data, so they are accepted;
+* group permissions, if no other user is known to be in the group: the private group that Debian and Red Hat give each
+  user, with a umask of 002, and the `fsGroup` that Kubernetes gives a volume;
+* for root inside a container, directories of any user: a bind mount belongs to a user of the host. Inside any
+  container, the root of a cache and the directories above it are not examined for other owners and for permissions of
+  everybody: an `emptyDir` of Kubernetes has mode 0777, and the users in a container belong to one job.
+
+Everybody else who can write there is trusted on purpose or not at all: by the setting `trust_dir`, which is the word of
+whoever reads; by `shared=group` or `shared=everybody` in the policy of the cache (`v1/policy.json`), if this user or
+root wrote that file and nobody else can; or because hosts share the directory, which is named like a bucket. Nothing of
+a directory that is refused is read or written. `docs/trust.md` has the table of all cases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import json
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.errors import MALFORMED
+from ejcache.util.files import make_below, make_private, missing_directories, read_regular
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PRIVATE: Final = 0o700
+SHARED: Final = {"none": PRIVATE, "readers": 0o755, "group": 0o2770, "everybody": 0o777}
+"""With whom a cache can be shared, and the permissions of its directories then."""
+OURS: Final = ("v1", "autotune", "targets")
+"""What a cache has at its root. Other files there are the user's."""
+POLICY: Final = "v1/policy.json"
+_CACHE: Final = "EJCACHE_DIR"
+
+_POLICY_BYTES: Final = 64 << 10
+_LOOK: Final = os.R_OK | os.X_OK
+_CHANGE: Final = os.W_OK | os.X_OK
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Access(NamedTuple):
+    """The decision about a root.
+
+    Attributes:
+        root: the directory.
+        mode: the permissions of the root if it is made, and of what is made directly in it. Deeper down, everything
+            has those of the directory that it is in (`make_below`).
+        others: other users who can write there are trusted.
+        why: why it is not used, as a sentence without its end; "" if it is used.
+        mend: what mends it, as the beginning of a sentence.
+    """
+
+    root: Path
+    mode: int = PRIVATE
+    others: bool = False
+    why: str = ""
+    mend: str = ""
+
+    @property
+    def refusal(self) -> str:
+        """Why the directory is not used, and what mends it, in one message; "" if it is used."""
+        return f"{self.why}; it is not used. {self.mend[0].upper()}{self.mend[1:]}" if self.why else ""
+
+    @property
+    def audience(self) -> str:
+        """The key of `SHARED` that says with whom the directory is shared; "" if it is not used."""
+        if self.why:
+            return ""
+        by_mode = ((stat.S_IWOTH, "everybody"), (stat.S_IWGRP, "group"), (stat.S_IROTH | stat.S_IRGRP, "readers"))
+        return next((how for bits, how in by_mode if self.mode & bits), "none")
+
+    def make(self, name: str = "") -> None:
+        """Make the root, or the directory `name` below it, with those above it that are missing.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if not self.root.is_dir():
+            make_private(self.root.parent)
+            self._make_open(self.root, None)
+        top, _, rest = name.partition("/")
+        if top and not (self.root / top).is_dir():
+            self._make_open(self.root / top, self.root.stat().st_gid)
+        if rest:
+            make_below(self.root / name)
+
+    def _make_open(self, path: Path, gid: int | None) -> None:
+        try:
+            path.mkdir(mode=PRIVATE)
+        except FileExistsError:
+            return
+        if self.mode & 0o777 != PRIVATE:
+            _give(path, self.mode, gid)
+
+
+def decide_access(
+    root: str | os.PathLike[str],
+    *,
+    trusted: bool | None = False,
+    hosts_share: bool = False,
+    writing: bool = True,
+    names: Iterable[str] = OURS,
+    setting: str = _CACHE,
+) -> Access:
+    """Decide whether the directory `root` is used, and as what. Nothing is made or changed.
+
+    Args:
+        root: the directory, which need not exist; it may be reached through links.
+        trusted: this user trusts everybody who can write there; None where nobody else is ever trusted.
+        hosts_share: hosts share the directory, and whoever names it trusts those who can write there.
+        writing: this process would write there; without it, a directory without anything to read is no problem.
+        names: relative paths of the directories that ejcache has below the root, those above before those below.
+        setting: the variable that chooses the directory, for the advice; that of a cache allows its policy to declare
+            it shared.
+    """
+    path, another = Path(root), f"choose another directory ({setting})"
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return _decide_absent(path, consent=bool(trusted) or hosts_share, writing=writing, another=another)
+    except PermissionError:
+        return Access(path, why=f"{path} is below a directory that is closed to {_me()}", mend=another)
+    except (OSError, ValueError):
+        return Access(path)  # opening it says what is wrong
+    if not stat.S_ISDIR(about.st_mode):
+        return Access(path)
+    found: dict[Path, os.stat_result] = {}
+    for each, status in ((path, about), *_existing(path, names)):
+        if stat.S_ISLNK(status.st_mode):
+            return Access(path, why=f"{each} is a symbolic link", mend=f"delete it, or {another}")
+        if stat.S_ISDIR(status.st_mode) and not _may(each, _LOOK):
+            return Access(path, why=_closed(each, status), mend=_opened_by_owner(path, status, another))
+        found[each] = status
+    judged = (
+        (each, _why_foreign(each, status, named=each == path and trusted is not None)) for each, status in found.items()
+    )
+    foreign = [(why, each) for each, why in judged if why]
+    if not foreign and (why := why_replaceable(path)):
+        foreign = [(why, path)]
+    others = bool(trusted) or hosts_share or bool(foreign and setting == _CACHE and _declared(path, found.values()))
+    if foreign and not others:
+        why, each = foreign[0]
+        return Access(path, why=why, mend=_kept_or_shared(path, found[each], another, setting, trusted=trusted))
+    top = next((status for each, status in found.items() if each.parent == path), None)
+    if top is None and writing and not _may(path, _CHANGE):
+        why = f"{path} holds no cache, and {_me()} cannot write to it ({_owner(about)})"
+        return Access(path, why=why, mend=_opened_by_owner(path, about, another))
+    follows = others and (_shares(about) or (hosts_share and not about.st_mode & stat.S_ISVTX))
+    mode = top.st_mode if top is not None else about.st_mode if follows else PRIVATE
+    return Access(path, mode & 0o777, others)
+
+
+def _decide_absent(path: Path, *, consent: bool, writing: bool, another: str) -> Access:
+    above = next((each for each in path.parents if os.path.lexists(each)), path.parent)
+    if not consent and (why := why_replaceable(path)):
+        return Access(path, why=why, mend=f"`chmod +t` of that directory mends it, or {another}, {_TRUST}")
+    try:
+        about = above.stat()
+    except OSError:
+        return Access(path)
+    if writing and stat.S_ISDIR(about.st_mode) and not _may(above, _CHANGE):
+        why = f"{path} does not exist, and {_me()} cannot write to {above} ({_owner(about)})"
+        return Access(path, why=why, mend=another)
+    return Access(path, about.st_mode & 0o777 if consent and _shares(about) else PRIVATE, consent)
+
+
+def _shares(about: os.stat_result) -> bool:
+    """True if a directory is open to others on purpose: who writes there may also change what others have written."""
+    if about.st_mode & stat.S_ISVTX:
+        return False
+    by_group = about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, os.geteuid())
+    return bool(by_group or about.st_mode & stat.S_IWOTH)
+
+
+def share(root: Path, how: str) -> int:
+    """Give what ejcache has below `root` the permissions of a cache that is shared with those, and the root's group.
+
+    What ejcache makes there later follows. Directories of the user's own at the root are left alone, and so are the
+    quarantined copies, which stay private.
+
+    Args:
+        root: of a cache; it is made if it does not exist, in directories that everybody can pass through.
+        how: a key of `SHARED`.
+
+    Returns:
+        How many files and directories of other users could not be changed.
+
+    Raises:
+        OSError: the root itself cannot be made or changed.
+    """
+    mode, failed = SHARED[how], 0
+    for above in missing_directories(root.parent):
+        above.mkdir(mode=0o755, exist_ok=True)
+        above.chmod(PRIVATE if how == "none" else 0o755)
+    Access(root).make("v1")
+    gid = root.stat().st_gid
+    os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
+    for top in OURS:
+        for folder, _, names in os.walk(root / top, onerror=None):
+            failed += not _give(Path(folder), mode, gid)
+            for name in () if Path(folder).name == "quarantine" else names:
+                # Who can change the policy decides whom its readers trust.
+                writable = 0o644 if f"{top}/{name}" == POLICY else 0o666
+                failed += not _give(Path(folder, name), mode & writable | 0o600, gid)
+    return failed
+
+
+def why_out_of_reach(root: Path) -> str:
+    """Why others cannot use a root that is shared with them, as a sentence; "" if they can reach it."""
+    real = Path(os.path.realpath(root))
+    for part in real.parents:
+        about = part.stat()
+        if not about.st_mode & (stat.S_IXOTH | stat.S_IXGRP):
+            return f"{part} is closed to others (mode {stat.S_IMODE(about.st_mode):04o}), and {root} is below it"
+    return ""
+
+
+def _give(path: Path, mode: int, gid: int | None) -> bool:
+    """Give a file or directory of this user these permissions and this group; False if it cannot be changed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return path.is_symlink()
+    try:
+        about = os.fstat(fd)
+        if gid is not None and about.st_gid != gid:
+            with contextlib.suppress(OSError):  # of a group that this user is not in
+                os.fchown(fd, -1, gid)
+        if stat.S_ISDIR(about.st_mode) and mode & stat.S_IWGRP:
+            mode |= stat.S_ISGID
+        os.fchmod(fd, mode)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _existing(root: Path, names: Iterable[str]) -> Iterator[tuple[Path, os.stat_result]]:
+    for name in names:
+        with contextlib.suppress(OSError):  # not there, or below a directory that is closed
+            yield root / name, (root / name).lstat()
+
+
+def _why_foreign(path: Path, about: os.stat_result, *, named: bool) -> str:
+    if not named or not stat.S_ISDIR(about.st_mode):
+        return why_untrusted(path, about)
+    # `why_replaceable` judges what everybody may do in a root that a user names, as in the directories above it.
+    if about.st_uid not in (os.geteuid(), 0) and _in_container():
+        return ""
+    return why_untrusted(path, about, everybody=False)
+
+
+def _declared(root: Path, found: Iterable[os.stat_result]) -> bool:
+    """True if this user or root, and nobody else, has declared the cache shared with those who can write to it."""
+    path = root / POLICY
+    try:
+        about = path.lstat()
+        if about.st_uid not in (os.geteuid(), 0) or about.st_mode & _OTHERS_WRITE:
+            return False
+        shared = json.loads(read_regular(path, max_size=_POLICY_BYTES)).get("shared")
+    except (OSError, *MALFORMED):
+        return False
+    by_everybody = any(status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX for status in found)
+    return shared == "everybody" or (shared == "group" and not by_everybody)
+
+
+_TRUST: Final = "or set EJCACHE_TRUST_DIR=1 if you trust them"
+
+
+def _kept_or_shared(root: Path, about: os.stat_result, another: str, setting: str, *, trusted: bool | None) -> str:
+    trust = "" if trusted is None else f", {_TRUST}"
+    if about.st_uid != os.geteuid():
+        return another + trust
+    shared = f", `ejcache config set --dir {root} shared=group` (or everybody) shares it" if setting == _CACHE else ""
+    return f"`chmod -R go-w {root}` keeps it for you alone{shared}{trust}"
+
+
+def _opened_by_owner(root: Path, about: os.stat_result, another: str) -> str:
+    if about.st_uid == os.geteuid():
+        return f"`chmod u+rwx {root}` mends it"
+    return f"its owner opens it by `ejcache config set --dir {root} shared=readers` (or group, everybody); or {another}"
+
+
+def _closed(path: Path, about: os.stat_result) -> str:
+    return f"{path} is closed to {_me()} ({_owner(about)})"
+
+
+def _owner(about: os.stat_result) -> str:
+    return f"it belongs to {_user_name(about.st_uid)}, mode {stat.S_IMODE(about.st_mode):04o}"
+
+
+def _me() -> str:
+    return _user_name(os.geteuid())
+
+
+def _may(path: Path, what: int) -> bool:
+    return os.access(path, what, effective_ids=os.access in os.supports_effective_ids)
+
+
+_CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
+
+
+def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, everybody: bool = True) -> str:
+    """Why a directory may hold code of another user, as a sentence; "" if it is trusted.
+
+    Args:
+        path: the directory, for the sentence.
+        about: its status; not that of a link.
+        everybody: that everybody can write there counts.
+    """
+    user = os.geteuid()
+    if about.st_uid not in (user, 0) and (user != 0 or not _in_container()):
+        return f"{os.fspath(path)} belongs to {_user_name(about.st_uid)}, who could have put code there"
+    if everybody and about.st_mode & stat.S_IWOTH:
+        return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
+    if about.st_mode & stat.S_IWGRP and not about.st_mode & stat.S_IWOTH and not _is_private_group(about.st_gid, user):
+        return (
+            f"the group {_group_name(about.st_gid)} can write to {os.fspath(path)}"
+            f" (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
+        )
+    return ""
+
+
+def why_replaceable(path: str | os.PathLike[str]) -> str:
+    """Why any user could replace the directory at `path`, as a sentence; "" if only few users, or none, could.
+
+    Args:
+        path: the directory, which need not exist. Links to it are followed.
+    """
+    real = Path(os.path.realpath(path))
+    for part in (real, *real.parents):
+        try:
+            mode = part.stat().st_mode
+        except OSError:
+            continue  # not there yet, or behind a directory that is not for this user
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            if _in_container():
+                return ""
+            return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
+    return ""
+
+
+def _in_container() -> bool:
+    if any(Path(mark).exists() for mark in _CONTAINER_MARKS):
+        return True
+    try:
+        # In a user namespace, as rootless containers have it, "root" is an ordinary user of the host.
+        return Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]
+    except OSError:
+        return False
+
+
+def _is_private_group(gid: int, user: int) -> bool:
+    try:
+        group = grp.getgrgid(gid)
+    except (KeyError, OSError):
+        # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
+        return _in_container()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except (KeyError, OSError):
+        name = str(user)
+    return set(group.gr_mem) <= {name} and (gid == user or group.gr_name == name)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name} (id {uid})"
+    except (KeyError, OSError):
+        return f"the user with id {uid}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return f"{grp.getgrgid(gid).gr_name} (id {gid})"
+    except (KeyError, OSError):
+        return f"with id {gid}"
