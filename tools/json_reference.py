@@ -50,7 +50,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("prune", "--max-entries", "1", "-n"),
     ("config",), ("config", "get", "max_size"),
     ("config", "set", "max_size=10GB"), ("config", "unset", "max_size"), ("push", "OTHER"), ("pull", "OTHER"),
-    ("push", "FILE.tar"), ("pull", "FILE.tar"), ("doctor",), ("clear", "jit_eval"),
+    ("push", "FILE.tar"), ("pull", "FILE.tar"), ("doctor",), ("key",), ("clear", "jit_eval"),
     ("ls", "--tuned"), ("show", "--tuned", "matmul"), ("why", "--tuned", "matmul"), ("stats", "--tuned"),
     ("pin", "matmul"), ("unpin", "matmul"), ("prune", "--tuned", "--name", "matmul", "-n"),
     ("clear", "--tuned", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),

@@ -49,6 +49,7 @@ LINES = {
     "config": ["config"],
     "push": ["push", "other", "--dir", "."],
     "pull": ["pull", "other", "--dir", "."],
+    "key": ["key", "--dir", "."],
     "doctor": ["doctor", "--dir", "."],
     "target": ["target", "diff", "tpu:v5e:2x2", "--dir", "."],
     "bench": ["bench", "--rounds", "1", "{script}"],

@@ -142,6 +142,11 @@ COMMANDS: Final = {
             "pull --format ejkernel ejkernel_files",
         ),
     ),
+    "key": Command(
+        "ejcache.cli.key:key",
+        "Print a name for what this host can load, for archives in CI.",
+        ("key", "key --lock requirements.lock"),
+    ),
     "doctor": Command(
         "ejcache.cli.checks:doctor",
         "Check whether a directory or bucket can hold a cache.",

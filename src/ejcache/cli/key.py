@@ -1,0 +1,51 @@
+"""`ejcache key`: a name for what a host can load, by which CI keeps archives."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from pathlib import Path
+from typing import Annotated
+
+from ejcache.cli import output
+from ejcache.cli.listing import command_settings
+from ejcache.cli.options import Dir, Json, option
+from ejcache.errors import UsageError
+
+_DIGITS = 16
+
+
+def key(
+    lock: Annotated[
+        list[str] | None, option("--lock", "FILE", "A file whose content counts, such as a lock file; may be repeated.")
+    ] = None,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Print a text that changes with what decides whether this host can load what another one has stored.
+
+    That is JAX, jaxlib, the plug-in and native libraries, flags and variables, the devices, the features of the CPU,
+    and the content of --lock. It is meant for the name of an archive in CI: `ejcache-linux-$(ejcache key)`.
+    """
+    settings = command_settings(directory)
+    files = {path: _digest(path) for path in lock or ()}
+    from ejcache.jax_integration.targets import components_here
+    from ejcache.jax_integration.warm_start import platform
+
+    name = platform()
+    parts = {"jax": importlib.metadata.version("jax"), **components_here(name, with_devices=True)}
+    parts["namespace"] = settings.namespace
+    # The names of the files are a matter of each checkout.
+    said = [*sorted(parts.items()), *sorted(("lock", digest) for digest in files.values())]
+    text = f"{name}-{hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS]}"
+    if as_json:
+        output.print_json({"key": text, "components": parts, "locks": files})
+    else:
+        output.say(text)
+
+
+def _digest(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as exc:
+        raise UsageError(f"--lock {path}: the file cannot be read: {exc.strerror or exc}") from exc
