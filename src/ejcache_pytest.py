@@ -1,5 +1,7 @@
 """The pytest plug-in: `pytest --ejcache` keeps what tests compile, and says which tests compiled longest.
 
+`--ejcache-fail-on-compile` makes a run fail in which a test compiled anything, so that a warm suite proves that it is.
+
 pytest imports this module in each run, through the entry point `pytest11`. It is outside the package and imports only
 the standard library and pytest; without `--ejcache`, `--ejcache-dir` or the ini line it does nothing else.
 
@@ -29,6 +31,8 @@ _FLOOR_OF_JAX: Final = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 _ON: Final = frozenset({"1", "true", "yes", "on"})
 _SHOWN: Final = 3
+_LONG_SECONDS: Final = 1.0
+"""A test that compiled for so long is named, however many there are."""
 _MARKERS: Final = (
     "no_compile(everywhere=False): with --ejcache, the body of the test fails if it compiles; its fixtures may compile",
     "no_ejcache: with --ejcache, the test and its fixtures use no persistent compilation cache",
@@ -40,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ejcache", "a persistent compilation cache for JAX")
     group.addoption("--ejcache", action="store_true", help="keep what the tests compile with JAX (ejcache)")
     group.addoption("--ejcache-dir", metavar="URL", default="", help="the directory or URL to keep it in")
+    group.addoption(
+        "--ejcache-fail-on-compile",
+        action="store_true",
+        help="keep what the tests compile, and fail if a test compiles what the cache does not have (ejcache)",
+    )
     line = "1 to keep what the tests compile with JAX, or the directory or URL to keep it in (ejcache)"
     parser.addini("ejcache", line, default="")
 
@@ -48,7 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the markers and, if a cache is wanted, what uses it."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    option = config.getoption("ejcache_dir") or ("1" if config.getoption("ejcache") else "")
+    asked = config.getoption("ejcache") or config.getoption("ejcache_fail_on_compile")
+    option = config.getoption("ejcache_dir") or ("1" if asked else "")
     given = os.environ.get(_VARIABLE, "").strip()
     wanted = option or ("" if given and given.lower() in _OFF else config.getini("ejcache").strip())
     if wanted.lower() in _ON and given.lower() not in _OFF:
@@ -65,7 +75,8 @@ class _CachedRun:
         self._cache: CompilationCache | None = None
         self._totals: dict[str, float] = {}
         self._urls: set[str] = set()
-        self._slowest: list[tuple[float, str]] = []
+        self._tests: dict[str, tuple[float, int]] = {}
+        """The seconds that each test compiled, and how many programs."""
         self._processes = 0
         if wanted.lower() not in _ON and "://" not in wanted:
             # `EJCACHE=name` would be a typing error of a boolean; tests may change the working directory.
@@ -86,13 +97,13 @@ class _CachedRun:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Note the seconds that a test compiles, or run it without a cache."""
-        before = self._compile_seconds()
+        """Note what a test compiles, or run it without a cache."""
+        before = self._compiled()
         with _disabled() if item.get_closest_marker("no_ejcache") else contextlib.nullcontext():
             result = yield
-        seconds = self._compile_seconds() - before
-        if seconds > 0:
-            self._slowest = sorted([*self._slowest, (seconds, item.nodeid)], reverse=True)[:_SHOWN]
+        after = self._compiled()
+        if after != before:
+            self._tests[item.nodeid] = after[0] - before[0], after[1] - before[1]
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -106,15 +117,16 @@ class _CachedRun:
         with forbid_compile(*marker.args, **marker.kwargs):
             return (yield)
 
-    def pytest_sessionfinish(self) -> None:
-        """Add what this process counted; a worker hands it to the process that started it."""
-        self._compile_seconds()
-        if self._cache is None:
-            return
-        counted = {"amounts": dict(self._cache.stats().amounts), "url": self._cache.url, "slowest": self._slowest}
-        self._add(counted)
-        if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput["ejcache"] = counted
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Add what this process counted, and fail if nothing should compile; a worker hands it to its controller."""
+        self._compiled()
+        if self._cache is not None:
+            counted = {"amounts": dict(self._cache.stats().amounts), "url": self._cache.url, "tests": self._tests}
+            self._add(counted)
+            if hasattr(self._config, "workeroutput"):
+                self._config.workeroutput["ejcache"] = counted
+        if self._failing() and session.exitstatus == pytest.ExitCode.OK and not hasattr(self._config, "workeroutput"):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -131,23 +143,36 @@ class _CachedRun:
         from ejcache.cache.exit_report import report_line
 
         terminalreporter.write_line(report_line(Stats.of(self._totals), sorted(self._urls), processes=self._processes))
-        if self._slowest:
-            slowest = ", ".join(f"{seconds:.2f} s {test}" for seconds, test in self._slowest)
+        ordered = sorted(((seconds, test) for test, (seconds, _) in self._tests.items() if seconds > 0), reverse=True)
+        long = [pair for pair in ordered if pair[0] >= _LONG_SECONDS]
+        if slowest := ", ".join(f"{seconds:.2f} s {test}" for seconds, test in long or ordered[:_SHOWN]):
             terminalreporter.write_line(f"ejcache: slowest compilations: {slowest}")
+        for test in self._failing():
+            number = self._tests[test][1]
+            what = f"{number} program{'s' * (number != 1)} that the cache did not have"
+            terminalreporter.write_line(f"ejcache: FAILED because of --ejcache-fail-on-compile: {test} compiled {what}")
+
+    def _failing(self) -> list[str]:
+        """The tests that compiled what the cache did not have, if that is to fail."""
+        if not self._config.getoption("ejcache_fail_on_compile"):
+            return []
+        return sorted(test for test, (_, number) in self._tests.items() if number)
 
     def _add(self, counted: dict[str, Any]) -> None:
         for name, amount in counted["amounts"].items():
             self._totals[name] = self._totals.get(name, 0) + amount
         self._urls.add(counted["url"])
         self._processes += 1
-        tests = {(seconds, test) for seconds, test in [*self._slowest, *counted["slowest"]]}
-        self._slowest = sorted(tests, reverse=True)[:_SHOWN]
+        self._tests |= counted["tests"]
 
-    def _compile_seconds(self) -> float:
-        """What this process has compiled, in seconds; 0 as long as no test has made a backend of JAX."""
+    def _compiled(self) -> tuple[float, int]:
+        """What this process has compiled, in seconds and programs; 0 as long as no test has made a backend of JAX."""
         activation = sys.modules.get("ejcache.jax_integration.activate")
         self._cache = (activation.active() if activation is not None else None) or self._cache
-        return self._cache.stats().compile_seconds if self._cache is not None else 0.0
+        if self._cache is None:
+            return 0.0, 0
+        stats = self._cache.stats()
+        return stats.compile_seconds, stats.misses
 
 
 @contextlib.contextmanager

@@ -87,3 +87,28 @@ def test_cold_and_warm(suite, tmp_path):
     hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()
     assert (int(hits) > 1, int(misses)) == (True, 0)
     assert "slowest" not in warm.stdout
+
+
+SHORT = """
+import jax, pytest
+
+def test_compiles():
+    jax.jit(lambda x: x * 7)(1.0)
+
+@pytest.mark.no_ejcache
+def test_compiles_without_the_cache():
+    jax.jit(lambda x: x * 8)(1.0)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_warm_suite_proves_that_it_is(suite, tmp_path, workers):
+    """With --ejcache-fail-on-compile, a cold run fails and names its tests, also of workers; a warm one passes."""
+    (tmp_path / "test_small.py").write_text(SHORT)
+    options = ("--ejcache-dir", "kept", "--ejcache-fail-on-compile", *workers)
+    cold = suite(*options)
+    assert (cold.returncode, "2 passed" in cold.stdout) == (1, True), cold
+    named = re.findall(r"FAILED because of --ejcache-fail-on-compile: (\S+) compiled", cold.stdout)
+    assert named == ["test_small.py::test_compiles"]
+    warm = suite(*options)
+    assert (warm.returncode, "FAILED" in warm.stdout) == (0, False), warm
