@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from buckets import gcs_bucket
-from dead_ends import URLS, leads_to
+from dead_ends import URLS, AnyRequest, Trouble, leads_to
 
+from ejcache.bucket.causes import Cause
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
@@ -192,6 +193,41 @@ def asked(monkeypatch):
 def test_a_redirect_is_not_followed(asked, call, kind):
     """A login page's redirect is an error that names its place."""
     assert "a redirect to /elsewhere" in asked(redirect, call, kind)
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("dead DNS, answers at once", Cause.NO_ADDRESS),
+        ("403", Cause.MAY_NOT_READ),
+        ("portal, a page", Cause.PORTAL),
+        ("portal, a redirect", Cause.PORTAL),
+        ("429", Cause.THROTTLED),
+        ("no network, silent", Cause.SILENT),
+    ],
+)
+def test_causes_have_names(what, cause, kind, tmp_path, run_client):
+    """What a user can do something about is told apart, whatever the library of a storage calls it."""
+    program = """
+        import sys
+        from ejcache.bucket.causes import cause_of
+        from ejcache.bucket.retry import RetryPolicy
+        from ejcache.errors import StoreError
+        from ejcache.stores.opening import open_bucket
+        bucket = open_bucket(sys.argv[1])
+        bucket.breaker, bucket.policy = None, RetryPolicy(deadline=1.0)
+        try:
+            bucket.read("k")
+        except StoreError as exc:
+            print(repr(cause_of(exc)))
+    """
+    with ExitStack() as stack:
+        if what == "429":
+            variables = leads_to(kind, stack.enter_context(AnyRequest(429, "{}")).url)
+        else:
+            variables = stack.enter_context(Trouble(what, kind, tmp_path)).variables
+        finished = run_client(program, URLS[kind], env=variables)
+    assert finished.stdout == f"{cause!r}\n"
 
 
 def test_words_for_a_terminal(asked):

@@ -266,6 +266,9 @@ class AzureBucket(FsspecBucket):
             return TransientError(str(exc), unreachable=True)
         if isinstance(exc, azure.ServiceResponseError):
             return TransientError(str(exc), ambiguous=True)
+        if isinstance(exc, ValueError):
+            said = f"{what} {self.url}: the answer is not one of Azure, perhaps of a proxy or a login page: {exc}"
+            return StoreUnavailableError(said)
         return super()._translated(what, exc, writing=writing)
 
 
