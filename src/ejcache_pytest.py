@@ -64,7 +64,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if wanted.lower() in _ON and given.lower() not in _OFF:
         wanted = given  # it may name a cache
     if wanted.lower() not in _OFF:
+        if option and wanted.lower() not in _ON:
+            _check_place(wanted)
         config.pluginmanager.register(_CachedRun(config, wanted), "ejcache-run")
+
+
+def _check_place(wanted: str) -> None:
+    """Refuse a place that no store can be at, such as `gs:/bucket`; a run without its cache would say nothing."""
+    from ejcache.errors import UsageError
+    from ejcache.stores.location import Location
+
+    try:
+        Location.parse(wanted)
+    except UsageError as exc:
+        raise pytest.UsageError(f"--ejcache-dir: {exc}") from exc
 
 
 class _CachedRun:

@@ -68,6 +68,15 @@ def test_inert_without_the_option(suite):
     assert "ejcache: " not in done.stdout
 
 
+@pytest.mark.parametrize("place", ["gs:/bucket/ci", "foo://x"])
+def test_a_place_that_no_cache_can_be_at(suite, tmp_path, place):
+    """It is a usage error that names the place, and no directory of that name is made."""
+    finished = suite("--ejcache-dir", place)
+    assert finished.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"--ejcache-dir: '{place}' cannot be opened as a store" in finished.stderr
+    assert not list(tmp_path.rglob("gs:"))
+
+
 def test_cold_and_warm(suite, tmp_path):
     """Every worker uses one cache; the line counts all of them; markers hold."""
     cold = suite("--ejcache-dir", "kept")

@@ -106,6 +106,9 @@ MOUNTS = r"""
 37 21 0:47 / /over rw - nfs server:/over rw
 38 21 0:48 / /over rw - tmpfs tmpfs rw
 39 21 0:49 / /lustre rw - lustre mds:/fs rw
+40 21 0:50 / /mnt/host rw - virtiofs host rw
+41 21 0:51 / /mnt/mac rw - fakeowner mac rw
+42 21 0:52 / /mnt/cray rw - dvs server rw
 garbage
 """
 
@@ -116,6 +119,7 @@ garbage
         ("/var/cache", False), ("/home/me/cache", True), ("/home", True), ("/homework", False),
         ("/home/local disk/cache", False), ("/mnt/bucket/x", True), ("/mnt/pooled/x", False), ("/mnt/c/x", True),
         ("/mnt/shared/x", True), ("/sandbox/x", False), ("/over/x", False), ("/lustre/scratch/x", True),
+        ("/mnt/host/x", True), ("/mnt/mac/x", True), ("/mnt/cray/x", True),
     ],
 )  # fmt: skip
 def test_network_filesystems(path, network):

@@ -194,9 +194,9 @@ def _refused(url: object, why: str) -> UsageError:
 _LOOK_SECONDS: Final = 5.0
 _NETWORK: Final = frozenset(
     {
-        "9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "davfs", "fhgfs", "gfs", "gfs2", "glusterfs",
-        "gpfs", "lustre", "mfs", "ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2",
-        "smb", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs", "wekafs",
+        "9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "davfs", "dvs", "fakeowner", "fhgfs", "gfs",
+        "gfs2", "glusterfs", "gpfs", "lustre", "mfs", "ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs",
+        "prl_fs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
     }
 )  # fmt: skip
 _LOCAL_FUSE: Final = frozenset(
