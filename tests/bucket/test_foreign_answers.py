@@ -12,8 +12,8 @@ import pytest
 from buckets import gcs_bucket
 from dead_ends import URLS, AnyRequest, Trouble, leads_to
 
-from ejcache.bucket.causes import Cause
 from ejcache.bucket.retry import RetryPolicy
+from ejcache.bucket.troubles import StorageTrouble
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 
@@ -198,19 +198,19 @@ def test_a_redirect_is_not_followed(asked, call, kind):
 @pytest.mark.parametrize(
     ("what", "cause"),
     [
-        ("dead DNS, answers at once", Cause.NO_ADDRESS),
-        ("403", Cause.MAY_NOT_READ),
-        ("portal, a page", Cause.PORTAL),
-        ("portal, a redirect", Cause.PORTAL),
-        ("429", Cause.THROTTLED),
-        ("no network, silent", Cause.SILENT),
+        ("dead DNS, answers at once", StorageTrouble.NO_ADDRESS),
+        ("403", StorageTrouble.MAY_NOT_READ),
+        ("portal, a page", StorageTrouble.PORTAL),
+        ("portal, a redirect", StorageTrouble.PORTAL),
+        ("429", StorageTrouble.THROTTLED),
+        ("no network, silent", StorageTrouble.SILENT),
     ],
 )
 def test_causes_have_names(what, cause, kind, tmp_path, run_client):
     """What a user can do something about is told apart, whatever the library of a storage calls it."""
     program = """
         import sys
-        from ejcache.bucket.causes import cause_of
+        from ejcache.bucket.troubles import trouble_behind
         from ejcache.bucket.retry import RetryPolicy
         from ejcache.errors import StoreError
         from ejcache.stores.opening import open_bucket
@@ -219,7 +219,7 @@ def test_causes_have_names(what, cause, kind, tmp_path, run_client):
         try:
             bucket.read("k")
         except StoreError as exc:
-            print(repr(cause_of(exc)))
+            print(repr(trouble_behind(exc)))
     """
     with ExitStack() as stack:
         if what == "429":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Cause(StrEnum):
+class StorageTrouble(StrEnum):
     """A cause, in the words of a sentence about storage."""
 
     THROTTLED = "the storage asks to slow down (429)"
@@ -24,18 +24,18 @@ class Cause(StrEnum):
     SILENT = "there is no answer"
 
 
-def cause_of(error: BaseException) -> Cause | None:
+def trouble_behind(error: BaseException) -> StorageTrouble | None:
     """The cause of an error of a bucket; None for another one."""
     chain = list(_chain(error))
     if any(isinstance(each, socket.gaierror) for each in chain):
-        return Cause.NO_ADDRESS
+        return StorageTrouble.NO_ADDRESS
     if any("a login page" in str(each) for each in chain):
-        return Cause.PORTAL
+        return StorageTrouble.PORTAL
     for kind, cause in (
-        (ThrottledError, Cause.THROTTLED),
-        (NoPermissionError, Cause.MAY_NOT_READ),
-        (StoreReadOnlyError, Cause.MAY_NOT_WRITE),
-        (StoreBusyError, Cause.SILENT),
+        (ThrottledError, StorageTrouble.THROTTLED),
+        (NoPermissionError, StorageTrouble.MAY_NOT_READ),
+        (StoreReadOnlyError, StorageTrouble.MAY_NOT_WRITE),
+        (StoreBusyError, StorageTrouble.SILENT),
     ):
         if isinstance(error, kind):
             return cause
