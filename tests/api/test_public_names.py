@@ -11,7 +11,7 @@ import pytest
 import ejcache
 import ejcache.autotune
 import ejcache.errors
-from ejcache.jax_integration.decorator import JitOptions
+from ejcache.jax_integration.decorator import EjitOptions, JitOptions
 from ejcache.settings.table import SETTINGS
 
 
@@ -85,7 +85,11 @@ def test_ejit_has_the_options_of_jit():
     """The typed keywords are those of the installed `jax.jit`, and `help` shows them."""
     parameters = set(inspect.signature(jax.jit).parameters) - {"fun"}
     assert set(JitOptions.__annotations__) == parameters
-    assert inspect.signature(ejcache.ejit) == inspect.signature(jax.jit)
+    own = [name for name in EjitOptions.__annotations__ if name not in JitOptions.__annotations__]
+    shown = inspect.signature(ejcache.ejit)
+    assert own == ["reuse_lowering", "name"]
+    of_jax = shown.replace(parameters=[each for each in shown.parameters.values() if each.name not in own])
+    assert of_jax == inspect.signature(jax.jit)
 
 
 def test_windows_is_not_supported(run_python):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence  # noqa: TC003 (`typing.get_type_hints` of the options)
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: TC003 (`typing.get_type_hints` of the options)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import jax
 
-from ejcache.jax_integration.activate import enable_by_default
+from ejcache.jax_integration.activate import current_settings, enable_by_default
 from ejcache.jax_integration.seam.patch import without_our_frames
 
 P = ParamSpec("P")
@@ -33,6 +34,16 @@ class JitOptions(TypedDict, total=False):
     inline: Any
     compiler_options: dict[str, Any] | None
 
+
+class EjitOptions(JitOptions, total=False):
+    """The keywords of `@ejit`: those of `jax.jit`, and those of `reuse`."""
+
+    reuse_lowering: bool | Mapping[str, Any] | None
+    name: str | None
+
+
+_REUSE: Final = "ejcache.reuse.calls"
+"""The room above that makes functions which restarts do not trace; imported where one asks for it."""
 
 if TYPE_CHECKING:
 
@@ -63,11 +74,11 @@ else:
 
 
 @overload
-def ejit(fun: Callable[P, R_co], /, **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
+def ejit(fun: Callable[P, R_co], /, **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
 @overload
-def ejit(*, func: Callable[P, R_co], **options: Unpack[JitOptions]) -> Jitted[P, R_co]: ...
+def ejit(*, func: Callable[P, R_co], **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
 @overload
-def ejit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
+def ejit(**options: Unpack[EjitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
 @without_our_frames
 def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """`jax.jit` with the cache enabled. It returns what `jax.jit` returns, so a call costs the same.
@@ -76,16 +87,36 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Args:
         fun: the function. Without it, `ejit` returns a decorator.
-        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`.
+        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`, and two that
+            docs/reuse.md describes:
+            reuse_lowering: take the lowered program of an earlier process that was started from the same inputs,
+                instead of tracing the function. A mapping declares what else it depends on: callables, which are asked
+                at each new signature, and paths, whose content counts. By default, what the setting says.
+            name: tells functions apart that `reuse_lowering` would take for one.
 
     Raises:
         TypeError: the installed `jax.jit` does not have such an option.
+        UsageError: `reuse_lowering` is something else.
     """
     fun = options.pop("func", fun)
     if fun is None:
         return functools.partial(ejit, **options)
     enable_by_default()
+    if options.get("reuse_lowering", current_settings().reuse_lowering):
+        reusing = import_module(_REUSE).reusing_jit(fun, options)
+        if reusing is not None:
+            return reusing
+    options = {name: value for name, value in options.items() if name not in _OWN}
     return jax.jit(fun, **options)
 
 
-vars(ejit)["__signature__"] = inspect.signature(jax.jit)
+_OWN: Final = {"reuse_lowering": None, "name": None}
+
+
+def _signature() -> inspect.Signature:
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_OWN[name]) for name in _OWN]
+    of_jax = inspect.signature(jax.jit)
+    return of_jax.replace(parameters=[*of_jax.parameters.values(), *added])
+
+
+vars(ejit)["__signature__"] = _signature()

@@ -47,6 +47,8 @@ _REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sort
 _MODULE_TEXT: Final = "module_text-"
 _PROFILE: Final = "pgle_profile-"
 _RUN_PROFILE: Final = "run_profile-"
+_REUSE_RECORD: Final = "reuse_record-"
+_REUSE_MODULE: Final = "reuse_module-"
 _LOGICAL_DIGITS: Final = 40
 _ENVIRONMENT_DIGITS: Final = 24
 # Not compiled here: a hit does without it.
@@ -146,9 +148,25 @@ def run_profile_key(*identity: str) -> str:
     return f"{_RUN_PROFILE}{_digest({str(place): part for place, part in enumerate(identity)}, _LOGICAL_DIGITS)}"
 
 
+def reuse_record_key(main: str, *identity: str) -> str:
+    """The key of what restarts of a main module may reuse.
+
+    Args:
+        main: the name of its file, for listings.
+        identity: what tells it and its machine from others.
+    """
+    digest = _digest({str(place): part for place, part in enumerate((main, *identity))}, _LOGICAL_DIGITS)
+    return f"{_REUSE_RECORD}{listed_name(main)}-{digest}"
+
+
+def reuse_module_key(digest: str) -> str:
+    """The key of a lowered module that restarts reuse, by the digest of its bytes."""
+    return f"{_REUSE_MODULE}{digest[:_LOGICAL_DIGITS]}"
+
+
 def is_side_key(key: str) -> bool:
-    """Whether `key` is the key of a module's text or a profile: not entries, but what serves them."""
-    return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE))
+    """Whether `key` is that of a module, a profile or a record: not entries, but what serves them."""
+    return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE, _REUSE_RECORD, _REUSE_MODULE))
 
 
 def is_profile_key(key: str) -> bool:

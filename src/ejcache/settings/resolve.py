@@ -36,9 +36,12 @@ if TYPE_CHECKING:
     from ejcache.settings.values import FlagSource
 
 
-OTHER_VARIABLES: Final = frozenset(f"EJCACHE{rest}" for rest in ("", "_AUTOTUNE_CANDIDATE", "_RUN_COUNTS"))
-"""Variables of ours that are no settings: what enables the cache, what marks a process that measures a candidate, and
-the file in which processes of an `ejcache run` count."""
+OTHER_VARIABLES: Final = frozenset({
+    *("EJCACHE", "EJCACHE_AUTOTUNE_CANDIDATE", "EJCACHE_RUN_COUNTS"),
+    *("EJCACHE_REUSE_CHECK_ONE_IN", "EJCACHE_REUSE_FLOOR"),
+})  # fmt: skip
+"""Variables of ours that are no settings: what enables the cache, what marks a process that measures a candidate, the
+file in which processes of an `ejcache run` count, and two that tests and checks of `reuse_lowering` set."""
 
 
 def environment_variable(name: str) -> str | None:

@@ -16,7 +16,7 @@ from ejcache.util.text import ACCEPTED_SIZE
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from os import PathLike
     from typing import Literal, TypedDict
 
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         untested_schemes: bool
         preload: bool
         report: str | PathLike[str] | None
+        reuse_lowering: bool
+        reuse_ignore: str | Sequence[str | PathLike[str]]
         autotune_dir: str | PathLike[str] | None
         autotune_policy: Literal["autotune", "heuristics", "error"]
         autotune_record: bool | str | PathLike[str]
@@ -186,6 +188,15 @@ class Settings:
         True, "load what the last runs of this program used in the background, before the program asks for it"
     )
     report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
+    reuse_lowering: bool = setting(
+        False, "experimental: restarts from the same inputs take the lowered programs of @ejit instead of tracing"
+    )
+    reuse_ignore: tuple[str, ...] = setting(
+        (),
+        "inputs that reuse_lowering does not compare",
+        parse=read.texts,
+        accepted="arguments (--run-name), env:PATTERN and globs of files, separated by commas",
+    )
     autotune_dir: str | None = setting(
         None,
         "where tuned configurations are stored (unset: in the cache)",

@@ -186,6 +186,12 @@ def xla_caches(value: Any) -> str:
     raise ValueError(text)
 
 
+def texts(value: Any) -> tuple[str, ...]:
+    """Texts that commas separate, or several texts."""
+    parts = value.split(",") if isinstance(value, str) else [os.fspath(part) for part in value]
+    return tuple(part.strip() for part in parts if part.strip())
+
+
 def word(value: Any) -> str:
     return text(value) or ""
 

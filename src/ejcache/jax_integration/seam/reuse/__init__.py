@@ -1,0 +1,1 @@
+"""What `reuse` needs of JAX's internals."""

@@ -1,0 +1,532 @@
+"""A lowered program as bytes and plain data, and a lowered program that is made from them, without a trace.
+
+JAX compiles a lowered program by `pxla.MeshComputation.compile`, whoever made the `MeshComputation`: key, cache, PGLE
+and checks follow as they do after a trace. So what is written here is what a `MeshComputation` is made of:
+
+    program := an object of:
+      name platforms options tuple_args committed kept donated     as JAX has them
+      devices                                                      positions among the backend's
+      in out                                                       [aval, …]
+      in_shardings out_shardings intermediate                      [sharding, …]
+      in_layouts out_layouts                                       [layout, …]
+      mesh                                                         of the context
+      calls                                                        targets of custom calls
+    aval     := [dtype, [size, …], weak, mesh, spec, memory]       the dtype of keys is "key<implementation>"
+    mesh     := null | ["empty"] | ["concrete", [device, …], [size, …], [name, …], [type, …]]
+              | ["abstract", [size, …], [name, …], [type, …], null | [platform, kind, cores]]
+    spec     := [null | name | [name, …] | {}, …]                  {} is a dimension without a constraint
+    sharding := null | ["single", device, memory] | ["named", mesh, spec, memory] | ["replicated", memory]
+    layout   := null | [[axis, …], tiles | null, bits]
+
+What cannot be written so is refused, and what was written is read once more and compared with what it was made of.
+
+The file that makes a program runs LAPACK's initialisation where a custom call needs it: JAX does it while it lowers.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `pjit.py`, `stages.py`, `interpreters/pxla.py`, `interpreters/mlir.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import numpy as np
+from jax._src import core as jax_core
+from jax._src import mesh as jax_mesh
+from jax._src import pjit as jax_pjit
+from jax._src import sharding_impls
+from jax._src import tree_util as jax_trees
+from jax._src.interpreters import mlir, pxla
+from jax.experimental.layout import Layout
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jaxlib import lapack
+from jaxlib.mlir import ir
+
+from ejcache.jax_integration.seam.reuse.calls import has_logical_devices, key_type, key_type_name
+from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ejcache.jax_integration.seam.reuse.calls import ParsedCall
+
+_COMPUTATION: Final = (
+    "self name hlo const_args donated_invars platforms compiler_options_kvs device_assignment compile_args"
+)
+_FASTPATH: Final = "executable out_tree args_flat out_flat effects consts_for_constvars pgle_profiler const_args"
+_COMPILE: Final = frozenset({
+    *("global_in_avals", "global_out_avals", "in_shardings", "out_shardings", "tuple_args", "unordered_effects"),
+    *("ordered_effects", "host_callbacks", "keepalive", "kept_var_idx", "mut", "backend", "num_devices", "committed"),
+    *("in_layouts", "out_layouts", "shape_poly_state", "all_args_info", "pgle_profiler", "intermediate_shardings"),
+    "context_mesh",
+})  # fmt: skip
+"""What `compile_args` of a lowered program must have, and nothing else."""
+_EMPTY: Final = ("unordered_effects", "ordered_effects", "host_callbacks", "keepalive", "mut", "pgle_profiler")
+_COMPARED: Final = (
+    *("global_in_avals", "global_out_avals", "in_shardings", "out_shardings", "in_layouts", "out_layouts"),
+    *("tuple_args", "kept_var_idx", "committed", "num_devices", "intermediate_shardings", "context_mesh"),
+)
+_LAPACK: Final = "lapack_"
+_OF_XLA: Final = (
+    *("AllocateBuffer", "PartialReduce", "SPMDFullToShardShape", "SPMDShardToFullShape", "Sharding", "TopK"),
+    *("annotate_device_placement", "tpu_custom_call"),
+)
+"""Custom calls that are part of XLA, or of the program itself."""
+_OF_XLA_PREFIXES: Final = ("mhlo.", "stablehlo.", "xla.sdy.", "chlo.")
+_DEVICE: Final = tuple(inspect.signature(jax_mesh.AbstractDevice).parameters)
+"""What an abstract device says."""
+
+
+def mismatches() -> list[str]:
+    """How this JAX differs from what is used here; empty if it does not."""
+    expected = ((pxla.MeshComputation.__init__, _COMPUTATION), (jax_pjit._get_fastpath_data, _FASTPATH))
+    return [
+        f"{function.__qualname__} takes {tuple(inspect.signature(function).parameters)}"
+        for function, parameters in expected
+        if " ".join(inspect.signature(function).parameters) != parameters
+    ]
+
+
+class Lowered(NamedTuple):
+    """What a trace and a lowering gave.
+
+    Attributes:
+        computation: JAX's `MeshComputation`.
+        tree: of the results.
+        has_arrays: True if arrays of JAX are baked into the program as constants.
+    """
+
+    computation: Any
+    tree: Any
+    has_arrays: bool
+
+    @property
+    def module(self) -> Any:
+        """The lowered module."""
+        return self.computation._hlo
+
+
+def lower(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered:
+    """Trace and lower a call. JAX remembers both, so that its own miss, which must follow, repeats neither.
+
+    Raises whatever the function raises.
+
+    Raises:
+        RefusedError: the trace holds values of another trace.
+    """
+    traced = jitted.trace(*args, **kwargs)
+    if traced._consts:
+        raise RefusedError("it closes over values of another trace")
+    return Lowered(traced.lower()._lowering, traced.out_tree, any(True for _ in _arrays_in(traced.jaxpr, set())))
+
+
+def _arrays_in(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
+    """The arrays of JAX among the constants of a jaxpr and of those within it."""
+    if id(jaxpr) in seen:
+        return
+    seen.add(id(jaxpr))
+    yield from (const for const in getattr(jaxpr, "consts", ()) if isinstance(const, jax.Array))
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    for equation in getattr(inner, "eqns", ()):
+        for value in equation.params.values():
+            for each in value if isinstance(value, (tuple, list)) else (value,):
+                if hasattr(each, "eqns") or hasattr(each, "jaxpr"):
+                    yield from _arrays_in(each, seen)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def encode_program(lowered: Lowered) -> tuple[dict[str, Any], bytes]:
+    """The program as plain data, and its module as bytes.
+
+    Raises:
+        RefusedError: it has what cannot be written.
+    """
+    computation = lowered.computation
+    args = computation.compile_args
+    if frozenset(args) != _COMPILE:
+        raise RefusedError(f"this JAX compiles with other arguments: {', '.join(sorted(_COMPILE ^ set(args)))}")
+    if args["host_callbacks"]:
+        raise RefusedError("it calls back into Python")
+    for name in _EMPTY:
+        if args[name]:
+            raise RefusedError(f"it has {name}")
+    if computation.const_args:
+        raise RefusedError("constants are given to it as arguments")
+    if getattr(args["shape_poly_state"], "uses_dim_vars", False):
+        raise RefusedError("it has shapes that are not numbers")
+    places = Places(args["backend"])
+    devices = computation._device_list
+    if devices is None:
+        raise RefusedError("it is lowered for no device")
+    calls = sorted(_custom_calls(computation._hlo))
+    unknown = next((name for name in calls if not _is_known_call(name)), None)
+    if unknown is not None:
+        raise RefusedError(f"it calls the kernel {unknown}, which may be made ready while it is lowered")
+    program = {
+        "name": computation._name,
+        "platforms": list(computation._platforms),
+        "options": [[name, _option(name, value)] for name, value in computation._compiler_options_kvs],
+        "donated": [int(each) for each in computation._donated_invars],
+        "devices": places.positions(devices),
+        "tuple_args": bool(args["tuple_args"]),
+        "committed": bool(args["committed"]),
+        "kept": sorted(args["kept_var_idx"]),
+        "in": [places.encode_aval(each) for each in args["global_in_avals"]],
+        "out": [places.encode_aval(each) for each in args["global_out_avals"]],
+        "in_shardings": [places.encode(each) for each in args["in_shardings"]],
+        "out_shardings": [places.encode(each) for each in args["out_shardings"]],
+        "in_layouts": [encode_layout(each) for each in args["in_layouts"]],
+        "out_layouts": [encode_layout(each) for each in args["out_layouts"]],
+        "intermediate": [places.encode(each) for each in args["intermediate_shardings"] or ()],
+        "mesh": places.encode_mesh(args["context_mesh"]),
+        "calls": calls,
+    }
+    again = _compile_args(program, places, tuple(devices))
+    for name in _COMPARED:
+        if not _is_equal(args[name], again[name]):
+            raise RefusedError(f"its {name} would be read otherwise than they are")
+    return program, bytes(mlir.module_to_bytecode(computation._hlo))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)) or one is None:
+        one, other = list(one or ()), list(other or ())
+        return len(one) == len(other) and all(type(a) is type(b) and a == b for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def _option(name: str, value: Any) -> Any:
+    if type(name) is not str or type(value) not in {bool, int, float, str}:
+        raise RefusedError(f"the compiler option {name} is a {type(value).__name__}")
+    return value
+
+
+def _custom_calls(module: Any) -> set[str]:
+    found: set[str] = set()
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "stablehlo.custom_call":
+            found.add(ir.StringAttr(operation.attributes["call_target_name"]).value)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def _is_known_call(name: str) -> bool:
+    return name in _OF_XLA or name.startswith((_LAPACK, *_OF_XLA_PREFIXES))
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> Any:
+    """The `MeshComputation` that `encode_program` wrote.
+
+    Raises a `ValueError` or another error of Python where it is none.
+
+    Args:
+        program: as `encode_program` gave it.
+        module: its bytes, whose digest the caller has compared.
+        backend: the PJRT client to compile for.
+    """
+    places = Places(backend)
+    devices = places.at(program["devices"])
+    if not all(map(_is_known_call, program["calls"])):
+        raise ValueError("it calls a kernel that nobody knows")
+    if any(name.startswith(_LAPACK) for name in program["calls"]):
+        lapack._lapack.initialize()
+    arguments = _compile_args(program, places, devices)
+    with mlir.make_ir_context() as context:
+        parsed = ir.Module.parse(module, context=context)
+    if _number_of_arguments(parsed) != len(arguments["global_in_avals"]):
+        raise ValueError("its module takes another number of arguments")
+    return pxla.MeshComputation(
+        program["name"],
+        parsed,
+        [],
+        tuple(bool(each) for each in program["donated"]),
+        tuple(program["platforms"]),
+        tuple((name, value) for name, value in program["options"]),
+        devices,
+        **arguments,
+    )
+
+
+def _number_of_arguments(module: Any) -> int | None:
+    """How many arguments the main function of a module takes; None if it has none."""
+    for operation in module.body.operations:
+        if operation.attributes["sym_name"] == ir.StringAttr.get("main", module.context):
+            return len(ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value).inputs)
+    return None
+
+
+def _compile_args(program: Mapping[str, Any], places: Places, devices: Sequence[Any]) -> dict[str, Any]:
+    count = len(program["in"])
+    if not len(program["in_shardings"]) == len(program["in_layouts"]) == len(program["kept"]) == count:
+        raise ValueError("its arguments are not as many as their shardings")
+    return {
+        "global_in_avals": [places.decode_aval(each) for each in program["in"]],
+        "global_out_avals": [places.decode_aval(each) for each in program["out"]],
+        "in_shardings": tuple(places.decode(each, devices) for each in program["in_shardings"]),
+        "out_shardings": tuple(places.decode(each, devices) for each in program["out_shardings"]),
+        "in_layouts": tuple(decode_layout(each) for each in program["in_layouts"]),
+        "out_layouts": tuple(decode_layout(each) for each in program["out_layouts"]),
+        "intermediate_shardings": [places.decode(each, devices) for each in program["intermediate"]],
+        "context_mesh": places.decode_mesh(program["mesh"]),
+        "tuple_args": program["tuple_args"],
+        "committed": program["committed"],
+        "kept_var_idx": set(program["kept"]),
+        "num_devices": len(program["devices"]),
+        "backend": places.backend,
+        "unordered_effects": [],
+        "ordered_effects": [],
+        "host_callbacks": [],
+        "keepalive": [],
+        "mut": None,
+        "shape_poly_state": None,
+        "all_args_info": None,
+        "pgle_profiler": None,
+    }
+
+
+def run(computation: Any, tree: Any, call: ParsedCall) -> tuple[Any, Any, bool]:
+    """Compile or load a program, run it once, and give what a miss of JAX gives.
+
+    Raises whatever JAX raises when it compiles or runs a program.
+    """
+    arguments = list(map(jax_core.full_lower, call.leaves))
+    jax_core.check_eval_args(arguments)
+    compiled = computation.compile()
+    results = compiled.unsafe_call(*arguments)
+    data = jax_pjit._get_fastpath_data(compiled, tree, arguments, results, (), [], None, [])
+    return jax_trees.tree_unflatten(tree, results), data, False
+
+
+# -- places ----------------------------------------------------------------------------------------------------------
+
+
+class Places:
+    """The devices of a backend, and what is placed on them, by positions.
+
+    Args:
+        backend: the PJRT client.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self._devices = tuple(backend.devices())
+        self._positions = {device: position for position, device in enumerate(self._devices)}
+
+    def positions(self, devices: Iterable[Any]) -> list[int]:
+        """The positions of devices, in their order.
+
+        Raises:
+            RefusedError: one belongs to another backend.
+        """
+        try:
+            return [self._positions[device] for device in devices]
+        except KeyError as exc:
+            raise RefusedError(f"{exc.args[0]} is no device of the backend {self.backend.platform}") from exc
+
+    def at(self, positions: Sequence[int]) -> tuple[Any, ...]:
+        """The devices at these positions, of which none is there twice."""
+        devices = tuple(self._devices[each] for each in positions if each >= 0)
+        if not devices or len(set(devices)) != len(positions):
+            raise ValueError("a list of devices is empty, or names a device twice")
+        return devices
+
+    def encode(self, sharding: Any) -> list[Any] | None:
+        """A sharding; None where JAX leaves it open.
+
+        Raises:
+            RefusedError: it is of another kind, or its devices belong to another backend.
+        """
+        if isinstance(sharding, sharding_impls.UnspecifiedValue):
+            return None
+        memory = sharding.memory_kind
+        if type(sharding) is SingleDeviceSharding:
+            return ["single", *self.positions(sharding.device_set), memory]
+        if type(sharding) is sharding_impls.GSPMDSharding and sharding.is_fully_replicated:
+            return ["replicated", memory]
+        if type(sharding) is not NamedSharding or has_logical_devices(sharding):
+            raise RefusedError(f"a sharding is a {type(sharding).__name__}")
+        return ["named", self.encode_mesh(sharding.mesh), encode_spec(sharding.spec), memory]
+
+    def decode(self, value: Any, devices: Sequence[Any]) -> Any:
+        """The sharding that `encode` wrote; `devices` are those of the program."""
+        match value:
+            case None:
+                return sharding_impls.UNSPECIFIED
+            case ["single", device, memory]:
+                return SingleDeviceSharding(*self.at([device]), memory_kind=memory)
+            case ["replicated", memory]:
+                devices_of = pxla._create_device_list(tuple(devices))
+                return sharding_impls.GSPMDSharding.get_replicated(devices_of, memory_kind=memory)
+            case ["named", mesh, spec, memory]:
+                return NamedSharding(self.decode_mesh(mesh), decode_spec(spec), memory_kind=memory)
+        raise ValueError("a sharding of an unknown kind")
+
+    def encode_mesh(self, mesh: Any) -> list[Any] | None:
+        """A mesh.
+
+        Raises:
+            RefusedError: its axes have no names, or its devices belong to another backend.
+        """
+        if mesh is None:
+            return None
+        kinds = [kind.name for kind in mesh.axis_types]
+        sizes, names = list(map(int, mesh.axis_sizes)), list(map(_axis_name, mesh.axis_names))
+        if isinstance(mesh, Mesh):
+            if mesh.empty:
+                return ["empty"]
+            return ["concrete", self.positions(mesh.devices.flat), sizes, names, kinds]
+        if not isinstance(mesh, AbstractMesh):
+            raise RefusedError(f"a mesh is a {type(mesh).__name__}")
+        device: Any = getattr(mesh, "abstract_device", None)
+        about = None if device is None else [getattr(device, name) for name in _DEVICE if hasattr(device, name)]
+        return ["abstract", sizes, names, kinds, about]
+
+    def decode_mesh(self, value: Any) -> Any:
+        """The mesh that `encode_mesh` wrote."""
+        match value:
+            case None:
+                return None
+            case ["empty"]:
+                return jax_mesh.empty_concrete_mesh
+            case ["concrete", devices, sizes, names, kinds]:
+                here = self.at(devices)
+                array = np.empty(len(here), dtype=object)
+                array[:] = here
+                types = tuple(AxisType[kind] for kind in kinds)
+                return Mesh(array.reshape(sizes), tuple(names), axis_types=types)
+            case ["abstract", sizes, names, kinds, about]:
+                types = tuple(AxisType[kind] for kind in kinds)
+                device = None if about is None else jax_mesh.AbstractDevice(*about)
+                return AbstractMesh(tuple(sizes), tuple(names), axis_types=types, abstract_device=device)
+        raise ValueError("a mesh of an unknown kind")
+
+    def encode_aval(self, aval: Any) -> list[Any]:
+        """The type of an array.
+
+        Raises:
+            RefusedError: it says more than that.
+        """
+        if type(aval) is not jax_core.ShapedArray:
+            raise RefusedError(f"an argument or a result is a {type(aval).__name__}")
+        layout = getattr(aval, "layout", None)
+        manual = getattr(aval, "manual_axis_type", None) or getattr(aval, "vma", None)
+        if (manual is not None and not getattr(manual, "empty", not manual)) or isinstance(layout, Layout):
+            raise RefusedError("the type of an array has a layout or manual axes")
+        return [
+            dtype_text(aval.dtype),
+            list(map(_size, aval.shape)),
+            int(aval.weak_type),
+            self.encode_mesh(aval.sharding.mesh),
+            encode_spec(aval.sharding.spec),
+            aval.memory_space.name,
+        ]
+
+    def decode_aval(self, value: Any) -> Any:
+        """The type that `encode_aval` wrote."""
+        dtype, shape, weak, mesh, spec, memory = value
+        return jax_core.ShapedArray(
+            tuple(shape),
+            _dtype(dtype),
+            bool(weak),
+            sharding=NamedSharding(self.decode_mesh(mesh), decode_spec(spec)),
+            memory_space=jax_core.MemorySpace[memory],
+        )
+
+
+def array_layout(array: Any) -> Any:
+    """The layout of an array in memory; None for keys, whose own array has one."""
+    return None if key_type_name(array.dtype) is not None else getattr(array.format, "layout", None)
+
+
+def is_unspecified(value: Any) -> bool:
+    """True for what stands where nobody gave a sharding."""
+    return isinstance(value, sharding_impls.UnspecifiedValue)
+
+
+def dtype_text(dtype: Any) -> str:
+    """The name of a type of elements.
+
+    Raises:
+        RefusedError: JAX does not know it by name.
+    """
+    if isinstance(dtype, np.dtype):
+        return dtype.name
+    name = key_type_name(dtype)
+    if name is None:
+        raise RefusedError(f"an array is of {dtype}, whose implementation JAX does not know by name")
+    return f"key<{name}>"
+
+
+def _dtype(text: str) -> Any:
+    if text.startswith("key<"):
+        return key_type(text[4:-1])
+    return jax.numpy.dtype(text)
+
+
+def _size(size: Any) -> int:
+    if not isinstance(size, (int, np.integer)):
+        raise RefusedError("it has shapes that are not numbers")
+    return int(size)
+
+
+def encode_spec(spec: PartitionSpec) -> list[Any]:
+    """Which axes of a mesh divide each dimension.
+
+    Raises:
+        RefusedError: it says more than that.
+    """
+    if spec.unreduced or spec.reduced:
+        raise RefusedError("a sharding has axes that are still to be reduced")
+    return [
+        {} if axes is PartitionSpec.UNCONSTRAINED
+        else [_axis_name(name) for name in axes] if isinstance(axes, tuple)
+        else None if axes is None
+        else _axis_name(axes)
+        for axes in spec
+    ]  # fmt: skip
+
+
+def decode_spec(value: Any) -> PartitionSpec:
+    """The `PartitionSpec` that `encode_spec` wrote."""
+    return PartitionSpec(*[
+        PartitionSpec.UNCONSTRAINED if axes == {} else tuple(axes) if isinstance(axes, list) else axes
+        for axes in value
+    ])  # fmt: skip
+
+
+def _axis_name(name: Any) -> str:
+    if type(name) is not str:
+        raise RefusedError(f"an axis of a mesh is named by a {type(name).__name__}")
+    return name
+
+
+def encode_layout(layout: Any) -> Any:
+    """A layout of an array in memory; None for the default one.
+
+    Raises:
+        RefusedError: it is left to the compiler.
+    """
+    if layout is None:
+        return None
+    if not isinstance(layout, Layout):
+        raise RefusedError("a layout is left to the compiler")
+    tiles = None if layout.tiling is None else [list(map(int, tile)) for tile in layout.tiling]
+    return [list(map(int, layout.major_to_minor)), tiles, int(layout.sub_byte_element_size_in_bits)]
+
+
+def decode_layout(value: Any) -> Layout | None:
+    """The layout that `encode_layout` wrote."""
+    if value is None:
+        return None
+    axes, tiles, bits = value
+    return Layout(tuple(axes), None if tiles is None else tuple(map(tuple, tiles)), bits)

@@ -1,0 +1,295 @@
+"""The calls of a function that asks for reuse: from JAX's C++ dispatch to a lowered program, with a trace or without.
+
+JAX's C++ function calls `ReusingCalls.miss` where it would call JAX's own Python code to trace, lower, compile and run.
+What that returns has the data with which C++ dispatches from then on, and so has what `miss` returns.
+
+A failure of ours is reported, and the call is traced as usual. An exception of the user's function is the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from ejcache.errors import StoreError
+from ejcache.jax_integration.activate import compiler_in_use, current_settings
+from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.seam.reuse import calls as seam
+from ejcache.jax_integration.seam.reuse import lowering
+from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+from ejcache.reuse.call import call_text
+from ejcache.reuse.declared import check_declared, declared_texts
+from ejcache.reuse.inputs import start
+from ejcache.reuse.log import note
+from ejcache.reuse.process import ProcessInputs, number, proven_by_this, same_program, stay_plain
+from ejcache.reuse.records import LARGEST_MODULE, Function, read_module, witness, write_module
+from ejcache.reuse.trees import TreeCodec
+from ejcache.util.locks import ForkLock
+from ejcache.util.log import warn_once
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.seam.reuse.calls import ParsedCall
+    from ejcache.settings.table import Settings
+
+_QUICK_SECONDS: Final = 0.05
+"""A function that is traced and lowered in less stays plain: to ask about it takes about as long."""
+
+
+def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
+    """The reusing function of `fun`, or None if it is to be plain. Takes the options of this room out of `options`.
+
+    Raises:
+        UsageError: `reuse_lowering` is no boolean and no mapping of names to callables and paths.
+    """
+    wanted, name = options.pop("reuse_lowering", None), options.pop("name", None)
+    declared = None if wanted is None else check_declared(wanted)
+    if wanted is False or (wanted is None and not current_settings().reuse_lowering):
+        return None
+    jitted = jax.jit(fun, **options)
+    problems = [*seam.mismatches(), *lowering.mismatches()]
+    if problems:
+        warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
+        return jitted
+    calls = ReusingCalls(jitted, name or function_name(fun), declared)
+    return seam.reusing_function(jitted, calls.miss)
+
+
+def function_name(fun: Any) -> str:
+    """Module and qualified name of a function, or of the class of another callable."""
+    while not isinstance(getattr(fun, "__qualname__", None), str) and hasattr(fun, "func"):
+        fun = fun.func  # of a partial
+    named = fun if isinstance(getattr(fun, "__qualname__", None), str) else type(fun)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+class _Use(NamedTuple):
+    """What a call is answered with: the cache, and the settings as they are now."""
+
+    policy: CachePolicy
+    settings: Settings
+
+
+class _Question(NamedTuple):
+    """A call of this function, and what this process and earlier ones know of it."""
+
+    digest: str
+    call: ParsedCall
+    inputs: ProcessInputs
+    use: _Use
+    backend: Any
+
+
+_lock: Final = ForkLock()
+_inputs: Final[dict[int, tuple[CachePolicy, ProcessInputs | str]]] = {}
+"""By the cache: the inputs, or why they cannot be read."""
+
+
+class ReusingCalls:
+    """The calls of one function that JAX's C++ dispatch has no executable for. Safe for threads.
+
+    Args:
+        jitted: the function, as `jax.jit` made it.
+        name: module and qualified name, or what the user calls it.
+        declared: what the user declares; None if that is nothing.
+    """
+
+    def __init__(self, jitted: Any, name: str, declared: dict[str, Any] | None) -> None:
+        self.name = name
+        self._jitted = jitted
+        self._declared = declared
+        self._plain = seam.plain_miss(jitted)
+
+    def miss(self, *args: Any, **kwargs: Any) -> Any:
+        """What JAX's own `cache_miss` returns: the results, data for the C++ dispatch, and whether to forget it."""
+        use = self._use()
+        if use is None or seam.is_traced():
+            return self._plain(*args, **kwargs)
+        declared = declared_texts(self._declared) if self._declared else {}
+        question = self._ask(use, declared, args, kwargs)
+        if question is None:
+            return self._plain(*args, **kwargs)
+        with question.inputs.lock:
+            first = question.digest not in question.inputs.asked
+            question.inputs.asked.add(question.digest)
+        if not first:
+            return self._asked_before(question, args, kwargs)
+        known = question.inputs.function(question.digest)
+        if known is not None and known.quick:
+            return self._plain(*args, **kwargs)
+        if question.inputs.is_reusing and known is not None and known.is_ready:
+            found = self._load(question, known)
+            if found is not None:
+                return lowering.run(*found, question.call)
+        return self._trace(question, args, kwargs)
+
+    # -- the question ------------------------------------------------------------------------------------------------
+
+    def _use(self) -> _Use | None:
+        compiler = compiler_in_use()
+        settings = compiler.settings() if compiler is not None else None
+        if compiler is None or settings is None:
+            return None
+        policy = compiler.cache_of(settings)
+        return None if policy is None else _Use(policy, settings)
+
+    def _ask(
+        self, use: _Use, declared: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Question | None:
+        """What is known about a call; None if it is to be plain."""
+        try:
+            reason = "" if self._declared is not None else start.why_unknown()
+            if jax.process_count() > 1:
+                reason = "the job has several processes"
+            if reason:
+                stay_plain(reason)
+                return None
+            call = seam.parse_call(self._jitted, args, kwargs)
+            backend = _backend_of(call)
+            inputs = seam.why_plain(call) or _inputs_of(use, backend)
+            if isinstance(inputs, str):
+                self._say(use, "plain", inputs)
+                return None
+            about = [self.name, call_text(call, lowering.Places(backend)), declared]
+            return _Question(hashlib.sha256(json.dumps(about).encode()).hexdigest(), call, inputs, use, backend)
+        except RefusedError as exc:
+            self._say(use, "plain", exc.reason)
+        except Exception as exc:
+            use.policy.report_failure("ask whether a program can be reused", exc, use.settings, program=self.name)
+        return None
+
+    # -- the answers -------------------------------------------------------------------------------------------------
+
+    def _load(self, question: _Question, known: Function) -> tuple[Any, Any] | None:
+        """The program of a record, and the tree of its results; None if it must be traced after all."""
+        policy, settings = question.use
+        inputs = question.inputs
+        try:
+            why = inputs.why_changed()
+            module = None if why else read_module(known.module, policy, settings)
+            if module is not None:
+                tree = TreeCodec(question.call).decode_tree(known.tree)
+                computation = lowering.decode_program(known.program, module, question.backend)
+                inputs.has_reused = True
+                self._say(question.use, "reused", "a process with the same inputs has traced it")
+                return computation, tree
+            self._say(question.use, "traced", why or "its module is not in the cache any more, or damaged")
+        except RefusedError as exc:
+            self._say(question.use, "traced", exc.reason)
+        except StoreError as exc:
+            policy.report_failure("read a lowered program", exc, settings, program=self.name)
+        except Exception as exc:
+            self._say(question.use, "traced", f"its record is of no use: {exc}")
+        if not inputs.has_reused:
+            inputs.is_reusing = False
+        return None
+
+    def _asked_before(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Trace a second time for one question: whatever differs between the two is in no record."""
+        why = f"{self.name} was traced twice for one question, and only its own words could tell the two apart"
+        try:
+            question.inputs.switch_off(why, question=question.digest)
+        except Exception as exc:
+            question.use.policy.report_failure("write a record of reuse", exc, question.use.settings, program=self.name)
+        self._say(question.use, "plain", why, 'ejit(…, name="…") gives each its own name')
+        return self._plain(*args, **kwargs)
+
+    def _trace(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter()
+        refused = ""
+        lowered = None
+        try:
+            lowered = lowering.lower(self._jitted, args, kwargs)
+        except RefusedError as exc:
+            refused = exc.reason
+        seconds = time.perf_counter() - began
+        result = self._plain(*args, **kwargs)
+        if lowered is not None:
+            try:
+                refused = self._learn(question, lowered, result, seconds)
+            except RefusedError as exc:
+                refused = exc.reason
+            except Exception as exc:
+                question.use.policy.report_failure(
+                    "record a lowered program", exc, question.use.settings, program=self.name
+                )
+        if refused:
+            self._say(question.use, "plain", refused)
+        return result
+
+    def _learn(self, question: _Question, lowered: lowering.Lowered, result: Any, seconds: float) -> str:
+        """Record or prove what a trace gave; returns why the function stays plain, or nothing."""
+        inputs = question.inputs
+        if seconds < number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS):
+            inputs.learn(question.digest, lambda _: Function(self.name, quick=True))
+            return ""
+        if lowered.has_arrays and self._declared is None:
+            return "arrays of JAX are baked into its program, such as weights; give them as arguments"
+        if result[1] is None:
+            return "JAX's own dispatch does not serve it: it has effects, or its results are no plain arrays"
+        policy, settings = question.use
+        program, module = lowering.encode_program(lowered)
+        if len(module) > LARGEST_MODULE:
+            return f"its module has {len(module):,} bytes, and at most {LARGEST_MODULE:,} are kept"
+        tree = json.loads(json.dumps(TreeCodec(question.call).encode_tree(lowered.tree)))
+        if TreeCodec(question.call).decode_tree(tree) != lowered.tree:
+            return "the tree of its results would be read otherwise than it is"
+        program = json.loads(json.dumps(program))
+        content = digest_module(lowered.module).digest
+        said: list[tuple[str, str]] = []
+
+        def learnt(known: Function | None) -> Function:
+            if known is None or known.quick:
+                said.append(("recorded", inputs.missed or "nothing was recorded for these inputs"))
+                digest = write_module(module, policy, settings)
+                return Function(self.name, False, program, tree, digest, content, witness())
+            if not same_program(known, program, tree, content):
+                why = f"two traces of {self.name} with the same inputs gave different programs"
+                said.append(("wrong", why))
+                return known._replace(off=why)
+            proven = proven_by_this(known)
+            said.append(("proven" if proven.proven else "traced", inputs.missed or "another start proves it"))
+            return proven
+
+        inputs.learn(question.digest, learnt)
+        for did, sentence in said or [
+            ("traced", inputs.why_changed() or "a program was reused before in this process")
+        ]:
+            self._say(question.use, did, sentence, inputs.advice)
+            if did == "wrong":
+                policy.warn(
+                    f"reuse:{self.name}",
+                    f"{sentence}, so nothing is reused with these inputs: declare what it depends on (docs/reuse.md)",
+                )
+        return ""
+
+    def _say(self, use: _Use, did: str, sentence: str, advice: str = "") -> None:
+        note(self.name, did, sentence, advice, url=use.policy.url)
+
+
+def _backend_of(call: ParsedCall) -> Any:
+    """The client of the devices of the first argument that is on one, or JAX's default one."""
+    for leaf in call.leaves:
+        if isinstance(leaf, jax.Array):
+            return next(iter(leaf.sharding.device_set)).client
+    device = jax.config.jax_default_device
+    return device.client if isinstance(device, jax.Device) else jax.devices()[0].client
+
+
+def _inputs_of(use: _Use, backend: Any) -> ProcessInputs | str:
+    with _lock:
+        known = _inputs.get(id(use.policy))
+        if known is None:
+            found: ProcessInputs | str
+            try:
+                found = ProcessInputs(use.policy, use.settings, backend)
+            except RefusedError as exc:
+                stay_plain(exc.reason)
+                found = exc.reason
+            known = _inputs[id(use.policy)] = (use.policy, found)
+        return known[1]

@@ -1,0 +1,51 @@
+"""The content of files, and when a process began."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+LARGEST: Final = 16 << 20
+"""Bytes of a file that counts by its content; a larger one counts by its size and the time of its last change."""
+
+
+def content(path: str) -> str:
+    """A digest of a file's content; another text if it is large, or cannot be read."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+        if status.st_size > LARGEST:
+            return f"{status.st_size} bytes {status.st_mtime_ns}"
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as exc:
+        return f"cannot be read: {exc.errno}"
+
+
+def short(digest: str) -> str:
+    """Enough of a digest to tell two apart, and too little to guess what it was made of."""
+    return hashlib.sha256(digest.encode("utf-8", "surrogateescape")).hexdigest()[:4]
+
+
+def _began() -> float:
+    """When this process began, in seconds since the epoch; when this module was imported if nobody can say."""
+    if sys.platform == "linux":
+        try:
+            fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            ago = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+            return time.time() - ago
+        except (OSError, ValueError, IndexError):
+            pass
+    return time.time()
+
+
+BEGAN: Final = _began()
+"""When this process began, in seconds since the epoch."""
+
+
+def is_younger(status: os.stat_result) -> bool:
+    """True if a file was written, renamed or changed after this process began."""
+    return max(status.st_mtime, status.st_ctime) > BEGAN

@@ -1,0 +1,195 @@
+"""The installed distributions: name, version and `RECORD`, which has a digest of each file, and files changed since.
+
+All that are installed count, whether they are imported or not: which modules happen to be imported when a question is
+asked differs from one start to the next. A module whose file has another size than its `RECORD` says, or is younger
+than it, was changed by hand: it counts by its content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.reuse.inputs.files import content
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_LOCAL: Final = frozenset({"dir_info", "archive_info", "vcs_info"})
+_PACKAGERS: Final = frozenset({"conda"})
+"""Installers that build each package from a directory, and say so in its provenance."""
+
+
+class Distribution(NamedTuple):
+    """An installed distribution.
+
+    Attributes:
+        name: normalised, as in "ml-dtypes".
+        version: as its directory says.
+        root: the directory that it is installed in, with a separator.
+        directory: its `.dist-info`.
+    """
+
+    name: str
+    version: str
+    root: str
+    directory: str
+
+    @property
+    def is_project(self) -> bool:
+        """True if it came from a directory, a file or a repository, or nobody knows where it came from."""
+        return _is_project(self.directory)
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as all its spellings have it."""
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+@functools.cache
+def _installed(root: str) -> dict[str, Distribution]:
+    """The distributions in a directory, by name."""
+    found: dict[str, Distribution] = {}
+    with contextlib.suppress(OSError):
+        for each in sorted(os.listdir(root)):  # noqa: PTH208
+            if each.endswith(".dist-info"):
+                raw, _, version = each.removesuffix(".dist-info").partition("-")
+                name = normalised(raw)
+                found[name] = Distribution(name, version, root, root + each)
+    return found
+
+
+@functools.cache
+def _is_project(place: str) -> bool:
+    directory = Path(place)
+    with contextlib.suppress(OSError):
+        installer = directory.joinpath("INSTALLER").read_text(encoding="utf-8").strip()
+        if installer in _PACKAGERS or not directory.joinpath("direct_url.json").exists():
+            return False
+        with contextlib.suppress(ValueError):
+            about = json.loads(directory.joinpath("direct_url.json").read_text(encoding="utf-8"))
+            return isinstance(about, dict) and not _LOCAL.isdisjoint(about)
+    return True
+
+
+@functools.cache
+def _record(directory: str) -> bytes:
+    """The `RECORD`, with a line end before each line; a line end alone if there is none."""
+    try:
+        return b"\n" + Path(directory, "RECORD").read_bytes()
+    except OSError:
+        return b"\n"
+
+
+@functools.cache
+def library_directories() -> tuple[str, ...]:
+    """The directories of Python's own library, with separators."""
+    named = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")}
+    return tuple({os.path.join(each, "") for path in named for each in (path, os.path.realpath(path))})  # noqa: PTH118
+
+
+def roots() -> list[str]:
+    """Those of the search path's directories in which distributions are installed, with separators."""
+    return _roots(tuple(sys.path))
+
+
+@functools.cache
+def _roots(search: tuple[str, ...]) -> list[str]:
+    found = [root for each in search if each and _installed(root := os.path.join(each, ""))]  # noqa: PTH118
+    return list(dict.fromkeys(found))
+
+
+def root_of(path: str) -> str | None:
+    """The one of these directories that a path is below."""
+    return next((root for root in roots() if path.startswith(root)), None)
+
+
+def distribution_of(path: str) -> Distribution | None:
+    """The distribution that has installed a file; None if none has."""
+    root = root_of(path)
+    if root is None:
+        return None
+    top = path[len(root) :].partition(os.sep)[0]
+    package = f"{root}{top}"
+    if os.path.exists(f"{package}{os.sep}__init__.py"):  # noqa: PTH110
+        return _owner(root, f"{top}/__init__.py")
+    return _owner(root, path[len(root) :].replace(os.sep, "/"))  # of a namespace package, or a single file
+
+
+@functools.cache
+def _owner(root: str, name: str) -> Distribution | None:
+    line = f"\n{name},".encode()
+    installed = _installed(root)
+    guess = installed.get(normalised(name.partition("/")[0].partition(".")[0]))
+    if guess is not None and line in _record(guess.directory):
+        return guess
+    return next((each for each in installed.values() if line in _record(each.directory)), None)
+
+
+def installed() -> list[Distribution]:
+    """The distributions that imports would find, by name."""
+    found: dict[str, Distribution] = {}
+    for root in roots():
+        found = {**_installed(root), **found}
+    return [found[name] for name in sorted(found)]
+
+
+def packages() -> dict[str, str]:
+    """Version and digest of the `RECORD` of each installed distribution that is not the project's."""
+    return {
+        each.name: f"{each.version} {_record_digest(each.directory)}" for each in installed() if not each.is_project
+    }
+
+
+@functools.cache
+def _record_digest(directory: str) -> str:
+    return hashlib.sha256(_record(directory)).hexdigest()[:32]
+
+
+def changed_by_hand(files: Iterable[str]) -> dict[str, str]:
+    """The content of those of these module files that are not as their distribution's `RECORD` says.
+
+    Args:
+        files: paths of modules of distributions that are not the project's.
+    """
+    found: dict[str, str] = {}
+    for path in files:
+        owner = distribution_of(path)
+        if owner is None or owner.is_project:
+            continue
+        name = path[len(owner.root) :].replace(os.sep, "/")
+        try:
+            status = os.stat(path)  # noqa: PTH116
+        except OSError:
+            found[name] = "gone"
+            continue
+        if status.st_mtime_ns > _installed_at(owner.directory) or status.st_size != _sizes(owner.directory).get(name):
+            found[name] = content(path)
+    return found
+
+
+@functools.cache
+def _installed_at(directory: str) -> int:
+    try:
+        return os.stat(os.path.join(directory, "RECORD")).st_mtime_ns  # noqa: PTH116, PTH118
+    except OSError:
+        return 0
+
+
+@functools.cache
+def _sizes(directory: str) -> dict[str, int]:
+    """The size of each module, as the `RECORD` says."""
+    found: dict[str, int] = {}
+    for line in _record(directory).decode("utf-8", "replace").split("\n"):
+        name, _, size = line.rstrip("\r").rpartition(",")
+        if size.isdigit():
+            found[name.rpartition(",")[0].strip('"')] = int(size)
+    return found

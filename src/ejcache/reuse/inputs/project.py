@@ -1,0 +1,298 @@
+"""The project's files: what no installed distribution owns of the loaded modules, and what lies beside them.
+
+The project is made of the directories of the main file and of loaded modules that belong to no distribution from an
+index. A file directly in a library's directory counts alone. Of these directories and those below them count:
+
+* code, as a complete set: a file more or less is a difference;
+* configuration, as it was when the record was made, and files that were added to the directories of then.
+
+docs/reuse.md has the endings, and which directories are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+from ejcache.reuse.inputs.files import content, is_younger
+from ejcache.reuse.inputs.packages import distribution_of, library_directories, root_of, roots
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+CODE: Final = frozenset({
+    *(".py", ".pyx", ".so", ".dylib", ".dll", ".pyd", ".c", ".cc", ".cpp", ".h", ".cu", ".cuh", ".ptx", ".cubin"),
+    *(".hsaco", ".mlir", ".zip", ".egg", ".pyz", ".pth", ".pyc"),
+})  # fmt: skip
+CONFIGURATION: Final = frozenset({
+    *(".yaml", ".yml", ".toml", ".json", ".json5", ".jsonc", ".jsonnet", ".libsonnet", ".ini", ".cfg", ".conf"),
+    *(".properties", ".xml", ".csv", ".tsv", ".gin", ".txt", ".pbtxt", ".textproto", ".j2", ".jinja", ".model"),
+    ".vocab",
+})  # fmt: skip
+_ARCHIVES: Final = (".zip", ".egg", ".pyz")
+NOT_DESCENDED: Final = frozenset({"__pycache__", "node_modules"})
+OUTPUTS: Final = frozenset({"outputs", "runs", "logs", "wandb", "mlruns", "lightning_logs", "checkpoints", "results"})
+_MOST: Final = 20_000
+_LIBRARY: Final = "library/"
+_OURS: Final = ("ejcache", "ejcache_jax_plugin.py", "jax_plugins")
+_HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
+_OWN: Final = tuple(os.path.join(_HERE, name) for name in _OURS)  # noqa: PTH118
+
+
+class Project(NamedTuple):
+    """The counted files of a project.
+
+    Attributes:
+        code: digests by path, as `label` writes it.
+        configuration: the same.
+        directories: those that were looked into for configuration.
+        changed: a counted file that changed after this process began; empty if none did.
+    """
+
+    code: Mapping[str, str] = {}
+    configuration: Mapping[str, str] = {}
+    directories: frozenset[str] = frozenset()
+    changed: str = ""
+
+
+def module_files() -> list[str]:
+    """The files of the loaded modules."""
+    found = dict.fromkeys(getattr(module, "__file__", None) for module in tuple(sys.modules.values()))
+    return [path for path in found if type(path) is str and os.path.isabs(path)]  # noqa: PTH117
+
+
+def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The directories of the project, none below another, and the files that count alone.
+
+    Args:
+        main: the file of the main module.
+        files: of loaded modules.
+
+    Raises:
+        RefusedError: a module was loaded from what is neither a file nor an archive.
+    """
+    directories: set[str] = set()
+    alone: set[str] = set()
+    scripts = sysconfig.get_path("scripts")
+    for path in (main, *files):
+        if path.startswith(_OWN) and path != main:
+            continue
+        owner = distribution_of(path)
+        if owner is not None and not owner.is_project:
+            continue
+        root = root_of(path)
+        if root is not None:
+            top = f"{root}{path[len(root) :].partition(os.sep)[0]}"
+            (alone if top == path else directories).add(top)
+        elif _in_library(path):
+            if os.path.basename(path).partition(".")[0] in {"sitecustomize", "usercustomize"}:  # noqa: PTH119
+                alone.add(path)
+        elif os.path.dirname(path) == scripts:  # noqa: PTH120
+            alone.add(path)
+        elif os.path.isfile(path):  # noqa: PTH113
+            directories.add(os.path.dirname(path))  # noqa: PTH120
+        else:
+            alone.add(_archive_of(path))
+    for root in roots():
+        alone.update(entry.path for entry in _entries(root) if entry.name.endswith(".pth"))
+    kept = sorted(each for each in directories if not any(_is_below(each, other) for other in directories))
+    return kept, sorted(alone)
+
+
+def _in_library(path: str) -> bool:
+    return path.startswith(library_directories()) and "site-packages" not in path and "dist-packages" not in path
+
+
+def _archive_of(path: str) -> str:
+    above = path
+    while len(above) > 1:
+        above = os.path.dirname(above)  # noqa: PTH120
+        if os.path.isfile(above) and above.endswith(_ARCHIVES):  # noqa: PTH113
+            return above
+    raise RefusedError(f"a module was loaded from {path}, which is no file")
+
+
+def _is_below(path: str, other: str) -> bool:
+    return path != other and path.startswith(os.path.join(other, ""))  # noqa: PTH118
+
+
+class Places(NamedTuple):
+    """What a project is made of.
+
+    Attributes:
+        directories: none below another.
+        alone: files that count alone.
+    """
+
+    directories: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+class ProjectReader:
+    """Reads a project's files, each directory once in a process.
+
+    Args:
+        main: the file of the main module.
+        ignored: globs of files that do not count, as `label` writes them.
+    """
+
+    def __init__(self, main: str, ignored: Iterable[str] = ()) -> None:
+        self._main = main
+        self.base = os.path.dirname(main)  # noqa: PTH120
+        self._ignored = tuple(ignored)
+        self._read: dict[str, Project] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
+        self._counted = 0
+
+    def places(self, files: Iterable[str]) -> Places:
+        """What the project is made of, with these loaded modules.
+
+        Raises:
+            RefusedError: a module was loaded from what is neither a file nor an archive.
+        """
+        directories, alone = project_places(self._main, files)
+        return Places(tuple(directories), tuple(alone))
+
+    def read(self, places: Places) -> Project:
+        """The files of these places, as they were when each was read first.
+
+        Raises:
+            RefusedError: they have more than 20,000 entries.
+        """
+        for path in places.alone:
+            if path not in self._read:
+                self._read[path] = self._file(path)
+        for directory in places.directories:
+            if directory not in self._read:
+                self._read[directory] = self._directory(directory)
+        found = [self._read[place] for place in (*places.alone, *places.directories)]
+        return Project(
+            {name: digest for each in found for name, digest in each.code.items()},
+            {name: digest for each in found for name, digest in each.configuration.items()},
+            frozenset(name for each in found for name in each.directories),
+            next((each.changed for each in found if each.changed), ""),
+        )
+
+    def changed_since(self) -> str:
+        """A counted file that was changed since it was read; empty if none was."""
+        for path, stamp in self._stamps.items():
+            if _stamp(path) != stamp:
+                return label(path, self.base)
+        return ""
+
+    def _count(self, path: str, into: dict[str, str]) -> bool:
+        """Digest a file; True if it was changed after this process began."""
+        name = label(path, self.base)
+        if any(fnmatchcase(name, pattern) for pattern in self._ignored):
+            return False
+        try:
+            status = os.stat(path)  # noqa: PTH116
+        except OSError:
+            return False  # a link that leads nowhere
+        self._stamps[path] = _stamp(path)
+        into[name] = content(path)
+        return is_younger(status)
+
+    def _file(self, path: str) -> Project:
+        code: dict[str, str] = {}
+        changed = self._count(path, code)
+        return Project(code, changed=label(path, self.base) if changed else "")
+
+    def _directory(self, top: str) -> Project:
+        code: dict[str, str] = {}
+        configuration: dict[str, str] = {}
+        looked: set[str] = set()
+        changed = ""
+        seen: set[tuple[int, int]] = set()
+        waiting = [(top, False)]
+        while waiting:
+            directory, is_output = waiting.pop()
+            settings: list[str] = []
+            young = True
+            for entry in _entries(directory):
+                self._counted += 1
+                if self._counted > _MOST:
+                    raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
+                try:
+                    if entry.is_dir():
+                        below = _descended(entry, seen)
+                        if below:
+                            waiting.append((below, is_output or entry.name in OUTPUTS))
+                        continue
+                    young = young and is_younger(entry.stat())
+                except OSError:
+                    continue
+                ending = os.path.splitext(entry.name)[1]  # noqa: PTH122
+                if ending in CODE:
+                    if self._count(entry.path, code):
+                        changed = changed or label(entry.path, self.base)
+                elif ending in CONFIGURATION or entry.name.startswith(".env"):
+                    settings.append(entry.path)
+            if is_output or (young and settings):
+                continue  # what this run or another one wrote
+            looked.add(label(directory, self.base))
+            for path in settings:
+                if self._count(path, configuration):
+                    changed = changed or label(path, self.base)
+        return Project(code, configuration, frozenset(looked), changed)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def from_label(name: str, base: str) -> str:
+    """The path of a `label`, in this process."""
+    if not name.startswith(_LIBRARY):
+        return os.path.normpath(os.path.join(base, name))  # noqa: PTH118
+    rest = name.removeprefix(_LIBRARY)
+    paths = [f"{root}{rest}" for root in roots()]
+    return next(filter(os.path.exists, paths), paths[0] if paths else rest)
+
+
+def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> str:
+    """The path of a directory that counts; empty for one that does not, or that was seen under another name."""
+    if entry.name in NOT_DESCENDED or not entry.name.isidentifier():
+        return ""
+    status = entry.stat()
+    if (status.st_dev, status.st_ino) in seen or os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110
+        return ""
+    seen.add((status.st_dev, status.st_ino))
+    return entry.path
+
+
+def _entries(directory: str) -> Iterator[Any]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return
+
+
+def label(path: str, base: str) -> str:
+    """A path as records have it: from the main file's directory, or from the library's directory that it is in."""
+    root = root_of(path)
+    return f"{_LIBRARY}{path[len(root) :]}" if root is not None else os.path.relpath(path, base)
+
+
+def difference(recorded: Project, now: Project) -> str:
+    """The first file that differs; empty if none does."""
+    for name in sorted(recorded.code.keys() | now.code.keys()):
+        if recorded.code.get(name) != now.code.get(name):
+            return name
+    for name, digest in sorted(recorded.configuration.items()):
+        if now.configuration.get(name) != digest:
+            return name
+    for name in sorted(now.configuration.keys() - recorded.configuration.keys()):
+        if (os.path.dirname(name) or ".") in recorded.directories:  # noqa: PTH120
+            return name
+    return ""

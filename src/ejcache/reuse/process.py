@@ -1,0 +1,286 @@
+"""This process: its inputs, the record of earlier processes with the same ones, and whether it reuses or traces.
+
+Inputs are read when the first function asks. A process reuses only if every function that was recorded for its inputs
+is proven and readable: a function that is traced may depend on what another one does while it is traced. For the same
+reason, a trace after a reuse neither records nor proves.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.keys.key import reuse_module_key
+from ejcache.reuse.inputs import start
+from ejcache.reuse.inputs.command_line import command_line
+from ejcache.reuse.inputs.environment import environment
+from ejcache.reuse.inputs.machine import machine
+from ejcache.reuse.inputs.packages import changed_by_hand, distribution_of, packages
+from ejcache.reuse.inputs.project import Places, Project, ProjectReader, difference, from_label, label, module_files
+from ejcache.reuse.records import Inputs, Record, document_key, is_independent, read_records, witness, write_records
+from ejcache.settings.resolve import environment_variable
+from ejcache.util.log import warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.reuse.records import Function
+    from ejcache.settings.table import Settings
+
+_CHECK_ONE_IN: Final = 20
+"""One process in so many traces although it could reuse, and compares."""
+
+
+def number(variable: str, default: float) -> float:
+    """What a variable of ours sets in place of a constant."""
+    try:
+        return float(environment_variable(variable) or default)
+    except ValueError:
+        return default
+
+
+class ProcessInputs:
+    """The inputs of this process, and what earlier ones with the same inputs have recorded in one cache.
+
+    Args:
+        policy: of the cache.
+        settings: the current ones.
+        backend: the PJRT client.
+
+    Attributes:
+        record: the record that has the same inputs; None if there is none.
+        missed: what differs from the nearest record, as a sentence without a full stop; empty if nothing does.
+        advice: the line that would make the difference not count; empty if there is none.
+        has_reused: True once a program was reused: from then on, no trace records or proves.
+        is_reusing: True if the functions of `record` may be reused.
+
+    Raises:
+        RefusedError: the inputs of this process cannot be read.
+    """
+
+    def __init__(self, policy: CachePolicy, settings: Settings, backend: Any) -> None:
+        self.lock = threading.RLock()
+        self.asked: set[str] = set()
+        self.has_reused = False
+        self.missed = self.advice = ""
+        self._policy = policy
+        self._settings = settings
+        self._main = start.MAIN or os.path.join(os.getcwd(), "__main__.py")  # noqa: PTH109, PTH118
+        ignored = settings.reuse_ignore
+        self._reader = ProjectReader(self._main, [e for e in ignored if not e.startswith(("-", "env:"))])
+        self._files = module_files()
+        self._machine = machine(backend)
+        self._command = tuple(command_line(self._main, ignored))
+        self._marks, self._variables = environment(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
+        self._packages = packages()
+        self._places = self._reader.places(self._files)
+        self._late: dict[str, None] = {}
+        self._changed = self._reader.read(self._places).changed
+        self.key = document_key(label(self._main, self._reader.base), self._machine)
+        records = read_records(self.key, policy, settings)
+        self.record = next((each for each in records if not self._difference(each.inputs)), None)
+        if self.record is None and records:
+            self.missed, self.advice = self._difference(records[0].inputs) or ("", "")
+        self._counted = False
+        self.is_reusing = self._may_reuse()
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def why_changed(self) -> str:
+        """Why this process neither records nor reuses any more, as a sentence; empty if it may."""
+        changed = self._changed or self._reader.changed_since()
+        return f"{changed} was changed after this process began" if changed else start.why_moved()
+
+    def _inputs(self) -> Inputs:
+        """The inputs with those modules that were loaded meanwhile."""
+        base = self._reader.base
+        return Inputs(
+            command=self._command,
+            environment=self._marks,
+            variables=self._variables,
+            project=self._reader.read(self._places),
+            places=(
+                tuple(label(each, base) for each in self._places.directories),
+                tuple(label(each, base) for each in self._places.alone),
+            ),
+            packages=self._packages,
+            edited=changed_by_hand(self._files),
+            late=tuple(self._late),
+            machine=self._machine,
+        )
+
+    def _look_again(self) -> None:
+        """Take in what was imported since: places of the project, and modules of distributions."""
+        files = module_files()
+        base = self._reader.base
+        fresh = [each for each in files if each not in set(self._files)]
+        if not fresh:
+            return
+        owners = {each: distribution_of(each) for each in fresh}
+        late = [label(path, base) for path, owner in owners.items() if owner is not None and not owner.is_project]
+        self._late.update(dict.fromkeys(late))
+        now = self._reader.places(files)
+        self._places = Places(
+            tuple(sorted({*self._places.directories, *now.directories})),
+            tuple(sorted({*self._places.alone, *now.alone})),
+        )
+        self._changed = self._changed or self._reader.read(self._places).changed
+        self._files = files
+
+    def _difference(self, recorded: Inputs) -> tuple[str, str] | None:
+        """What differs between recorded inputs and those of now, and the line that would make it not count."""
+        for name in sorted(self._machine.keys() | recorded.machine.keys()):
+            if self._machine.get(name) != recorded.machine.get(name):
+                return f"the machine's {name} changed", ""
+        if self._command != recorded.command:
+            return _argument(recorded.command, self._command)
+        for name in sorted(self._marks.keys() | recorded.environment.keys()):
+            if self._marks.get(name) != recorded.environment.get(name):
+                return f"the variable {name} changed", f"env:{name}"
+        if self._variables != recorded.variables:
+            return "a variable of the environment changed", ""
+        for name in sorted(self._packages.keys() | recorded.packages.keys()):
+            if self._packages.get(name) != recorded.packages.get(name):
+                return f"the package {name} changed", ""
+        base = self._reader.base
+        late = [from_label(each, base) for each in recorded.late]
+        edited = changed_by_hand(dict.fromkeys((*self._files, *late)))
+        for name in sorted(edited.keys() | recorded.edited.keys()):
+            if edited.get(name) != recorded.edited.get(name):
+                return f"the file {name} of a package changed", ""
+        directories, alone = recorded.places
+        places = Places(
+            tuple(dict.fromkeys((*self._places.directories, *(from_label(each, base) for each in directories)))),
+            tuple(dict.fromkeys((*self._places.alone, *(from_label(each, base) for each in alone)))),
+        )
+        changed = difference(recorded.project, self._reader.read(places))
+        return (f"the file {changed} changed", changed) if changed else None
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    def _may_reuse(self) -> bool:
+        if self.record is None:
+            return False
+        if self.record.off:
+            self.missed = self.record.off
+            return False
+        waiting = self.record.waiting()
+        if waiting:
+            first = waiting[0]
+            self.missed = (
+                first.off or f"{first.name} is unproven: another start must trace it and find the same program"
+            )
+            return False
+        one_in = int(number("EJCACHE_REUSE_CHECK_ONE_IN", _CHECK_ONE_IN))
+        if one_in > 0 and secrets.randbelow(one_in) == 0:  # not `random`, whose state belongs to the user
+            self.missed = f"one start in {one_in} traces everything and compares"
+            return False
+        store = self._policy.opened(self._settings)
+        ready = [each for each in self.record.functions.values() if each.is_ready]
+        if store is None or not all(store.contains(reuse_module_key(each.module)) for each in ready):
+            self.missed = "a module that was recorded is not in the cache any more"
+            return False
+        return True
+
+    def function(self, question: str) -> Function | None:
+        """What is recorded for a question."""
+        return self.record.functions.get(question) if self.record is not None else None
+
+    def learn(self, question: str, function: Callable[[Function | None], Function]) -> None:
+        """Store what a trace gave, unless something was reused or changed.
+
+        Args:
+            question: digest of the question.
+            function: gives what is to be stored, from what is stored now.
+        """
+        with self.lock:
+            if self.has_reused or self.why_changed():
+                return
+            self._look_again()
+            if self._changed:
+                return
+            inputs = self._inputs()
+            records = read_records(self.key, self._policy, self._settings)
+            mine = next((each for each in records if each.inputs == inputs or not self._difference(each.inputs)), None)
+            if mine is None:
+                mine = Record(inputs, {})
+            traced = mine.traced + (not self._counted)
+            self._counted = True
+            now = function(mine.functions.get(question))
+            functions = {**mine.functions, question: now._replace(last=traced)}
+            new = mine._replace(inputs=_joined(mine.inputs, inputs), functions=functions, traced=traced)
+            others = tuple(each for each in records if each is not mine)
+            if write_records(self.key, (new, *others), self._policy, self._settings):
+                self.record = new
+
+    def switch_off(self, why: str, *, question: str = "") -> None:
+        """Never reuse for these inputs again: the one question, or anything."""
+        with self.lock:
+            self.is_reusing = False
+            record = self.record
+            if record is None:
+                return
+            known = record.functions.get(question)
+            if question and (known is None or known.quick):
+                return
+            functions = dict(record.functions)
+            if known is not None:
+                functions[question] = known._replace(off=why)
+            new = record._replace(functions=functions, off=record.off if known is not None else why)
+            records = read_records(self.key, self._policy, self._settings)
+            others = tuple(each for each in records if each.inputs != record.inputs)
+            write_records(self.key, (new, *others), self._policy, self._settings)
+            self.record = new
+
+
+def _joined(one: Inputs, other: Inputs) -> Inputs:
+    """The inputs of two processes between which nothing differs, with what either of them loaded."""
+    project = Project(
+        {**one.project.code, **other.project.code},
+        {**one.project.configuration, **other.project.configuration},
+        one.project.directories | other.project.directories,
+    )
+    places = tuple(tuple(sorted({*before, *after})) for before, after in zip(one.places, other.places, strict=True))
+    return one._replace(project=project, places=(places[0], places[1]), late=tuple(sorted({*one.late, *other.late})))
+
+
+def _argument(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, str]:
+    for old, new in zip(before, now, strict=False):
+        if old != new:
+            name = new.partition("=")[0] if "=" in new else ""
+            index = now.index(new)
+            if not name and index and now[index - 1].startswith("-"):
+                name = now[index - 1]
+            shown = f"the argument {new.partition(':')[0]!r} changed"
+            return shown, name if name.startswith("-") else f"--{name}" if name else ""
+    return "the command line has more or fewer arguments", ""
+
+
+def same_program(one: Function, program: Any, tree: Any, content: str) -> bool:
+    """True if a trace gave what is recorded."""
+    return (dict(one.program), one.tree, one.content) == (program, tree, content)
+
+
+def proven_by_this(recorded: Function) -> Function:
+    """The function as it is after this process has found the same program."""
+    if recorded.proven is None and recorded.recorded is not None and is_independent(recorded.recorded):
+        return recorded._replace(proven=witness())
+    return recorded
+
+
+_plain: Final[set[str]] = set()
+
+
+def stay_plain(reason: str) -> None:
+    """Say once in a process why functions that ask for reuse are traced."""
+    if reason not in _plain:
+        _plain.add(reason)
+        warn_once(
+            ("reuse", reason),
+            "ejcache: reuse_lowering traces as usual here, because %s; a mapping, {} too, says that what you declare "
+            "is complete",
+            reason,
+        )

@@ -1,0 +1,147 @@
+"""Plain values as text, equal in every process, and other objects by their type and qualified name.
+
+A number counts by its bits: 1 and True, 0.0 and -0.0, and two NaNs of other bits are different. The order of a set does
+not count. A dataclass counts by its fields where it is frozen, and an enumeration by its member.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import struct
+import sys
+import types
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import numpy as np
+
+from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DEEPEST: Final = 50
+_LARGEST: Final = 16 << 20
+"""Bytes of an array that a declared value holds."""
+_CONTAINERS: Final[dict[type, str]] = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset"}
+_FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, type, np.ufunc)
+
+
+def kind_name(value: object) -> str:
+    """The type of a value, as messages show it: "an _io.TextIOWrapper"."""
+    kind = type(value)
+    text = (
+        kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return f"{'an' if text.lstrip('_')[:1].lower() in tuple('aeiou') else 'a'} {text}"
+
+
+def plain_text(value: object) -> str:
+    """The text of a value that is plain all through.
+
+    Raises:
+        RefusedError: it is not, or holds itself.
+    """
+    return _text(value, _refuse, 0)
+
+
+def lenient_text(value: object) -> str:
+    """The text of any object: plain values by value, and others by their type and qualified name."""
+    return _text(value, _by_name, 0)
+
+
+def _refuse(value: object) -> str:
+    raise RefusedError(f"it holds {kind_name(value)}, which is no plain value")
+
+
+def name_of(value: object) -> str | None:
+    """`module:qualified.name` of a class, a function or another named object that is found there; None if it is not."""
+    try:
+        module, qualified = value.__module__, getattr(value, "__qualname__", None) or value.__name__  # type: ignore[attr-defined]
+    except Exception:
+        return None  # anything can happen in an attribute of a user's class
+    if type(module) is not str or type(qualified) is not str:
+        return None
+    name = f"{module}:{qualified}"
+    return name if named(name) is value else None
+
+
+MISSING: Final = object()
+"""There is no object of this name."""
+
+
+def named(name: str) -> Any:
+    """The object of a name that `name_of` gave, or `MISSING`. Nothing is imported."""
+    module, _, qualified = name.partition(":")
+    found: Any = sys.modules.get(module, MISSING)
+    if found is MISSING:
+        return MISSING
+    for part in qualified.split("."):
+        if not isinstance(found, (type, types.ModuleType)):
+            return MISSING
+        found = vars(found).get(part, MISSING)
+        if isinstance(found, staticmethod):
+            found = found.__func__
+    return found
+
+
+def _by_name(value: object) -> str:
+    kind = type(value)
+    text = f"{kind.__module__}:{kind.__qualname__}"
+    if isinstance(value, functools.partial):
+        return f"{text}({lenient_text(value.func)}, {lenient_text(value.args)}, {lenient_text(value.keywords)})"
+    if isinstance(value, types.MethodType):
+        return f"{text}({lenient_text(value.__func__)})"
+    if isinstance(value, _FUNCTIONS):
+        return f"{text} {getattr(value, '__module__', '')}:{getattr(value, '__qualname__', value)}"
+    return text
+
+
+def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
+    kind = type(value)
+    if depth > _DEEPEST:
+        raise RefusedError("it is nested too deeply")
+    if value is None or kind in {bool, int, str, bytes}:
+        return f"{kind.__name__} {value!r}"
+    if kind is float:
+        return f"float {struct.pack('<d', value).hex()}"
+    if kind is complex:
+        return f"complex {struct.pack('<dd', value.real, value.imag).hex()}"
+    if isinstance(value, enum.Enum):
+        return f"enum {kind.__module__}:{kind.__qualname__}.{value.name} {_text(value.value, _by_name, depth + 1)}"
+    if kind in _CONTAINERS:
+        parts = [_text(each, other, depth + 1) for each in value]
+        return f"{_CONTAINERS[kind]}({', '.join(sorted(parts) if kind in {set, frozenset} else parts)})"
+    if kind is dict:
+        items = (f"{_text(k, other, depth + 1)}: {_text(v, other, depth + 1)}" for k, v in value.items())
+        return f"dict({', '.join(items)})"
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return f"{kind.__module__}:{kind.__qualname__}({', '.join(_text(e, other, depth + 1) for e in value)})"
+    if isinstance(value, np.dtype):
+        return f"dtype {value.str}"
+    if isinstance(value, np.generic) and value.dtype != object:
+        return f"numpy {value.dtype.str} {value.tobytes().hex()}"
+    if isinstance(value, PurePath):
+        return f"path {value!s}"
+    if (kind is np.ndarray or isinstance(value, jax.Array)) and other is _refuse:
+        return _array_text(value)
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        fields = [f"{f.name}={_text(getattr(value, f.name, MISSING), other, depth + 1)}" for f in _fields(kind)]
+        return f"{kind.__module__}:{kind.__qualname__}({', '.join(fields)})"
+    return other(value)
+
+
+def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)
+
+
+def _array_text(value: Any) -> str:
+    array = np.asarray(value)
+    if array.dtype == object or array.nbytes > _LARGEST:
+        raise RefusedError(f"it holds an array of {array.nbytes:,} bytes, and at most {_LARGEST:,} are read")
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return f"array {array.dtype.str} {array.shape} {digest}"
