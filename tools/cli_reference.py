@@ -81,6 +81,9 @@ plain JAX in the same directory stay, unless `--jax` is given or there are no ot
 
 0: nothing is damaged, or `--fix` repaired all of it. 1: something is damaged, or could not be repaired. Intact entries
 of a format that this version does not read are counted and left alone.
+
+With `--reuse`, 1 means that two traces of a function differ, or that the program failed
+([reuse.md](reuse.md)).
 """
 
 

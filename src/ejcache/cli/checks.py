@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.listing import Totals, command_settings, open_target
 from ejcache.cli.options import Dir, Json, argument, flag
+from ejcache.cli.run import BEFORE_A_PROGRAM
+from ejcache.cli.verify_reuse import verify_reuse
 from ejcache.errors import UsageError
 from ejcache.util.text import plural
 
@@ -22,16 +24,36 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
 
 
+REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
+"""How the application registers commands, by their names."""
+
+
 def verify(
+    program: Annotated[
+        list[str] | None,
+        argument("[PROGRAM ARGS]", "With --reuse: a script, -m MODULE, or a command, as after `ejcache run`."),
+    ] = None,
     directory: Dir = None,
     fix: Annotated[bool, flag("--fix", "Quarantine damaged entries. The next compilation replaces them.")] = False,
+    reuse: Annotated[
+        bool, flag("--reuse", "Run PROGRAM three times, with three hash seeds, and compare what it traces.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Read and decode every entry, and check the store's own files.
 
     Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. Entries of plain JAX have
     no checksum: only those that are cut off or cannot be decompressed are found. --fix deletes them.
+
+    With --reuse, no entry is read. PROGRAM runs three times with reuse_lowering, its output on stderr, and traces
+    everything. Exits with 1 if two traces of a function with the same inputs differ, or if the program fails.
     """
+    if reuse:
+        if fix:
+            raise UsageError("--fix repairs entries, and --reuse reads none: give one of them")
+        return verify_reuse(program or [], directory, as_json=as_json)
+    if program:
+        raise UsageError(f"{program[0]} is for verify --reuse, which runs a program")
     with open_target(directory, write=fix) as target, output.progress("verifying", None, quiet=as_json) as advance:
         audits = list(_audits(target, fix=fix, advance=advance))
     _report_audits(target.url, audits, as_json=as_json)

@@ -11,6 +11,7 @@ from ejcache.cli import output
 from ejcache.cli.listing import Identifiers, NotFoundError, check_wanted, identify_key, match, open_target
 from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning, option
 from ejcache.errors import NotAStoreError, StoreError, UsageError
+from ejcache.reuse.log import latest_notes
 from ejcache.util.text import parse_age, printable
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ejcache.cache.starts import ProgramRecord
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.nearest import Known
+    from ejcache.reuse.log import ReuseNote
 
 _LINES: Final = 20
 """Lines of one explanation, unless --full is given."""
@@ -52,6 +54,9 @@ def why(
     on this host, the entry of that name is compared with the one of the same function that was stored before it. If the
     cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
     entries, the newest 2,000 are compared.
+
+    What reuse_lowering did with a function is shown, too: reused, recorded, proven, traced or plain, and why; there KEY
+    may also be a qualified name, such as train.step.
 
     With --tuned, or if only a tuned record or a recorded call has the name KEY: which record that call uses, and why
     not the others. Exits with 1 if it has none.
@@ -89,8 +94,10 @@ def _explain_misses(
     as_json: bool,
 ) -> int:
     with contextlib.ExitStack() as stack:
-        explained = _answers(_Caches(stack, directory, quiet=as_json), what, last=last, after=after)
-    if not explained:
+        caches = _Caches(stack, directory, quiet=as_json)
+        explained = _answers(caches, what, last=last, after=after)
+        notes = [each for each in latest_notes(what) if caches.hold(each.url) and each.time >= (after or 0.0)]
+    if not explained and not notes:
         of = f" of {what!r}" if what is not None else ""
         raise NotFoundError(
             f"no miss{of} was recorded on this host in the last {since}; without --since, earlier ones are explained"
@@ -98,11 +105,14 @@ def _explain_misses(
             else f"no miss was recorded on this host{f', and no entry has the key or name {what!r}' if of else ''}"
         )
     if as_json:
-        output.print_json([_fields(record, explanation) for record, explanation in explained])
+        fields = [_fields(record, explanation) for record, explanation in explained]
+        output.print_json([*fields, *({"reuse": each._asdict()} for each in notes)])
         return 0
     lines: list[str] = []
     for record, explanation in explained:
         lines += [*_lines(record, explanation, full=full), ""]
+    for each in notes:
+        lines += [*_note_lines(each), ""]
     output.print_lines(lines, paged=full)
     return 0
 
@@ -202,6 +212,15 @@ def _stored(what: str, caches: _Caches) -> list[ProgramRecord]:
     same = ("key", "name", "components", "details", "signature", "module", "compile_seconds")
     fields: dict[str, Any] = {name: getattr(identity, name) for name in same}
     return [ProgramRecord(time=identity.created, url=known.store.url, reason="absent", outcome=STORED, **fields)]
+
+
+def _note_lines(note: ReuseNote) -> list[str]:
+    """What is printed of one function that asks for reuse."""
+    sentence = output.wrapped_lines(f"{note.function} was {note.words}.")
+    rows = [("when", output.ago(note.time, now=time.time())), ("cache", note.url)]
+    if note.advice:
+        rows.insert(0, ("advice", note.advice))
+    return [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
 
 
 def _fields(record: ProgramRecord, explanation: Explanation) -> dict[str, Any]:

@@ -103,7 +103,7 @@ COMMANDS: Final = {
     "verify": Command(
         "ejcache.cli.checks:verify",
         "Check every entry, and repair.",
-        ("verify", "verify --fix"),
+        ("verify", "verify --fix", "verify --reuse train.py --steps 1"),
     ),
     "clear": Command(
         "ejcache.cli.maintain:clear",
@@ -326,7 +326,7 @@ def _rearranged(arguments: list[str]) -> list[str]:
 
 def _runs_a_program(arguments: list[str]) -> bool:
     """Whether the command has a program behind its own options."""
-    return arguments[:1] in (["run"], ["tune"])
+    return arguments[:1] in (["run"], ["tune"]) or (arguments[:1] == ["verify"] and "--reuse" in arguments)
 
 
 class _MessagePrinter(logging.Handler):

@@ -44,7 +44,7 @@ from ejcache.jax_integration.lowering.key import (
     make_key,
 )
 from ejcache.jax_integration.preload.preloader import Preloader
-from ejcache.jax_integration.program import Loaded, note_made
+from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
@@ -241,7 +241,6 @@ class Compiler:
             )
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
         self.preloader.note(compilation, target, found)
-        note_made(found.executable, compilation.text, target)
         self._record_hit(compilation, found)
 
     def _record_hit(self, compilation: Compilation, found: Loaded) -> None:
@@ -420,8 +419,6 @@ class Compiler:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
             skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
             compilation.is_stored = skip in {None, Skip.DUPLICATE}
-            if compilation.is_stored:
-                note_made(executable, compilation.text, program.target)
             if skip in {None, Skip.QUICK, Skip.DUPLICATE} and not compilation.for_others:
                 self.preloader.note(compilation, program.target, seconds=seconds, stored=skip is not Skip.QUICK)
         return executable

@@ -28,10 +28,10 @@ from ejcache.reuse.values import kind_name, lenient_text, plain_text
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
-    from ejcache.jax_integration.seam.reuse.lowering import Places
+    from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
 
 
-def call_text(call: ParsedCall, places: Places) -> str:
+def call_text(call: ParsedCall, places: DevicePlaces) -> str:
     """The text of a call.
 
     Raises:
@@ -62,7 +62,7 @@ def tree_text(tree: Any) -> str:
     return f"{kind.__module__}:{kind.__qualname__}[{lenient_text(data)}]({below})"
 
 
-def _leaf_text(leaf: Any, places: Places, shapes: dict[Any, str]) -> str:
+def _leaf_text(leaf: Any, places: DevicePlaces, shapes: dict[Any, str]) -> str:
     kind = type(leaf).__name__
     if isinstance(leaf, jax.Array):
         layout = array_layout(leaf)
@@ -85,7 +85,7 @@ def _aval_text(aval: Any) -> str:
     return f"{dtype_text(aval.dtype)}[{shape}]{'~' if aval.weak_type else ''}{typed} {aval.memory_space.name}"
 
 
-def _jax_text(value: Any, places: Places, where: str) -> str:
+def _jax_text(value: Any, places: DevicePlaces, where: str) -> str:
     """A value of a setting or an option, strictly: what is not known by content is refused."""
     if value is None:
         return "none"

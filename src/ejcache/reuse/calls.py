@@ -26,7 +26,7 @@ from ejcache.reuse.declared import check_declared, declared_texts
 from ejcache.reuse.inputs import start
 from ejcache.reuse.log import note
 from ejcache.reuse.process import ProcessInputs, number, proven_by_this, same_program, stay_plain
-from ejcache.reuse.records import LARGEST_MODULE, Function, read_module, witness, write_module
+from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
 from ejcache.reuse.trees import TreeCodec
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
@@ -155,7 +155,7 @@ class ReusingCalls:
             if isinstance(inputs, str):
                 self._say(use, "plain", inputs)
                 return None
-            about = [self.name, call_text(call, lowering.Places(backend)), declared]
+            about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared]
             return _Question(hashlib.sha256(json.dumps(about).encode()).hexdigest(), call, inputs, use, backend)
         except RefusedError as exc:
             self._say(use, "plain", exc.reason)
@@ -165,7 +165,7 @@ class ReusingCalls:
 
     # -- the answers -------------------------------------------------------------------------------------------------
 
-    def _load(self, question: _Question, known: Function) -> tuple[Any, Any] | None:
+    def _load(self, question: _Question, known: RecordedFunction) -> tuple[Any, Any] | None:
         """The program of a record, and the tree of its results; None if it must be traced after all."""
         policy, settings = question.use
         inputs = question.inputs
@@ -196,7 +196,7 @@ class ReusingCalls:
             question.inputs.switch_off(why, question=question.digest)
         except Exception as exc:
             question.use.policy.report_failure("write a record of reuse", exc, question.use.settings, program=self.name)
-        self._say(question.use, "plain", why, 'ejit(…, name="…") gives each its own name')
+        self._say(question.use, "plain", why, 'ejit(…, name="…") gives each its own')
         return self._plain(*args, **kwargs)
 
     def _trace(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -226,7 +226,7 @@ class ReusingCalls:
         """Record or prove what a trace gave; returns why the function stays plain, or nothing."""
         inputs = question.inputs
         if seconds < number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS):
-            inputs.learn(question.digest, lambda _: Function(self.name, quick=True))
+            inputs.learn(question.digest, lambda _: RecordedFunction(self.name, quick=True))
             return ""
         if lowered.has_arrays and self._declared is None:
             return "arrays of JAX are baked into its program, such as weights; give them as arguments"
@@ -243,11 +243,11 @@ class ReusingCalls:
         content = digest_module(lowered.module).digest
         said: list[tuple[str, str]] = []
 
-        def learnt(known: Function | None) -> Function:
+        def learnt(known: RecordedFunction | None) -> RecordedFunction:
             if known is None or known.quick:
                 said.append(("recorded", inputs.missed or "nothing was recorded for these inputs"))
                 digest = write_module(module, policy, settings)
-                return Function(self.name, False, program, tree, digest, content, witness())
+                return RecordedFunction(self.name, False, program, tree, digest, content, witness())
             if not same_program(known, program, tree, content):
                 why = f"two traces of {self.name} with the same inputs gave different programs"
                 said.append(("wrong", why))
@@ -260,7 +260,8 @@ class ReusingCalls:
         for did, sentence in said or [
             ("traced", inputs.why_changed() or "a program was reused before in this process")
         ]:
-            self._say(question.use, did, sentence, inputs.advice)
+            advice = f"ejcache config set reuse_ignore={inputs.advice} leaves it out" if inputs.advice else ""
+            self._say(question.use, did, sentence, advice)
             if did == "wrong":
                 policy.warn(
                     f"reuse:{self.name}",
@@ -269,6 +270,7 @@ class ReusingCalls:
         return ""
 
     def _say(self, use: _Use, did: str, sentence: str, advice: str = "") -> None:
+        """Remember what was done, for `ejcache why`."""
         note(self.name, did, sentence, advice, url=use.policy.url)
 
 

@@ -1,11 +1,12 @@
 """What reuse did with each function, for `ejcache why`, in a log of this user on this host.
 
-line := JSON object: function, did, sentence, advice, url, time
+line := JSON object: function, did, sentence, advice, url, process, time
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ class ReuseNote(NamedTuple):
         sentence: why, for a person.
         advice: an item of the setting `reuse_ignore` that would make the difference not count, or other advice.
         url: the cache.
+        process: its number.
         time: seconds since the epoch.
     """
 
@@ -38,7 +40,21 @@ class ReuseNote(NamedTuple):
     sentence: str
     advice: str
     url: str
+    process: int
     time: float
+
+    @property
+    def words(self) -> str:
+        """`traced, because the variable FOO changed`."""
+        return f"{_DID.get(self.did, self.did)}, because {self.sentence}"
+
+
+_DID: Final = {
+    "recorded": "traced and recorded",
+    "proven": "traced and proven",
+    "plain": "traced, and is not recorded",
+    "wrong": "traced, and nothing is reused any more",
+}
 
 
 def note(function: str, did: str, sentence: str, advice: str = "", *, url: str) -> None:
@@ -46,7 +62,8 @@ def note(function: str, did: str, sentence: str, advice: str = "", *, url: str) 
     about = (function, did, sentence, url)
     if about not in _said:
         _said.add(about)
-        _LOG.append(json.dumps(ReuseNote(function, did, sentence, advice, url, time.time())._asdict()).encode())
+        this = ReuseNote(function, did, sentence, advice, url, os.getpid(), time.time())
+        _LOG.append(json.dumps(this._asdict()).encode())
 
 
 def read_notes() -> Iterator[ReuseNote]:
@@ -57,3 +74,20 @@ def read_notes() -> Iterator[ReuseNote]:
             found = ReuseNote(**fields)
             if all(isinstance(text, str) for text in found[:5]):
                 yield found
+
+
+def latest_notes(what: str | None = None) -> list[ReuseNote]:
+    """The last note of each function, the latest first.
+
+    Args:
+        what: a function by its qualified name, the end of one, or its last component, with or without `jit_`; None for
+            the functions of the last process.
+    """
+    found: dict[str, ReuseNote] = {}
+    wanted = None if what is None else (what, what.removeprefix("jit_"))
+    for each in read_notes():
+        if wanted is None and found and each.process != next(iter(found.values())).process:
+            break
+        if wanted is None or each.function in wanted or each.function.endswith(tuple(f".{name}" for name in wanted)):
+            found.setdefault(each.function, each)
+    return list(found.values())

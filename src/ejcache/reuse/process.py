@@ -18,8 +18,24 @@ from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.inputs.environment import environment
 from ejcache.reuse.inputs.machine import machine
 from ejcache.reuse.inputs.packages import changed_by_hand, distribution_of, packages
-from ejcache.reuse.inputs.project import Places, Project, ProjectReader, difference, from_label, label, module_files
-from ejcache.reuse.records import Inputs, Record, document_key, is_independent, read_records, witness, write_records
+from ejcache.reuse.inputs.project import (
+    Project,
+    ProjectPlaces,
+    ProjectReader,
+    difference,
+    from_label,
+    label,
+    module_files,
+)
+from ejcache.reuse.records import (
+    ReuseRecord,
+    StartInputs,
+    document_key,
+    is_independent,
+    read_records,
+    witness,
+    write_records,
+)
 from ejcache.settings.resolve import environment_variable
 from ejcache.util.log import warn_once
 
@@ -27,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.reuse.records import Function
+    from ejcache.reuse.records import RecordedFunction
     from ejcache.settings.table import Settings
 
 _CHECK_ONE_IN: Final = 20
@@ -94,10 +110,10 @@ class ProcessInputs:
         changed = self._changed or self._reader.changed_since()
         return f"{changed} was changed after this process began" if changed else start.why_moved()
 
-    def _inputs(self) -> Inputs:
+    def _inputs(self) -> StartInputs:
         """The inputs with those modules that were loaded meanwhile."""
         base = self._reader.base
-        return Inputs(
+        return StartInputs(
             command=self._command,
             environment=self._marks,
             variables=self._variables,
@@ -123,14 +139,14 @@ class ProcessInputs:
         late = [label(path, base) for path, owner in owners.items() if owner is not None and not owner.is_project]
         self._late.update(dict.fromkeys(late))
         now = self._reader.places(files)
-        self._places = Places(
+        self._places = ProjectPlaces(
             tuple(sorted({*self._places.directories, *now.directories})),
             tuple(sorted({*self._places.alone, *now.alone})),
         )
         self._changed = self._changed or self._reader.read(self._places).changed
         self._files = files
 
-    def _difference(self, recorded: Inputs) -> tuple[str, str] | None:
+    def _difference(self, recorded: StartInputs) -> tuple[str, str] | None:
         """What differs between recorded inputs and those of now, and the line that would make it not count."""
         for name in sorted(self._machine.keys() | recorded.machine.keys()):
             if self._machine.get(name) != recorded.machine.get(name):
@@ -152,7 +168,7 @@ class ProcessInputs:
             if edited.get(name) != recorded.edited.get(name):
                 return f"the file {name} of a package changed", ""
         directories, alone = recorded.places
-        places = Places(
+        places = ProjectPlaces(
             tuple(dict.fromkeys((*self._places.directories, *(from_label(each, base) for each in directories)))),
             tuple(dict.fromkeys((*self._places.alone, *(from_label(each, base) for each in alone)))),
         )
@@ -185,11 +201,11 @@ class ProcessInputs:
             return False
         return True
 
-    def function(self, question: str) -> Function | None:
+    def function(self, question: str) -> RecordedFunction | None:
         """What is recorded for a question."""
         return self.record.functions.get(question) if self.record is not None else None
 
-    def learn(self, question: str, function: Callable[[Function | None], Function]) -> None:
+    def learn(self, question: str, function: Callable[[RecordedFunction | None], RecordedFunction]) -> None:
         """Store what a trace gave, unless something was reused or changed.
 
         Args:
@@ -206,7 +222,7 @@ class ProcessInputs:
             records = read_records(self.key, self._policy, self._settings)
             mine = next((each for each in records if each.inputs == inputs or not self._difference(each.inputs)), None)
             if mine is None:
-                mine = Record(inputs, {})
+                mine = ReuseRecord(inputs, {})
             traced = mine.traced + (not self._counted)
             self._counted = True
             now = function(mine.functions.get(question))
@@ -236,7 +252,7 @@ class ProcessInputs:
             self.record = new
 
 
-def _joined(one: Inputs, other: Inputs) -> Inputs:
+def _joined(one: StartInputs, other: StartInputs) -> StartInputs:
     """The inputs of two processes between which nothing differs, with what either of them loaded."""
     project = Project(
         {**one.project.code, **other.project.code},
@@ -259,12 +275,12 @@ def _argument(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, str]:
     return "the command line has more or fewer arguments", ""
 
 
-def same_program(one: Function, program: Any, tree: Any, content: str) -> bool:
+def same_program(one: RecordedFunction, program: Any, tree: Any, content: str) -> bool:
     """True if a trace gave what is recorded."""
     return (dict(one.program), one.tree, one.content) == (program, tree, content)
 
 
-def proven_by_this(recorded: Function) -> Function:
+def proven_by_this(recorded: RecordedFunction) -> RecordedFunction:
     """The function as it is after this process has found the same program."""
     if recorded.proven is None and recorded.recorded is not None and is_independent(recorded.recorded):
         return recorded._replace(proven=witness())

@@ -81,7 +81,7 @@ class Witness(NamedTuple):
     seed: str
 
 
-class Inputs(NamedTuple):
+class StartInputs(NamedTuple):
     """What a process was started from; see the grammar above."""
 
     command: tuple[str, ...]
@@ -95,7 +95,7 @@ class Inputs(NamedTuple):
     machine: Mapping[str, str]
 
 
-class Function(NamedTuple):
+class RecordedFunction(NamedTuple):
     """A function with one question, and the program that it gave; see the grammar above."""
 
     name: str
@@ -115,15 +115,15 @@ class Function(NamedTuple):
         return self.proven is not None and not self.off and not self.quick
 
 
-class Record(NamedTuple):
+class ReuseRecord(NamedTuple):
     """The functions of processes with the same inputs."""
 
-    inputs: Inputs
-    functions: Mapping[str, Function]
+    inputs: StartInputs
+    functions: Mapping[str, RecordedFunction]
     traced: int = 0
     off: str = ""
 
-    def waiting(self) -> list[Function]:
+    def waiting(self) -> list[RecordedFunction]:
         """The functions that keep every process with these inputs from reusing anything.
 
         One that two processes in turn did not ask for, although they traced, is waited for no longer.
@@ -135,7 +135,7 @@ class Record(NamedTuple):
         ]
 
 
-def encode_document(records: tuple[Record, ...]) -> bytes:
+def encode_document(records: tuple[ReuseRecord, ...]) -> bytes:
     """The payload of a document."""
     about = {
         "version": _VERSION,
@@ -157,7 +157,7 @@ def encode_document(records: tuple[Record, ...]) -> bytes:
     return json.dumps(about, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def _function_fields(function: Function) -> dict[str, Any]:
+def _function_fields(function: RecordedFunction) -> dict[str, Any]:
     if function.quick:
         return {"name": function.name, "quick": True}
     witnesses = {
@@ -167,7 +167,7 @@ def _function_fields(function: Function) -> dict[str, Any]:
     return {**function._asdict(), **witnesses}
 
 
-def decode_document(payload: bytes) -> tuple[Record, ...]:
+def decode_document(payload: bytes) -> tuple[ReuseRecord, ...]:
     """The records in a payload; none if it is damaged, or of another version."""
     try:
         about = json.loads(payload.decode("utf-8", "surrogatepass"))
@@ -179,10 +179,10 @@ def decode_document(payload: bytes) -> tuple[Record, ...]:
         return ()
 
 
-def _record(fields: dict[str, Any]) -> Record:
+def _record(fields: dict[str, Any]) -> ReuseRecord:
     given = fields["inputs"]
     directories, alone = given["places"]
-    inputs = Inputs(
+    inputs = StartInputs(
         command=tuple(map(_text, given["command"])),
         environment=_texts(given["environment"]),
         variables=_text(given["variables"]),
@@ -196,13 +196,13 @@ def _record(fields: dict[str, Any]) -> Record:
         machine=_texts(given["machine"]),
     )
     functions = {_text(question): _function(each) for question, each in fields["functions"].items()}
-    return Record(inputs, functions, int(fields["traced"]), _text(fields["off"]))
+    return ReuseRecord(inputs, functions, int(fields["traced"]), _text(fields["off"]))
 
 
-def _function(fields: dict[str, Any]) -> Function:
+def _function(fields: dict[str, Any]) -> RecordedFunction:
     if fields["quick"]:
-        return Function(_text(fields["name"]), quick=True)
-    return Function(
+        return RecordedFunction(_text(fields["name"]), quick=True)
+    return RecordedFunction(
         name=_text(fields["name"]),
         program=dict(fields["program"]),
         tree=list(fields["tree"]),
@@ -268,7 +268,7 @@ def document_key(main: str, machine: Mapping[str, str]) -> str:
     return reuse_record_key(main, json.dumps(sorted(machine.items())), jax.__version__, jaxlib.__version__)
 
 
-def read_records(key: str, policy: CachePolicy, settings: Settings) -> tuple[Record, ...]:
+def read_records(key: str, policy: CachePolicy, settings: Settings) -> tuple[ReuseRecord, ...]:
     """The records under a key.
 
     Raises:
@@ -278,7 +278,7 @@ def read_records(key: str, policy: CachePolicy, settings: Settings) -> tuple[Rec
     return () if raw is None else decode_document(raw)
 
 
-def write_records(key: str, records: tuple[Record, ...], policy: CachePolicy, settings: Settings) -> bool:
+def write_records(key: str, records: tuple[ReuseRecord, ...], policy: CachePolicy, settings: Settings) -> bool:
     """Replace the document under a key; False if it was not stored.
 
     Of two processes that write at the same time one loses what it learnt, and learns it again at its next start.

@@ -24,7 +24,6 @@ from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 
 def before_each_compilation(call: Callable[[str], None]) -> None:
@@ -52,26 +51,7 @@ def before_each_compilation(call: Callable[[str], None]) -> None:
     _watching.append(call)  # afterwards: a thread that finds it there is watched
 
 
-def around_each_compilation(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """From now on, JAX gets each executable in such a context: when it is loaded or compiled, after it was lowered.
-
-    There is one such context in a process; a second call with the same one does nothing.
-    """
-    if context in _around:
-        return
-    original = jax_compiler.compile_or_get_cached
-
-    @functools.wraps(original)
-    def compile_in_context(*arguments: Any, **named: Any) -> Any:
-        with context():
-            return original(*arguments, **named)
-
-    jax_compiler.compile_or_get_cached = without_our_frames(compile_in_context)
-    _around.append(context)
-
-
 _watching: list[Callable[[str], None]] = []
-_around: list[Callable[[], AbstractContextManager[None]]] = []
 
 
 def ask_for_keys(lowered: Any) -> None:

@@ -121,7 +121,7 @@ def _is_below(path: str, other: str) -> bool:
     return path != other and path.startswith(os.path.join(other, ""))  # noqa: PTH118
 
 
-class Places(NamedTuple):
+class ProjectPlaces(NamedTuple):
     """What a project is made of.
 
     Attributes:
@@ -149,16 +149,16 @@ class ProjectReader:
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._counted = 0
 
-    def places(self, files: Iterable[str]) -> Places:
+    def places(self, files: Iterable[str]) -> ProjectPlaces:
         """What the project is made of, with these loaded modules.
 
         Raises:
             RefusedError: a module was loaded from what is neither a file nor an archive.
         """
         directories, alone = project_places(self._main, files)
-        return Places(tuple(directories), tuple(alone))
+        return ProjectPlaces(tuple(directories), tuple(alone))
 
-    def read(self, places: Places) -> Project:
+    def read(self, places: ProjectPlaces) -> Project:
         """The files of these places, as they were when each was read first.
 
         Raises:

@@ -158,7 +158,7 @@ def encode_program(lowered: Lowered) -> tuple[dict[str, Any], bytes]:
         raise RefusedError("constants are given to it as arguments")
     if getattr(args["shape_poly_state"], "uses_dim_vars", False):
         raise RefusedError("it has shapes that are not numbers")
-    places = Places(args["backend"])
+    places = DevicePlaces(args["backend"])
     devices = computation._device_list
     if devices is None:
         raise RefusedError("it is lowered for no device")
@@ -234,7 +234,7 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
         module: its bytes, whose digest the caller has compared.
         backend: the PJRT client to compile for.
     """
-    places = Places(backend)
+    places = DevicePlaces(backend)
     devices = places.at(program["devices"])
     if not all(map(_is_known_call, program["calls"])):
         raise ValueError("it calls a kernel that nobody knows")
@@ -265,7 +265,7 @@ def _number_of_arguments(module: Any) -> int | None:
     return None
 
 
-def _compile_args(program: Mapping[str, Any], places: Places, devices: Sequence[Any]) -> dict[str, Any]:
+def _compile_args(program: Mapping[str, Any], places: DevicePlaces, devices: Sequence[Any]) -> dict[str, Any]:
     count = len(program["in"])
     if not len(program["in_shardings"]) == len(program["in_layouts"]) == len(program["kept"]) == count:
         raise ValueError("its arguments are not as many as their shardings")
@@ -310,7 +310,7 @@ def run(computation: Any, tree: Any, call: ParsedCall) -> tuple[Any, Any, bool]:
 # -- places ----------------------------------------------------------------------------------------------------------
 
 
-class Places:
+class DevicePlaces:
     """The devices of a backend, and what is placed on them, by positions.
 
     Args:

@@ -1,0 +1,73 @@
+"""`ejcache verify --reuse`: runs a program under three hash seeds, and says whether it traces the same programs."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final
+
+from ejcache.cli import output
+from ejcache.cli.run import absolute_url, command_of
+from ejcache.errors import UsageError
+from ejcache.reuse.log import read_notes
+from ejcache.settings.resolve import child_environment
+from ejcache.util.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ejcache.reuse.log import ReuseNote
+
+_RUNS: Final = 3
+
+
+def verify_reuse(program: Sequence[str], directory: str | None, *, as_json: bool) -> int:
+    """Run the program three times, print what it traced differently, and return the exit status.
+
+    Args:
+        program: the words behind the options.
+        directory: the value of `--dir`.
+        as_json: print JSON.
+
+    Raises:
+        UsageError: there is no such program.
+    """
+    if not program:
+        raise UsageError("verify --reuse needs a program: a script, -m MODULE or a command")
+    command = command_of(program)
+    url = absolute_url(directory)
+    environment = child_environment(
+        {
+            "EJCACHE_REUSE_LOWERING": "1",
+            "EJCACHE_REUSE_CHECK_ONE_IN": "1",
+            **({} if url is None else {"EJCACHE_DIR": url}),
+        }
+    )
+    environment.pop("PYTHONHASHSEED", None)  # without it, each process has its own
+    began = time.time()
+    status = 0
+    for number in range(_RUNS):
+        output.warn(f"run {number + 1} of {_RUNS}")
+        status = status or subprocess.run(command, env=environment, stdout=2, check=False).returncode
+    functions: dict[str, ReuseNote] = {}
+    for note in read_notes():  # the latest first
+        if note.time >= began and (note.did == "wrong" or note.function not in functions):
+            functions[note.function] = note
+    wrong = [each for each in functions.values() if each.did == "wrong"]
+    if as_json:
+        output.print_json(
+            {
+                "status": status,
+                "clean": not status and not wrong,
+                "functions": [
+                    {"function": each.function, "did": each.did, "why": each.sentence} for each in functions.values()
+                ],
+            }
+        )
+    else:
+        for each in functions.values():
+            output.say(f"{each.function} was {each.words}")
+        output.say(f"{plural(len(functions), 'function')}: {len(wrong)} traced differently")
+    if status:
+        output.warn(f"the program ended with status {status}")
+    return int(bool(status or wrong))
