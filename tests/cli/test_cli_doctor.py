@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
-import shutil
-import sqlite3
 import sys
-from typing import NamedTuple
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from buckets import S3Server
@@ -17,34 +15,21 @@ from ejcache.maintenance import doctor as doctor_module
 from ejcache.maintenance.doctor import remedy
 
 URL = "gs://bucket/a"
-HERE = ["JAX", "plug-in", "settings", "open files"]
-REMOTE = [
-    "credentials", "reach", "list", "create", "create once", "read", "compare and swap", "clock", "latency", "delete",
-    "local tier",
-]  # fmt: skip
+REMOTE = ["read", "create once", "clock", "latency", "write"]
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """A doctor to whom neither a busy machine nor its full disk is a finding."""
-    for limit in ("_BUDGET", "_ONE", "_SLOW", "_SLOW_SECONDS"):
+    """A doctor to whom a busy machine is no finding."""
+    for limit in ("SECONDS", "_ONE", "_SLOW", "_SLOW_SECONDS"):
         monkeypatch.setattr(doctor_module, limit, 60.0)
     monkeypatch.setattr(doctor_module, "_JAX_SECONDS", 240.0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 39, 1 << 39))
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """Makes the doctor end each operation soon."""
     return lambda: monkeypatch.setattr(doctor_module, "_ONE", 2.5)
-
-
-class Usage(NamedTuple):
-    """The result of `shutil.disk_usage`."""
-
-    total: int
-    used: int
-    free: int
 
 
 def doctor(url, *, status=0) -> dict[str, dict]:
@@ -65,7 +50,7 @@ def test_a_healthy_bucket(bucket):
     """Everything is tried, nothing is left behind, and each object is written rarely enough for the real service."""
     bucket.api.buckets["bucket"].write_interval = 1.0
     checks = doctor(URL)
-    assert list(checks) == [*HERE, *REMOTE]
+    assert list(checks) == [*REMOTE, "JAX"]
     assert verdicts(checks) == {}
     assert bucket.objects() == {}
 
@@ -74,7 +59,7 @@ def test_for_a_person(bucket):
     """A table with a line for each check, and nothing to do."""
     said = ejcache("doctor", "--dir", URL)
     assert said.status == 0
-    assert [line for line in said.lines if line.startswith("compare and swap")]
+    assert [line for line in said.lines if line.startswith("create once")]
     assert "What to do" not in said.out
     assert said.lines[-1] == f"{URL} can hold a cache as it is"
 
@@ -83,9 +68,7 @@ def test_for_a_person(bucket):
 def test_a_wrong_place(bucket, monkeypatch, url):
     """A bucket that is not there, and credentials that are not, are one failure, and the rest is not tried."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    checks = doctor(url, status=1)
-    assert checks["reach"]["verdict"] == "failed"
-    assert {check["verdict"] for name, check in checks.items() if name in REMOTE[2:-1]} == {"skipped"}
+    assert verdicts(doctor(url, status=1)) == {"read": "failed"}
 
 
 def test_no_network(monkeypatch, impatient):
@@ -95,7 +78,7 @@ def test_no_network(monkeypatch, impatient):
     said = ejcache("doctor", URL)
     assert said.status == 1
     assert "127.0.0.1:1" in said.out
-    assert "reach:  check the bucket's name, the network" in said.out
+    assert "read:  check the bucket's name, the network" in said.out
 
 
 @pytest.mark.timeout(300)
@@ -109,65 +92,106 @@ def test_trouble_is_not_waited_for(bucket, impatient, what, fault):
     bucket.add_fault(method=what, **fault)
     checks = doctor(URL, status=1)
     failed = {name for name, verdict in verdicts(checks).items() if verdict == "failed"}
-    assert {"GET": "reach", "POST": "create", "DELETE": "delete"}[what] in failed
+    assert {"GET": "read", "POST": "create once", "DELETE": "write"}[what] in failed
 
 
 def test_missing_permissions(bucket):
     """Each permission that is missing is named by what needs it."""
     bucket.add_fault("status", method="POST", path="/upload/", status=403)
     checks = doctor(URL)
-    assert (verdicts(checks)["create"], "only reading works" in checks["create"]["detail"]) == ("warning", True)
-    assert "storage.objects.create" in checks["create"]["advice"]
+    assert (verdicts(checks), "only reading works" in checks["create once"]["detail"]) == (
+        {"create once": "warning"},
+        True,
+    )
+    assert "storage.objects.create" in checks["create once"]["advice"]
     bucket.clear_faults()
     bucket.add_fault("status", method="DELETE", status=403)
-    bucket.add_fault("status", method="GET", path="/o$", status=403)
     checks = doctor(URL, status=1)
-    assert verdicts(checks) == {"list": "failed", "delete": "failed"}
-    assert "v1/doctor/" in checks["delete"]["advice"]
+    assert verdicts(checks) == {"write": "failed"}
+    assert "v1/doctor/" in checks["write"]["advice"]
+
+
+def test_what_is_absent_is_refused(bucket):
+    """Credentials that may read and not list get 403 for each absent entry: the missing permission is named."""
+    bucket.add_fault("status", method="GET", path="/download/", status=403, count=1)
+    checks = doctor(URL)
+    assert verdicts(checks) == {"read": "warning"}
+    assert "s3:ListBucket" in checks["read"]["advice"]
+
+
+class Portal(BaseHTTPRequestHandler):
+    """A network that answers every request with its login page."""
+
+    def do_GET(self):
+        page = b"<!DOCTYPE html><html><body>Please log in</body></html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def portal(monkeypatch):
+    """Stands in the place of the storage."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Portal)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+def test_each_cause_is_named(bucket, monkeypatch, portal, impatient):
+    """Too many requests, no permission, a name that DNS does not know, and a login page are four sentences."""
+    impatient()
+    found = {}
+    found["login page"] = doctor(URL, status=1)["read"]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://no-such-host.invalid:1")
+    found["DNS"] = doctor(URL, status=1)["read"]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
+    bucket.add_fault("status", status=403)
+    found["may not read"] = doctor(URL, status=1)["read"]
+    bucket.clear_faults()
+    bucket.add_fault("status", status=429, headers={"Retry-After": "3600"})
+    found["429"] = doctor(URL, status=1)["read"]
+    assert [cause for cause, check in found.items() if cause not in check["detail"] + check["advice"]] == []
+    assert len({check["advice"] for check in found.values()}) == 4
+
+
+def test_it_answers_in_ten_seconds(bucket, monkeypatch):
+    """Storage that never answers, and a JAX that is never imported, are given up, and each says so."""
+    monkeypatch.undo()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
+    monkeypatch.setattr(doctor_module, "_ASK_JAX", "import time; time.sleep(600)")
+    bucket.add_fault("stall")
+    began = time.monotonic()
+    checks = doctor(URL, status=1)
+    assert {name: check["verdict"] for name, check in checks.items()} == {"read": "failed", "JAX": "skipped"}
+    assert time.monotonic() - began < 2 * 10  # ten, and what a busy machine adds
 
 
 def test_read_only(bucket, monkeypatch):
     """A job that only reads is only asked whether it can."""
     monkeypatch.setenv("EJCACHE_READ_ONLY", "1")
     bucket.add_fault("status", method="POST", status=403)
-    assert set(verdicts(doctor(URL)).values()) == {"skipped"}
+    checks = doctor(URL)
+    assert (list(checks), verdicts(checks)) == (["read", "JAX"], {})
 
 
-@pytest.mark.parametrize(
-    ("content", "cause", "variable"),
-    [
-        (None, "No such file", "EASYDEL_GCS_CLIENT"),
-        ("[" * 100_000, "not JSON", "GOOGLE_APPLICATION_CREDENTIALS"),
-        ("{}", '"type"', "EASYDEL_GCS_CLIENT"),
-        ("dir", "directory", "GOOGLE_APPLICATION_CREDENTIALS"),
-    ],
-)
-def test_files_of_credentials(tmp_path, monkeypatch, variable, content, cause):
-    """A credentials file that cannot be used is named, with the cause and the remedy, before anything is asked."""
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_files_of_credentials(tmp_path, monkeypatch, content):
+    """A credentials file that cannot be used is named, with what to do."""
     file = tmp_path / "key.json"
-    if content == "dir":
-        file.mkdir()
-    elif content is not None:
+    if content is not None:
         file.write_text(content)
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setenv(variable, str(file))
-    checks = doctor(URL, status=1)
-    assert checks["credentials"]["verdict"] == "failed"
-    assert all(said in checks["credentials"]["detail"] for said in (str(file), variable, cause))
-    assert {check["verdict"] for name, check in checks.items() if name in REMOTE[1:-1]} == {"skipped"}
-
-
-def test_credentials_are_good_only_if_they_were_tried(bucket, impatient):
-    """Credentials are not called good by a doctor that did not reach the storage."""
-    assert "none, at" in doctor(URL)["credentials"]["detail"]
-    impatient()
-    bucket.add_fault("status", status=503)
-    assert doctor(URL, status=1)["credentials"]["verdict"] == "skipped"
-    bucket.clear_faults()
-    bucket.add_fault("status", status=401)
-    checks = doctor(URL, status=1)
-    assert checks["credentials"]["verdict"] == "failed"
-    assert "gcloud auth" in checks["credentials"]["advice"]
+    monkeypatch.setenv("EASYDEL_GCS_CLIENT", str(file))
+    check = doctor(URL, status=1)["read"]
+    assert check["verdict"] == "failed"
+    assert "file" in check["advice"]
 
 
 @pytest.mark.parametrize(
@@ -191,8 +215,7 @@ def test_conditions_that_are_ignored(bucket, monkeypatch):
     """Storage that ignores conditions, as some emulators do, cannot hold a shared cache."""
     monkeypatch.setattr("gcs_server.objects.check_conditions", lambda *_, **__: None)
     checks = doctor(URL, status=1)
-    assert verdicts(checks)["create once"] == "failed"
-    assert verdicts(checks)["compare and swap"] == "failed"
+    assert verdicts(checks) == {"create once": "failed"}
 
 
 def test_bytes_that_are_damaged(bucket):
@@ -224,7 +247,7 @@ def test_s3(monkeypatch):
     with S3Server() as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         assert verdicts(doctor("s3://bucket/a")) == {}
-        assert verdicts(doctor("s3://elsewhere/a", status=1))["reach"] == "failed"
+        assert verdicts(doctor("s3://elsewhere/a", status=1)) == {"read": "failed"}
 
 
 def test_network_file_system(tmp_path, monkeypatch):
@@ -235,9 +258,9 @@ def test_network_file_system(tmp_path, monkeypatch):
     (tmp_path / "nfs").mkdir()
     checks = doctor(tmp_path / "nfs" / "cache")
     assert verdicts(checks) == {}
-    assert "two hosts compile one program" in checks["compare and swap"]["detail"]
+    assert "two hosts compile one program" in checks["create once"]["detail"]
     (tmp_path / "nfs" / "cache").mkdir(exist_ok=True)
-    assert "nfs4 on a network" in doctor(tmp_path / "nfs" / "cache")["directory"]["detail"]
+    assert "on nfs4" in doctor(tmp_path / "nfs" / "cache")["directory"]["detail"]
 
 
 def test_local_directory(tmp_path):
@@ -245,29 +268,9 @@ def test_local_directory(tmp_path):
     fill(tmp_path / "cache", "jit_train")
     before = files(tmp_path / "cache")
     checks = doctor(tmp_path / "cache")
-    assert list(checks) == [
-        *HERE,
-        "directory",
-        "trust",
-        "free space",
-        "structures",
-        "clock",
-        "locks",
-        "store",
-    ]
+    assert list(checks) == ["directory", "trust", "write", "JAX"]
     assert verdicts(checks) == {}
     assert files(tmp_path / "cache").keys() == before.keys()
-
-
-def test_a_local_cache_from_the_future(tmp_path):
-    """Entries that were used while the clock was ahead show that this host's clock is or was wrong."""
-    fill(tmp_path, "jit_train")
-    (path,) = tmp_path.glob("v1/local/g-*/cache.db")
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as index:
-        index.execute("UPDATE Cache SET access_time = access_time + 86400")
-    checks = doctor(tmp_path)
-    assert verdicts(checks) == {"clock": "warning"}
-    assert "24h from now" in checks["clock"]["detail"]
 
 
 def test_a_directory_that_is_not_there(tmp_path):
@@ -288,28 +291,6 @@ def test_a_directory_for_everybody(tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
     assert verdicts(doctor(tmp_path / "cache")) == {"directory": "warning"}
-
-
-def test_little_room(tmp_path, bucket, monkeypatch):
-    """Too little free space for the limit is reported, for a local cache and for a bucket's local tier."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10 << 30, 7 << 30, 3 << 30))
-    assert verdicts(doctor(tmp_path / "cache")) == {}
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", str(4 << 30))
-    assert verdicts(doctor(tmp_path / "cache")) == {"free space": "warning"}
-    assert verdicts(doctor(URL)) == {"local tier": "warning"}
-    monkeypatch.setenv("EJCACHE_LOCAL_MAX_SIZE", "0")
-    assert verdicts(doctor(URL)) == {}
-
-
-def test_damaged_structures(tmp_path):
-    """A damaged index is found, and the advice names the command that repairs it."""
-    fill(tmp_path / "cache", "jit_train")
-    (index,) = (tmp_path / "cache").rglob("cache.db")
-    index.write_bytes(b"garbage" * 1000)
-    assert ejcache("verify", "--dir", tmp_path / "cache").status == 1
-    checks = doctor(tmp_path / "cache")
-    assert verdicts(checks)["structures"] == "warning"
-    assert "verify --fix" in checks["structures"]["advice"]
 
 
 def test_memory_and_bad_usage(tmp_path):
@@ -344,40 +325,22 @@ def test_a_trusted_directory_of_others(tmp_path, monkeypatch):
     assert "directory of their own" not in ejcache("config", "--dir", tmp_path / "cache").out
 
 
-def test_what_is_wrong_with_the_installation(tmp_path, monkeypatch):
-    """A misspelt variable, few open files and a JAX of another build are warnings with advice, and no failures."""
+@pytest.mark.parametrize(
+    ("script", "verdict", "status", "words"),
+    [
+        ("echo 9.9.9\necho f is gone\n", "warning", 0, "JAX 9.9.9 is not built as expected"),
+        ("echo 'ImportError: libcuda.so.1' >&2\nexit 1\n", "failed", 1, "JAX cannot be imported, ImportError: libcuda"),
+        ("echo \"ModuleNotFoundError: No module named 'jax'\" >&2\nexit 1\n", "failed", 1, "JAX cannot be imported"),
+    ],
+)
+def test_what_is_wrong_with_jax(tmp_path, monkeypatch, script, verdict, status, words):
+    """A JAX of another build is a warning; one that cannot be imported is a failure, and says why."""
     other = tmp_path / "python"
-    other.write_text("#!/bin/sh\necho 9.9.9\necho jax._src.compiler.compile_or_get_cached is gone\n")
+    other.write_text(f"#!/bin/sh\n{script}")
     other.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(other))
-    monkeypatch.setenv("EJCACHE_READONLY", "1")
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-    try:
-        checks = doctor(tmp_path / "cache")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert verdicts({name: checks[name] for name in HERE}) == dict.fromkeys(
-        ("JAX", "settings", "open files"), "warning"
-    )
-    assert "JAX 9.9.9 is not built as expected" in checks["JAX"]["detail"]
-    assert "did you mean EJCACHE_READ_ONLY?" in checks["settings"]["detail"]
-    assert "256 files" in checks["open files"]["detail"]
-
-
-def test_the_plug_in(tmp_path, monkeypatch):
-    """Doctor says whether JAX finds ejcache, and whether `EJCACHE` is set."""
-    assert "EJCACHE is not set" in doctor(tmp_path / "cache")["plug-in"]["detail"]
-    monkeypatch.setenv("EJCACHE", "1")
-    assert "EJCACHE is 1" in doctor(tmp_path / "cache")["plug-in"]["detail"]
-
-
-def test_a_machine_that_is_too_busy_to_import_jax(monkeypatch):
-    """The check says how long it waited, and prints no command."""
-    monkeypatch.setattr(doctor_module, "_JAX_SECONDS", 0.5)
-    check = doctor_module._jax((sys.executable, "-c", "import time; time.sleep(60)"))
-    assert (check.verdict, check.advice) == ("skipped", "")
-    assert check.detail == "importing JAX took longer than 0 s, so its version is not known"
+    check = doctor(tmp_path / "cache", status=status)["JAX"]
+    assert (check["verdict"], words in check["detail"]) == (verdict, True)
 
 
 @pytest.mark.parametrize("host", ["user:hunter2@127.0.0.1:1", "http://user:hunter2@127.0.0.1:1"])
@@ -386,5 +349,5 @@ def test_the_password_of_an_emulator_is_not_printed(monkeypatch, impatient, host
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
     impatient()
     said = ejcache("doctor", URL)
-    assert "127.0.0.1:1 (STORAGE_EMULATOR_HOST)" in said.out
+    assert "127.0.0.1:1" in said.out
     assert "hunter2" not in said.out + said.err

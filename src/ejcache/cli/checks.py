@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from ejcache.cli.listing import Target
     from ejcache.maintenance.audit import Audit
-    from ejcache.maintenance.doctor import Check, Credentials
+    from ejcache.maintenance.doctor import Check
     from ejcache.settings.table import Settings
 
 
@@ -96,7 +98,7 @@ def _audits(target: Target, *, fix: bool, advance: Callable[[], None]) -> Iterat
     yield Audit() if target.jax is None else audit_jax_directory(target.jax, target.jax.entries(), **options)
 
 
-_NAME_WIDTH: Final = 18
+_NAME_WIDTH: Final = 12
 _VERDICT_WIDTH: Final = 7
 
 
@@ -105,12 +107,12 @@ def doctor(
     directory: Dir = None,
     as_json: Json = False,
 ) -> int:
-    """Try everything that a cache needs of its storage and of this installation, and advise on what does not work.
+    """Try what a cache needs of its storage and of JAX, and advise on what does not work.
 
-    First: JAX's version and internals, its plug-ins, variables that are misspelt, and the limit of open files. For
-    a bucket: credentials, creating, reading and deleting an object, conditional writes (which leases need), the
-    clock, listing and latency. For a directory: permissions, file system, free space, locks, and times in the
-    future. It takes at most ten seconds for the storage, and leaves nothing behind. Exits with 1 if a check failed.
+    Of a bucket: reading, creating an object on a condition, the clock, latency and deleting. Of a directory:
+    permissions, who else could have put code there, and an entry that is created, read and deleted. Of JAX: that it can
+    be imported, and is built as expected. It answers within ten seconds, and leaves nothing behind. Exits with 1 if a
+    check failed. The page of messages, docs/troubleshooting.md, has more about each.
     """
     if url is not None and directory is not None:
         raise UsageError("give the URL once: as an argument or as --dir")
@@ -132,45 +134,23 @@ def doctor(
 
 def _checks(url: str, settings: Settings) -> Iterator[Check]:
     from ejcache.maintenance import doctor
-    from ejcache.stores.local.layout import Layout
     from ejcache.stores.location import Location, LocationKind, detect_shared_storage
+    from ejcache.stores.opening import open_bucket
 
+    end = time.monotonic() + doctor.SECONDS
     location = Location.parse(url)
-    yield from doctor.check_installation(settings)
-    if not detect_shared_storage(location):
+    shared = detect_shared_storage(location)
+    with closing(doctor.JaxCheck()) as jax:
         if location.kind is LocationKind.MEMORY:
             yield doctor.fine("memory", "each process keeps its own entries; they are gone when it ends")
-            return
-        own = Layout(Path(location.path)).limit() if settings.chosen_max_size is None else settings.chosen_max_size
-        yield from doctor.check_local_directory(
-            Path(location.path),
-            max_size=own,
-            read_only=settings.read_only,
-            trusted=settings.trust_dir,
-        )
-        return
-    from ejcache.stores.opening import find_local_tier, open_bucket
-
-    if location.kind is LocationKind.DIRECTORY:
-        yield from doctor.check_shared_directory(Path(location.path))
-    credentials = _google() if location.kind is LocationKind.GCS else None
-    with open_bucket(location, settings=settings) as bucket:
-        yield from doctor.check_bucket(bucket, credentials=credentials, read_only=settings.read_only)
-    yield from doctor.check_tier(find_local_tier(location, settings), max_size=settings.local_max_size)
-
-
-def _google() -> Credentials:
-    from ejcache.maintenance.doctor import Credentials
-    from ejcache.settings.resolve import environment_variable
-    from ejcache.stores.location import display_url
-
-    endpoint = environment_variable("STORAGE_EMULATOR_HOST") or ""
-    shown = display_url(endpoint if "://" in endpoint else f"http://{endpoint}")
-    at = f", at {shown} (STORAGE_EMULATOR_HOST)" if endpoint else ""
-    for source in ("EASYDEL_GCS_CLIENT", *([] if endpoint else ["GOOGLE_APPLICATION_CREDENTIALS"])):
-        if file := environment_variable(source):
-            return Credentials(f"{file} ({source}){at}", file, source)
-    return Credentials(("none" if at else "the default credentials that Google's libraries find") + at)
+        elif location.kind is LocationKind.DIRECTORY:
+            yield from doctor.check_directory(
+                Path(location.path), read_only=settings.read_only, trusted=settings.trust_dir, local=not shared
+            )
+        if shared:
+            with open_bucket(location, settings=settings) as bucket:
+                yield from doctor.check_bucket(bucket, end=end - 1, read_only=settings.read_only)
+        yield jax.result(end=end)
 
 
 def _print_advice(url: str, checks: list[Check], *, healthy: bool) -> None:
