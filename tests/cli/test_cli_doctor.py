@@ -218,8 +218,9 @@ def test_conditions_that_are_ignored(bucket, monkeypatch):
     assert verdicts(checks) == {"create once": "failed"}
 
 
-def test_bytes_that_are_damaged(bucket):
+def test_bytes_that_are_damaged(bucket, impatient):
     """Storage that gives other bytes than it was given is found out."""
+    impatient()
     bucket.add_fault("corrupt", method="GET", path="/download/")
     assert verdicts(doctor(URL, status=1)) == {"read": "failed"}
 
