@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 PRIVATE: Final = 0o700
 SHARED: Final = {"none": PRIVATE, "readers": 0o755, "group": 0o2770, "everybody": 0o777}
 """With whom a cache can be shared, and the permissions of its directories then."""
-OURS: Final = ("v1", "autotune", "targets")
+OURS: Final = ("v1", "autotune", "autotune-recorded", "targets")
 """What a cache has at its root. Other files there are the user's."""
 POLICY: Final = "v1/policy.json"
 _CACHE: Final = "EJCACHE_DIR"
