@@ -73,7 +73,7 @@ def test_every_flip_and_truncation_of_a_small_entry_is_detected(level, monkeypat
     def decompressed(*_):
         pytest.fail("damage reached the decompressor")
 
-    monkeypatch.setattr(entry, "_expand", decompressed)
+    monkeypatch.setattr(entry, "decompress", decompressed)
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8

@@ -182,7 +182,8 @@ def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> H
             f"an intact entry of version {data[3:4]!r}, which this version of ejcache does not read"
         )
     header = decode_header(data)
-    if len(data) != OVERHEAD + _header_length(data) + header.payload_size:
+    (header_length,) = _LENGTH.unpack_from(data, len(_MAGIC))
+    if len(data) != OVERHEAD + header_length + header.payload_size:
         raise EntryCorruptError("the sizes in the header do not add up to the entry")
     _check_asked(header, key, kind)
     return header
@@ -204,10 +205,17 @@ def decode(data: bytes, *, key: str | None = None, kind: str | None = None, veri
         kind: the kind that was asked for.
         verified: what `verify` returned for exactly these bytes, which are then not hashed a second time.
     """
-    header = verify(data) if verified is None else verified
-    _check_asked(header, key, kind)
+    if verified is None:
+        header = verify(data, key=key, kind=kind)
+    else:
+        header = verified
+        _check_asked(header, key, kind)
     payload = memoryview(data)[len(data) - _CHECKSUM_SIZE - header.payload_size : len(data) - _CHECKSUM_SIZE]
-    return Entry(header, _expand(payload, header))
+    if header.codec != "none":
+        return Entry(header, decompress(payload, raw_size=header.raw_size))
+    if len(payload) != header.raw_size:
+        raise EntryCorruptError("the payload is not as long as its header says")
+    return Entry(header, bytes(payload))
 
 
 def decode_header(data: bytes) -> Header:
@@ -222,7 +230,7 @@ def decode_header(data: bytes) -> Header:
     if data[:4] != _MAGIC:
         raise EntryVersionError(f"an entry of version {data[3:4]!r}, which this version of ejcache does not read")
     start = len(_MAGIC) + _LENGTH.size
-    length = _header_length(data)
+    (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     if length > MAX_HEADER_SIZE or len(data) < start + length:
         raise EntryCorruptError("the header is cut off")
     text = bytes(data[start : start + length])
@@ -230,7 +238,7 @@ def decode_header(data: bytes) -> Header:
         # Not json.loads, which would accept UTF-16 and a byte order mark, and takes twice as long. What follows the
         # object is not canonical.
         fields, _ = _decode_json(text.decode("ascii"))
-        is_canonical = _canonical(fields) == text
+        is_canonical = _encode_json(fields).encode() == text
         if b"\\ud" in text:
             # A lone surrogate: JSON can spell it, and no terminal, log or file name can show it.
             json.dumps(fields, ensure_ascii=False).encode()
@@ -253,7 +261,8 @@ def begins_like_one(data: bytes) -> bool:
 def expected_size(start: bytes) -> int | None:
     """The size in bytes of the entry that begins with `start`, by its header; None if no readable entry does."""
     try:
-        return OVERHEAD + _header_length(start) + decode_header(start).payload_size
+        (header_length,) = _LENGTH.unpack_from(start, len(_MAGIC))
+        return int(OVERHEAD + header_length + decode_header(start).payload_size)
     except (EntryError, struct.error):
         return None
 
@@ -264,15 +273,6 @@ _encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), al
 
 def _canonical(fields: object) -> bytes:
     return _encode_json(fields).encode()
-
-
-def _is_bomb(stored: int, expanded: int) -> bool:
-    return expanded > _RATIO_APPLIES and expanded > _MAX_RATIO * stored
-
-
-def _header_length(data: bytes) -> int:
-    length: int = _LENGTH.unpack_from(data, len(_MAGIC))[0]
-    return length
 
 
 def _header(fields: dict[str, Any]) -> Header:
@@ -308,6 +308,10 @@ def _converted(value: Any, kind: type, name: str) -> Any:
     return value
 
 
+def _is_bomb(stored: int, expanded: int) -> bool:
+    return expanded > _RATIO_APPLIES and expanded > _MAX_RATIO * stored
+
+
 def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> bytes:
     """The content of a zstd frame; memory for it is asked for only when its stated size is plausible.
 
@@ -326,7 +330,9 @@ def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> byt
             raise EntryCorruptError("the frame is not as long as it should be")
         if _is_bomb(len(frame), stated):
             raise EntryCorruptError(f"{len(frame)} bytes claim to expand to {stated}")
-        raw = _decompressor().decompress(frame, max_output_size=stated)
+        if _per_thread.decompressor is None:
+            _per_thread.decompressor = zstandard.ZstdDecompressor()
+        raw = _per_thread.decompressor.decompress(frame, max_output_size=stated)
     except zstandard.ZstdError as exc:
         raise EntryCorruptError("the payload is not a zstd frame") from exc
     if len(raw) != stated:
@@ -343,13 +349,6 @@ class _PerThread(threading.local):
 _per_thread: Final = _PerThread()
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
-    made = _per_thread.decompressor
-    if made is None:
-        made = _per_thread.decompressor = zstandard.ZstdDecompressor()
-    return made
-
-
 def _compressor(level: int, size: int) -> zstandard.ZstdCompressor:
     """One for `size` bytes; that for a small entry is kept, and does not take much memory."""
     if size > _SMALL:
@@ -357,14 +356,6 @@ def _compressor(level: int, size: int) -> zstandard.ZstdCompressor:
     if _per_thread.compressor is None or _per_thread.compressor[0] != level:
         _per_thread.compressor = level, zstandard.ZstdCompressor(level=level)
     return _per_thread.compressor[1]
-
-
-def _expand(payload: memoryview, header: Header) -> bytes:
-    if header.codec == "none":
-        if len(payload) != header.raw_size:
-            raise EntryCorruptError("the payload is not as long as its header says")
-        return bytes(payload)
-    return decompress(payload, raw_size=header.raw_size)
 
 
 def decompress_prefix(frame: bytes, length: int) -> bytes:

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from ejcache.bucket.breaker import CircuitBreaker
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import Store
+    from ejcache.stores.base import Store, TwoTiers
     from ejcache.util.budget import Budget
 
 T = TypeVar("T")
@@ -76,6 +77,9 @@ class CachePolicy:
         open_store: opens the store; called when it is first needed.
         open_single_flight: makes what lets several processes compile each program once, for the store that was
             opened; called at the first miss.
+
+    Attributes:
+        tiers: the store, once it is open, if it has two tiers.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class CachePolicy:
         self._open_single_flight = open_single_flight
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
+        self.tiers: TwoTiers | None = None
         self._opening: CircuitBreaker | None = None
         self._flushed_at = time.monotonic()
         self._flush_seconds = _FLUSH_SECONDS
@@ -129,11 +134,11 @@ class CachePolicy:
             return Lookup(None, Miss.DISABLED)
         if settings.recompile_force:
             return Lookup(None, Miss.FORCED)
-        store = self.opened(settings)
+        store = self._store or self.opened(settings)
         if store is None:
             return Lookup(None, Miss.ERROR)
         damaged: list[bytes] = []
-        with spending(budget):
+        with spending(budget) if self.tiers is not None else nullcontext():
             looked = self._read(store, key, kind, settings, damaged, local_only=local_only)
             if damaged and self._may_write(store, settings):
                 # The damaged entry is quarantined. Another tier may have an intact one, or another host wrote one.
@@ -145,8 +150,8 @@ class CachePolicy:
     def _read(
         self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes], *, local_only: bool
     ) -> Lookup:
+        tiers = self.tiers
         try:
-            tiers = two_tiers(store)
             local_only = tiers is not None and (local_only or tiers.is_below_floor(key, Floors.of(settings).ask))
             if tiers is not None:
                 data, verified = tiers.get_verified(key, local_only=local_only)
@@ -485,9 +490,10 @@ class CachePolicy:
             try:
                 store = self._open_store()
                 self._note_place(store.url)
+                self.tiers = two_tiers(store)
                 self._store = store
                 self._opening = None
-                if (tiers := two_tiers(store)) is not None:
+                if (tiers := self.tiers) is not None:
                     recorder.share[self.url] = weakref.WeakMethod(store.leave_start)
                     # Uploads that are made while it closes count, too.
                     tiers.when_closing(self.flush)

@@ -24,7 +24,7 @@ import time
 from collections import OrderedDict
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ejcache.cache.counters import Miss
 from ejcache.jax_integration.seam import patch as seam
@@ -258,10 +258,8 @@ class KeyText(str):
 
     compilation: Compilation
 
-    @classmethod
-    def of(cls, compilation: Compilation) -> KeyText:
-        """The text of this compilation's key."""
-        text = cls(compilation.text)
+    def __new__(cls, compilation: Compilation) -> Self:
+        text = str.__new__(cls, compilation.text)
         text.compilation = compilation
         return text
 

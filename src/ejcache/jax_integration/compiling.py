@@ -49,7 +49,7 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import coordination_client, process_index
-from ejcache.keys.key import CROSS, PGLE, CacheKey, parse_any_key
+from ejcache.keys.key import CROSS, PGLE, parse_any_key
 from ejcache.settings.values import Origin
 from ejcache.stores.location import display_value
 from ejcache.util.log import log
@@ -137,37 +137,35 @@ class Compiler:
         if (asked := being_asked()) is not None:
             self._answer(asked, request)
             return None
-        key = self._key_or_reason(request)
-        if isinstance(key, Skip):
-            refuse_if_forbidden(seam.module_name(request.module), key)
-            return None
-        return key
-
-    def _key_or_reason(self, request: KeyRequest) -> KeyText | Skip:
         began, measured = time.monotonic(), durations.take_durations()
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is None:
-            return Skip.DISABLED
+            return self._keyless(request, Skip.DISABLED)
         self._last = settings, str(request.backend.platform)
         if not seam.can_serialize(request.backend):
             cache.count_skip(Skip.PLATFORM)
-            return Skip.PLATFORM
+            return self._keyless(request, Skip.PLATFORM)
         try:
             compilation = _compilation(request, settings, cache)
         except UnkeyableError as exc:
             name = seam.module_name(request.module)
             self._publisher.skip_without_key(cache, settings, name, exc.skip, measured)
             cache.warn(exc.skip.value, f"{name} {exc}")
-            return exc.skip
+            return self._keyless(request, exc.skip)
         except Exception as exc:
             # A program that has no key is compiled without the cache, as in JAX.
             cache.count_skip(Skip.NO_KEY)
             cache.report_failure("make a key", exc, settings)
-            return Skip.NO_KEY
+            return self._keyless(request, Skip.NO_KEY)
         compilation.seconds.update(measured)
         compilation.spent("keyed", began)
-        return KeyText.of(compilation)
+        return KeyText(compilation)
+
+    def _keyless(self, request: KeyRequest, reason: Skip) -> KeyText | None:
+        """No key, so that JAX compiles the program itself, unless this thread may not compile."""
+        refuse_if_forbidden(seam.module_name(request.module), reason)
+        return None
 
     def _answer(self, asked: list[Compilation], request: KeyRequest) -> None:
         """Say what would be looked up, and end what JAX does when it has asked for the last key."""
@@ -204,7 +202,8 @@ class Compiler:
         if compilation.for_others:
             compilation.miss = look_for_others(compilation)
             return None, None
-        compilation.is_local_only = not is_forbidden() and self._tiny.is_quick(compilation)
+        if compilation.cache.tiers is not None:
+            compilation.is_local_only = self._tiny.is_quick(compilation) and not is_forbidden()
         compilation.begin_lookup()
         found = self._entries.find(compilation, target)
         if compilation.is_multi_process:
@@ -241,9 +240,6 @@ class Compiler:
             )
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
         self.preloader.note(compilation, target, found)
-        self._record_hit(compilation, found)
-
-    def _record_hit(self, compilation: Compilation, found: Loaded) -> None:
         program = ProgramRecord(
             name=compilation.key.name,
             time=time.time(),
@@ -274,24 +270,6 @@ class Compiler:
             versions=versions,
             settings=chosen,
         )
-
-    def load(self, key: str, target: CompileTarget, cache: CachePolicy, settings: Settings) -> Loaded | None:
-        """Load and count the entry under a key that a record names, not a lowered program; None if it is gone."""
-        parts = parse_any_key(key)
-        compilation = Compilation(
-            key=CacheKey(parts.name, parts.platform, {}, parts.variant),  # loading needs no more of it than this
-            settings=settings,
-            cache=cache,
-            device_ids=tuple(device.id for device in target.devices),
-            ranks=(process_index(),),
-        )
-        compilation.text = key
-        found = self._entries.load(compilation, key, target)
-        if not isinstance(found, Loaded):
-            return None
-        self._count_hit(compilation, target, found)
-        seam.record_hit(compilation.key.name, key, found.header.compile_seconds, found.seconds)
-        return found
 
     # -- a miss ----------------------------------------------------------------------------------------------------
 
@@ -511,7 +489,7 @@ def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) ->
         key=key,
         settings=settings,
         cache=cache,
-        device_ids=tuple(device.id for device in participants),
+        device_ids=tuple([device.id for device in participants]),  # a generator takes longer
         ranks=ranks,
         module=request.module if len(ranks) > 1 else None,
         for_others=for_others,

@@ -64,7 +64,7 @@ class EntryLoader:
     def __init__(self, preloader: Preloader) -> None:
         self.origins = ExecutableOrigins()
         self._preloader = preloader
-        self._sources = (self._preloaded, self._stored, self._stored_by_hosts_like_this)
+        self._sources = (preloader.take, self._stored, self._stored_by_hosts_like_this)
 
     def find(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
         """The first candidate that this process can load. `miss` gets the reason why its own key gives nothing."""
@@ -95,19 +95,17 @@ class EntryLoader:
             reason = found or reason
         return reason
 
-    def _preloaded(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
-        if key in compilation.unloadable:
-            return None
-        asked = time.monotonic()
-        ahead = self._preloader.take(compilation, key, target)
-        compilation.spent("waited" if ahead is None else "loaded", asked)
-        return ahead
-
     def _stored(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | Miss:
         if key in compilation.unloadable:
             return Miss.REJECTED
         began = time.monotonic()
-        looked = _read(compilation, key)
+        try:
+            looked = compilation.cache.read(
+                key, compilation.settings, local_only=compilation.is_local_only, budget=compilation.budget
+            )
+        except Exception as exc:
+            compilation.report_failure("read an entry", exc)
+            looked = Lookup(None, Miss.ERROR)
         read = compilation.spent("lost" if looked.miss is Miss.ERROR else "fetched", began)
         if looked.entry is None:
             return looked.miss or Miss.ABSENT
@@ -127,15 +125,5 @@ class EntryLoader:
         if text not in compilation.unloadable:
             return None
         key = alternative_key(text, target.backend)
-        found = self._preloaded(compilation, key, target) or self._stored(compilation, key, target)
+        found = self._preloader.take(compilation, key, target) or self._stored(compilation, key, target)
         return found if isinstance(found, Loaded) else None
-
-
-def _read(compilation: Compilation, key: str) -> Lookup:
-    try:
-        return compilation.cache.read(
-            key, compilation.settings, local_only=compilation.is_local_only, budget=compilation.budget
-        )
-    except Exception as exc:
-        compilation.report_failure("read an entry", exc)
-        return Lookup(None, Miss.ERROR)

@@ -356,7 +356,7 @@ class SettingsSource:
     def _inputs(self) -> tuple[Any, ...]:
         """Everything that settings depend on. The first part is live: copy it before keeping it."""
         variables = variables_to_compare()
-        return variables, command_line(), self._calls, self._flags.fingerprint() if self._flags is not None else None
+        return variables, _command_line, self._calls, self._flags.fingerprint() if self._flags is not None else None
 
 
 _process = SettingsSource()

@@ -134,7 +134,7 @@ class ThreadLock(_ReentrantLock):
         Raises:
             StoreBusyError: another thread held it until the deadline, or this thread holds it already.
         """
-        if self.owned():
+        if self._is_owned():
             raise StoreBusyError(f"{self._what} was used by a signal handler inside one of this thread's own calls")
         try:
             taken = self.acquire(timeout=max(0.0, self._deadline.at - time.monotonic()))

@@ -28,7 +28,7 @@ from ejcache.jax_integration.lowering.components import (
 )
 from ejcache.jax_integration.lowering.modules import digest_module
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.registries import own_batch_targets, registered
+from ejcache.jax_integration.seam.registries import Registered, own_batch_targets, registered
 from ejcache.keys.key import PLAIN, CacheKey
 from ejcache.keys.modules import UndescribedError, function_digest
 from ejcache.settings.table import Floors
@@ -79,10 +79,12 @@ class TinyPrograms:
         Once a tiny program of its platform took longer, the answer is False as long as the process lives. It is also
         False for a program of several processes, which agree about what they find, and for PGLE's variants.
         """
-        key, floors = compilation.key, Floors.of(compilation.settings)
+        key = compilation.key
         count, slowest = self._known.get(key.platform, (0, 0.0))
+        if count < _EVIDENCE or slowest >= _LEAST_FLOOR or not 0 < key.size < _TINY:
+            return False
         is_plain = key.variant == PLAIN and not compilation.is_multi_process
-        return is_plain and count >= _EVIDENCE and slowest < _LEAST_FLOOR <= floors.publish and 0 < key.size < _TINY
+        return is_plain and Floors.of(compilation.settings).publish >= _LEAST_FLOOR
 
 
 _STAGES: Final = {0: "before scheduling", 1: "after scheduling"}
@@ -113,16 +115,17 @@ def registered_components(computation: ModuleDigest, *, devices: int, ignore_fun
     Raises:
         UnkeyableError: a registered function cannot be described, or it is not known what is registered.
     """
-    components = {
-        "hlo_passes": _passes(),
-        "partitioned_calls": _partitioned_calls(computation, devices, ignore_functions=ignore_functions),
-    }
-    return {name: text for name, text in components.items() if text}
+    seen, components = registered(), dict[str, str]()
+    if seen.passes or not seen.all_passes:
+        components["hlo_passes"] = _passes(seen)
+    if computation.custom_calls:
+        calls = _partitioned_calls(seen, computation, devices, ignore_functions=ignore_functions)
+        components |= {"partitioned_calls": calls} if calls else {}
+    return components
 
 
-def _passes() -> str:
+def _passes(seen: Registered) -> str:
     """The HLO passes, a line each: name, target, stage and content."""
-    seen = registered()
     if not seen.all_passes:
         raise UnkeyableError(
             Skip.HLO_PASS,
@@ -144,11 +147,8 @@ def _passes() -> str:
     return "\n".join(lines)
 
 
-def _partitioned_calls(computation: ModuleDigest, devices: int, *, ignore_functions: bool) -> str:
+def _partitioned_calls(seen: Registered, computation: ModuleDigest, devices: int, *, ignore_functions: bool) -> str:
     """The program's custom calls that were registered as partitioned by their batch, a line each."""
-    if not computation.custom_calls:
-        return ""
-    seen = registered()
     if not ignore_functions and (named := computation.custom_calls & seen.partitioned):
         raise UnkeyableError(
             Skip.PARTITIONING,
@@ -174,7 +174,7 @@ def registrations() -> tuple[str, ...]:
         UnkeyableError: as for `registered_components`.
     """
     seen = registered()
-    texts = [f"pass {line}" for line in _passes().splitlines()]
+    texts = [f"pass {line}" for line in _passes(seen).splitlines()]
     texts += [f"batched {name}" for name in sorted(seen.batched - own_batch_targets())]
     texts += [f"partitioned {name}" for name in sorted(seen.partitioned)]
     return (*texts, *(() if seen.all_calls else ("and perhaps others",)))
@@ -221,18 +221,10 @@ def described(backend: Any, description: Described) -> Iterator[None]:
         del _described[id(backend)]
 
 
-def _description(backend: Any) -> Described | None:
-    return _described.get(id(backend), (None, None))[1]
-
-
 def _platform_version(backend: Any) -> str:
-    known = _description(backend)
-    return (known.platform_version if known else str(backend.platform_version)).removeprefix(_OF_THE_API)
-
-
-def _cpu(backend: Any) -> str:
-    known = _description(backend)
-    return (known.cpu if known else "") or cpu_identity()
+    known = _described.get(id(backend))
+    version = known[1].platform_version if known is not None else str(backend.platform_version)
+    return version.removeprefix(_OF_THE_API)
 
 
 def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
@@ -251,7 +243,7 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
             to ignore that.
     """
     backend, devices = request.backend, request.devices
-    platform = str(backend.platform)
+    platform, known = str(backend.platform), _described.get(id(backend))
     computation = digest_module(
         request.module,
         metadata=settings.include_metadata_in_key,
@@ -268,13 +260,14 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
     readable |= registered_components(
         computation, devices=devices.size, ignore_functions=settings.remove_custom_partitioning_ptr
     )
+    cpu = (known[1].cpu if known is not None else "") or cpu_identity()
     components = {
         "format": KEY_FORMAT,
         "computation": computation.digest,
         "compile_options": chosen.options,
         "machine": participants.machine,
         "native_libraries": native_libraries(platform),
-        "cpu": _cpu(backend) if platform == "cpu" or computation.host_code else "",
+        "cpu": cpu if platform == "cpu" or computation.host_code else "",
         "profile": chosen.profile,
         **{name: text_digest(value) for name, value in readable.items()},
     }

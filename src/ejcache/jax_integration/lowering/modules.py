@@ -31,6 +31,9 @@ _REFERENCES: Final = {
     "stablehlo.custom_call": "called_computations",
 }
 
+# Bytecode has the names of its operations, without their dialects, and the texts of its attributes.
+_NAMES_IN_BYTECODE: Final = (b"private", *(name.rpartition(".")[2].encode() for name in _REFERENCES))
+
 # Where a custom call says how many of its dimensions are batch dimensions.
 _FRONTEND: Final = "mhlo.frontend_attributes"
 _BATCH_DIMENSIONS: Final = "num_batch_dims"
@@ -83,13 +86,16 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
     """
     with module.context, ir.Location.unknown():
         work = _Work(module, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
-        try:
-            work.name_functions_by_content()
-            form, verbatim = "functions by content", None
-        except _Unexpected as reason:
-            work = _Work(module, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
-            form, verbatim = "verbatim", str(reason)
-        content = work.bytecode(work.clone)
+        form, verbatim, content = "functions by content", None, work.plain_bytecode()
+        if content is None:
+            try:
+                work.survey()
+                work.name_functions_by_content()
+            except _Unexpected as reason:
+                work = _Work(module, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
+                work.survey()
+                form, verbatim = "verbatim", str(reason)
+            content = work.bytecode(work.clone)
         digest = module_digest(content, form=form)
         return ModuleDigest(
             digest,
@@ -126,9 +132,24 @@ class _Work:
         if not metadata:
             _run(self.clone, "strip-debuginfo")
         # For each operation at the top: the references to functions in it.
-        self._references: list[tuple[Any, list[_Reference]]] = [
-            (operation, self._survey(operation)) for operation in self.clone.regions[0].blocks[0].operations
-        ]
+        self._references: list[tuple[Any, list[_Reference]]] = []
+
+    def plain_bytecode(self) -> bytes | None:
+        """The bytecode, if it is canonical as it is; None if there may be something that `survey` would change.
+
+        Looking at each operation in Python takes as long as all the rest. A module of one public function whose
+        bytecode has no name of an operation that refers to functions needs none of that.
+        """
+        operations = self.clone.regions[0].blocks[0].operations
+        if len(operations) != 1 or _count_symbol_tables(self.clone) != 1:
+            return None
+        content = self.bytecode(self.clone)
+        return None if any(map(content.__contains__, _NAMES_IN_BYTECODE)) else content
+
+    def survey(self) -> None:
+        """Find the references to functions, and bring custom calls into canonical form."""
+        operations = self.clone.regions[0].blocks[0].operations
+        self._references = [(operation, self._survey(operation)) for operation in operations]
 
     def bytecode(self, operation: Any) -> bytes:
         output = io.BytesIO()

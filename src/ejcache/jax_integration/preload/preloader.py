@@ -13,7 +13,6 @@ ranks agree about each program when they ask for it (`ranks.py`), and a rank's d
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import sys
@@ -21,7 +20,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
@@ -153,24 +152,6 @@ class _Run:
         self.uses: dict[str, ProgramUse] = {}
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _harmless(step: Callable[P, R]) -> Callable[P, R | None]:
-    """`step`, which does nothing more and returns None if it fails."""
-
-    @functools.wraps(step)
-    def tried(*arguments: P.args, **named: P.kwargs) -> R | None:
-        try:
-            return step(*arguments, **named)
-        except Exception as exc:
-            log.debug("ejcache: preload could not %s: %s", step.__name__, exc)
-            return None
-
-    return tried
-
-
 class Preloader:
     """Loads ahead what the last runs of this program used. Safe for threads; a forked child preloads nothing.
 
@@ -184,6 +165,7 @@ class Preloader:
         self._cache = cache
         self._runs: list[_Run] = []
         self._policy: CachePolicy | None = None
+        self._wanted: tuple[Settings, bool] | None = None
         self._loader: BackgroundLoader | None = None
         self._profile_key = ""
         self._before: RunProfile | None = None  # the profile as it was when this run began
@@ -242,12 +224,20 @@ class Preloader:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    @_harmless
     def take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
         """What was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
-        if self._closed or not self._is_concerned(compilation, target):
+        if not self._is_concerned(compilation, target):
             return None
         started = time.monotonic()
+        try:
+            ahead = self._take(compilation, key, target, started)
+        except Exception as exc:
+            log.debug("ejcache: preload could not take %s: %s", key, exc)
+            ahead = None
+        compilation.spent("waited" if ahead is None else "loaded", started)
+        return ahead
+
+    def _take(self, compilation: Compilation, key: str, target: CompileTarget, started: float) -> Loaded | None:
         run = self._run_of(target.backend)
         if run is not None and not run.planned.is_set() and "://" in compilation.cache.url:
             self._wait_for_plan(run, compilation, key)
@@ -279,7 +269,6 @@ class Preloader:
         tiers = two_tiers(store) if store is not None else None
         return tiers.patience() if tiers is not None else math.inf
 
-    @_harmless
     def note(
         self,
         compilation: Compilation,
@@ -298,9 +287,16 @@ class Preloader:
             seconds: that compiling took, if it was compiled.
             stored: whether there is an entry now.
         """
-        was_taken = found is not None and found.ahead is not None
-        if self._closed or not (was_taken or self._is_concerned(compilation, target)):
-            return
+        was_taken = found is not None and found.ahead is not None and not self._closed
+        if was_taken or self._is_concerned(compilation, target):
+            try:
+                self._note(compilation, target, found, seconds=seconds, stored=stored)
+            except Exception as exc:
+                log.debug("ejcache: preload could not note %s: %s", compilation.text, exc)
+
+    def _note(
+        self, compilation: Compilation, target: CompileTarget, found: Loaded | None, *, seconds: float, stored: bool
+    ) -> None:
         run = self._run_of(target.backend)
         if run is None:
             # This JAX makes backends in another way, so that nobody was told of this one.
@@ -332,14 +328,22 @@ class Preloader:
         self._noted_at = time.monotonic()
 
     def _is_concerned(self, compilation: Compilation, target: CompileTarget) -> bool:
-        if target.callbacks or compilation.is_multi_process or not _is_wanted(compilation.settings):
+        settings = compilation.settings
+        if self._closed or not settings.preload or target.callbacks or compilation.is_multi_process:
+            return False
+        if self._wanted is None or self._wanted[0] is not settings:
+            self._wanted = settings, _is_wanted(settings)  # once there is a backend, a process joins no job
+        if not self._wanted[1]:
             return False
         if self._policy is None:
             self._policy = compilation.cache
         return compilation.cache is self._policy
 
     def _run_of(self, client: Any) -> _Run | None:
-        return next((run for run in self._runs if run.client() is client), None)
+        for run in self._runs:
+            if run.client() is client:
+                return run
+        return None
 
     # -- planning --------------------------------------------------------------------------------------------------
 

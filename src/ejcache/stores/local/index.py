@@ -278,6 +278,7 @@ class EntryIndex:
             check_same_thread=False,
             factory=_Connection,
         )
+        self._sql = self.connection.execute
         try:
             self._set_up()
         except BaseException:
@@ -308,10 +309,6 @@ class EntryIndex:
     def _watch(self) -> int:
         self._steps -= 1
         return int(self._steps < 0)
-
-    @property
-    def _sql(self) -> Callable[..., sqlite3.Cursor]:
-        return self.connection.execute
 
     def rows(self, statement: str, *parameters: object, steps: int = _MOST_STEPS) -> list[Any]:
         """The rows of a query, which is stopped after `steps` million steps."""
@@ -455,8 +452,11 @@ class EntryIndex:
 
     def find(self, key: str, *, whole: bool) -> IndexRow | None:
         """The row of `key`, with its value or only the value's length."""
-        rows = self.rows(f"SELECT {_WHOLE if whole else _LENGTH} FROM Cache WHERE key = ? AND raw = 1", key)
-        return IndexRow(*rows[0]) if rows else None
+        self._steps = _MOST_STEPS
+        row = self._sql(
+            f"SELECT {_WHOLE if whole else _LENGTH} FROM Cache WHERE key = ? AND raw = 1", (key,)
+        ).fetchone()
+        return None if row is None else IndexRow(*row)
 
     def find_small(self, keys: Sequence[str]) -> dict[str, IndexRow]:
         """The rows of those of these keys, at most a few hundred, whose values are in the rows."""

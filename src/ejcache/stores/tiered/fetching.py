@@ -51,9 +51,9 @@ class Tier:
         self.breaker = breaker
         self._tally = tally
 
-    def count(self, what: str, amount: int = 1) -> None:
-        """Add to this tier's counter `what`."""
-        self._tally.add(**{f"{self.name}_{what}": amount})
+    def count(self, *what: str, amount: int = 1) -> None:
+        """Add to these counters of this tier."""
+        self._tally.add(**{f"{self.name}_{each}": amount for each in what})
 
     def call(self, function: Callable[[Store], T]) -> T:
         """Return `function(store)`; failures are counted and reported to the breaker.

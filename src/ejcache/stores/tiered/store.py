@@ -123,8 +123,9 @@ class TieredStore(Store):
 
         With `local_only`, the shared tier is neither asked for the entry nor told of the use.
         """
-        self._wake()
-        data = self._get_local(check_key(key))
+        if not self._awake:
+            self._wake()
+        data = self._get_local(check_key(key), "reads", "hits")
         if data is None:
             self._local.count("misses")
             if local_only:
@@ -132,16 +133,15 @@ class TieredStore(Store):
             verified: list[object] = []
             data = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified))
             return data, verified[0] if verified else None
-        self._local.count("hits")
         if self._note_used is not None and not local_only:
             self._note_used(key)
         return data, None
 
-    def _get_local(self, key: str) -> bytes | None:
+    def _get_local(self, key: str, *counted: str) -> bytes | None:
         with contextlib.suppress(StoreError):
             data = self._local.call(lambda store: store.get(key))
             if data is not None:
-                self._local.count("reads")
+                self._local.count(*(counted or ("reads",)))
             return data
         return None
 

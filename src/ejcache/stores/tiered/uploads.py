@@ -346,7 +346,7 @@ class Uploads:
             count += 1
             self.add(key, how)
         if count:
-            self._shared.count("resumed", count)
+            self._shared.count("resumed", amount=count)
             log.info("ejcache: %d uploads that other processes had left are resumed", count)
 
     def retry(self) -> None:
@@ -382,9 +382,9 @@ class Uploads:
                 callback()
         left = self._markers.leave() if self._markers is not None else 0
         if left:
-            self._shared.count("spooled", left)
+            self._shared.count("spooled", amount=left)
         if len(pending) > left:
-            self._shared.count("uploads_lost", len(pending) - left)
+            self._shared.count("uploads_lost", amount=len(pending) - left)
 
     # -- one upload, in a thread of the worker ---------------------------------------------------------------------
 
@@ -460,7 +460,7 @@ class Uploads:
         self._shared.count("uploads" if created else "duplicates")
         if created:
             self._shared.count("writes")
-            self._shared.count("bytes_written", len(data))
+            self._shared.count("bytes_written", amount=len(data))
         return True
 
     def _finish(self, key: str, upload: _Upload) -> None:
