@@ -47,14 +47,14 @@ def path(tmp_path):
 
 def test_notes_of_other_processes(path):
     """What one process notes, the next one on that host knows; a program that was published is below no floor."""
-    HostLog(path, now=lambda: NOW).note_below_floor("k", 0.05)
+    HostLog(path, now=lambda: NOW).note("k", 0.05)
     later = HostLog(path, now=lambda: NOW)
-    assert later.compile_seconds("k") == 0.05
-    assert later.compile_seconds("other") is None
+    assert later.number("k") == 0.05
+    assert later.number("other") is None
     later.note_published("other")
     later.note_published("k")
-    assert later.compile_seconds("k") is None
-    assert HostLog(path, now=lambda: NOW).compile_seconds("k") is None
+    assert later.number("k") is None
+    assert HostLog(path, now=lambda: NOW).number("k") is None
     assert path.read_bytes().count(b"\n") == 2
 
 
@@ -62,13 +62,13 @@ def test_expiry(path):
     """A note counts for thirty days. One from the future, by a clock that was wrong, does not count."""
     now = NOW
     log = HostLog(path, now=lambda: now)
-    log.note_below_floor("k", 0.05)
+    log.note("k", 0.05)
     now += EXPIRY_SECONDS - 1
-    assert log.compile_seconds("k") == 0.05
+    assert log.number("k") == 0.05
     now += 1
-    assert log.compile_seconds("k") is None
+    assert log.number("k") is None
     now -= 2 * EXPIRY_SECONDS
-    assert log.compile_seconds("k") is None
+    assert log.number("k") is None
 
 
 def test_usage_is_taken_once(path):
@@ -77,14 +77,14 @@ def test_usage_is_taken_once(path):
     assert log.take_usage() == ({}, {})
     assert not log.is_usage_due()
     log.leave_usage({KEY: 5.0}, {"hits": 1})
-    log.note_below_floor("k", 0.05)
+    log.note("k", 0.05)
     log.leave_usage({KEY: 4.0}, {"hits": 2, "seconds": 0.5})
     with path.open("ab") as file:
         file.write(b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": 1}, "sums": {"hits": 9}}\n{"at": 1, "us')
     assert not log.is_usage_due()
     assert log.take_usage() == ({KEY: 5.0}, {"hits": 3.0, "seconds": 0.5})
     assert log.take_usage() == ({}, {})
-    assert HostLog(path).compile_seconds("k") == 0.05
+    assert HostLog(path).number("k") == 0.05
 
 
 def test_when_usage_is_due(path):
@@ -109,12 +109,12 @@ def test_the_file_is_bounded(path, monkeypatch):
     monkeypatch.setattr("ejcache.stores.host_log._LIMIT", 5_000)
     log = HostLog(path)
     for number in range(300):
-        log.note_below_floor(str(number), 0.05)
+        log.note(str(number), 0.05)
         log.leave_usage({KEY: float(number)}, {"hits": 1})
         assert path.stat().st_size <= 10_200
     left = HostLog(path)
-    assert left.compile_seconds("299") == 0.05
-    assert left.compile_seconds("0") is None
+    assert left.number("299") == 0.05
+    assert left.number("0") is None
     used, sums = left.take_usage()
     assert 10.0 < used[KEY] < 100.0
     assert sums["hits"] == used[KEY] + 1
@@ -136,8 +136,8 @@ def test_what_is_no_file_of_ours(tmp_path, what):
         with path.open("wb") as file:
             file.truncate(1 << 40)
     log = HostLog(path)
-    log.note_below_floor("k", 0.05)
-    assert log.compile_seconds("k") == 0.05
+    log.note("k", 0.05)
+    assert log.number("k") == 0.05
     log.leave_usage({}, {"hits": 1})
     assert not log.is_usage_due()
     log.take_usage()
@@ -166,25 +166,24 @@ def opened(tmp_path, shared):
 def test_what_is_kept_here(opened, shared):
     """An entry that is kept here is a hit on this host, also for its next process, and never uploaded."""
     store = opened()
-    assert store.put_local("k", b"value", seconds=0.05) is True
-    assert store.put_local("k", b"other", seconds=0.05) is False
+    assert store.put_local("k", b"value") is True
+    assert store.put_local("k", b"other") is False
     assert store.flush(60) is True
     assert opened().get("k") == b"value"
     assert shared.inner.contains("k") is False
-    store.put_local("k", b"other", seconds=0.05, replacing=True)
+    store.put_local("k", b"other", replacing=True)
     assert opened().get("k") == b"other"
 
 
 def test_what_nobody_is_asked_for(opened, shared):
-    """What is known to be quick is looked up here only, and only as long as the floor is above it."""
-    opened().note_below_floor("k", 0.05)
+    """Of what has a note, the caller decides whether to ask the shared tier."""
+    opened().note_local("k", 0.05)
     shared.inner.put("k", b"value")
     store = opened()
-    assert store.is_below_floor("k", 0.1)
+    assert store.local_note("k") == 0.05
     assert store.get_verified("k", local_only=True) == (None, None)
     assert shared.calls["get"] == 0
-    assert not store.is_below_floor("k", 0.05)
-    assert not store.is_below_floor("k", 0.0)
+    assert store.local_note("another") is None
     assert store.get("k") == b"value"
 
 
@@ -193,29 +192,29 @@ def test_uses_that_nobody_is_told_of(tmp_path, opened, shared):
     noted = []
     shared.note_used = noted.append
     store = opened()
-    store.put_local("here", b"value", seconds=0.05)
+    store.put_local("here", b"value")
     store.put("everywhere", b"value")
     for key in ("here", "everywhere"):
-        assert store.get_verified(key, local_only=store.is_below_floor(key, 0.1))[0] == b"value"
+        assert store.get_verified(key, local_only=key == "here")[0] == b"value"
     assert noted == ["everywhere"]
 
 
 def test_published_after_all(opened):
     """A program that is published, because it took longer this time, is asked for again."""
     store = opened()
-    store.note_below_floor("k", 0.05)
+    store.note_local("k", 0.05)
     store.put("k", b"value")
-    assert not store.is_below_floor("k", 0.1)
-    assert not opened().is_below_floor("k", 0.1)
+    assert store.local_note("k") is None
+    assert opened().local_note("k") is None
 
 
 def test_a_read_only_store(opened, tmp_path):
     """A job that may not write keeps no entries. It does note what is quick, so that it does not ask again."""
     store = opened(read_only=True)
     with pytest.raises(StoreReadOnlyError):
-        store.put_local("k", b"value", seconds=0.05)
-    store.note_below_floor("k", 0.005)
-    assert opened(read_only=True).is_below_floor("k", 0.01)
+        store.put_local("k", b"value")
+    store.note_local("k", 0.005)
+    assert opened(read_only=True).local_note("k") == 0.005
 
 
 def test_a_local_tier_that_fails(tmp_path, shared):
@@ -224,13 +223,14 @@ def test_a_local_tier_that_fails(tmp_path, shared):
     store = TieredStore(local, shared, scratch=tmp_path / "scratch")
     local.fail("put", StoreUnavailableError("the disk is full"))
     with store, pytest.raises(StoreUnavailableError):
-        store.put_local("k", b"value", seconds=0.05)
+        store.put_local("k", b"value")
     assert shared.inner.contains("k") is False
 
 
 def test_without_a_disk(shared):
     """A local tier in memory has notes in memory."""
     with TieredStore(MemoryStore(), shared) as store:
-        store.put_local("k", b"value", seconds=0.05)
-        assert store.is_below_floor("k", 0.1)
+        store.put_local("k", b"value")
+        store.note_local("k", 0.05)
+        assert store.local_note("k") == 0.05
     assert shared.inner.contains("k") is False

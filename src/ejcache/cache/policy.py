@@ -152,11 +152,11 @@ class CachePolicy:
     ) -> Lookup:
         tiers = self.tiers
         try:
-            local_only = tiers is not None and (local_only or tiers.is_below_floor(key, Floors.of(settings).ask))
             if tiers is not None:
+                local_only = local_only or self.is_known_to_be_quick(key, settings)
                 data, verified = tiers.get_verified(key, local_only=local_only)
             else:
-                data, verified = store.get(key), None
+                data, verified, local_only = store.get(key), None, False
         except StoreError as exc:
             self.report_failure("read an entry", exc, settings, program=parse_any_key(key).name)
             return Lookup(None, Miss.ERROR)
@@ -174,6 +174,12 @@ class CachePolicy:
             return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
         self.tally.add(bytes_read=len(data))
         return Lookup(found)
+
+    def is_known_to_be_quick(self, key: str, settings: Settings) -> bool:
+        """Whether this host has noted that the program compiles too quickly for shared storage to be asked for it."""
+        below = Floors.of(settings).ask
+        noted = self.tiers.local_note(key) if below > 0 and self.tiers is not None else None
+        return noted is not None and noted < below
 
     def contains(self, key: str, settings: Settings) -> bool:
         """Whether there is an entry under `key`; it is neither read nor counted."""
@@ -251,7 +257,8 @@ class CachePolicy:
         key, seconds = header.key, header.compile_seconds
         tiers = two_tiers(store)
         if tiers is not None and self.is_local_only(seconds, settings):
-            created = tiers.put_local(key, data, seconds=seconds, replacing=replacing)
+            created = tiers.put_local(key, data, replacing=replacing)
+            tiers.note_local(key, seconds)
             if created:
                 self.tally.add(kept_here=1, kept_here_seconds=seconds)
             return created
@@ -397,7 +404,7 @@ class CachePolicy:
         store = self.opened(settings) if 0.0 < compile_seconds < below else None
         tiers = two_tiers(store) if store is not None else None
         if tiers is not None:
-            tiers.note_below_floor(key, compile_seconds)
+            tiers.note_local(key, compile_seconds)
         self._flush_if_due()
 
     def count_check(self, result: str) -> None:

@@ -265,7 +265,7 @@ def _record(
         reason=str(reason),
         outcome=str(outcome),
         compile_seconds=seconds,
-        key=key.text,
+        key=compilation.text,
         components=dict(key.components),
         details=details,
         signature=signature,
@@ -335,4 +335,4 @@ def _small(value: Any) -> str:
 
 
 def _lines(values: dict[str, str]) -> str:
-    return "\n".join(f"{name}={value}" for name, value in sorted(values.items()))
+    return "\n".join([f"{name}={value}" for name, value in sorted(values.items())])

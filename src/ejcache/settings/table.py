@@ -8,6 +8,7 @@ The floors: how long a program must have compiled for its executable to be store
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
 import ejcache.settings.values as read
@@ -247,7 +248,7 @@ class Settings:
         """`chosen_max_size` for a command: 0 switches caching off, and what is stored is looked at without a limit."""
         return self.chosen_max_size or (None if self.chosen_max_size is None else -1)
 
-    @property
+    @cached_property
     def disabled_reason(self) -> str:
         """Why nothing is cached; empty if caching is on. A setting that disables caching overrules all others."""
         if not self.enabled:

@@ -178,14 +178,14 @@ class TwoTiers(Protocol):
         With `local_only`, the shared tier is neither asked for the entry nor told of the use.
         """
 
-    def put_local(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
-        """As `Store.put`, or as `replace`, for this host only; `note_below_floor` follows."""
+    def put_local(self, key: str, data: bytes, *, replacing: bool = False) -> bool:
+        """As `Store.put`, or as `replace`, for this host only."""
 
-    def note_below_floor(self, key: str, seconds: float) -> None:
-        """Remember on this host that the program under `key` compiled in so many seconds, and is not published."""
+    def note_local(self, key: str, number: float) -> None:
+        """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
 
-    def is_below_floor(self, key: str, below: float) -> bool:
-        """Whether the program under `key` is known to compile in less than `below` seconds, and not published."""
+    def local_note(self, key: str) -> float | None:
+        """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
 
     def has_local(self, key: str) -> bool:
         """Whether this host has the entry, so that `get_verified` asks nobody else."""

@@ -3,12 +3,13 @@ r"""What processes of this host leave to the next ones about one shared cache, i
     <scratch>/host.log     lines that processes append
 
     line    := note | usage
-    note    := digest " " ( microseconds | "-" ) " " created "\n"
-    digest  := the first 32 hexadecimal digits of the SHA-256 of the key of a program
+    note    := digest " " ( millionths | "-" ) " " created "\n"
+    digest  := the first 32 hexadecimal digits of the SHA-256 of a key
     usage   := JSON {"at": created, "used": {key: seconds}, "sums": {counter: amount}} "\n"
 
-A note says how long a program took to compile that was not published, because that is below the floor of shared
-storage; `-` says that it was published after all. Whoever finds a note does not ask the storage for the program.
+A note says that the entry of a key is not on shared storage, and a number by which whoever made the note decides
+whether to ask the storage for it: the seconds that a program took to compile (`cache/policy.py`). `-` says that the
+entry was published after all.
 
 A usage is what a process used and counted and could not send: its entries were all on this host, and to make a client
 takes longer than many a program runs and cannot be done while a program ends; or the storage could not be reached. The
@@ -50,13 +51,13 @@ _NOTE: Final = re.compile(rb"([0-9a-f]{32}) ([0-9]{1,12}|-) ([0-9]{1,12})(?: .*)
 _USAGE: Final = b'{"at": '
 
 
-def encode_note(digest: str, seconds: float | None, created: float) -> bytes:
-    """The line that says how long a program took to compile; None: it is published."""
-    return f"{digest} {'-' if seconds is None else round(seconds * 1e6)} {int(created)}\n".encode()
+def encode_note(digest: str, number: float | None, created: float) -> bytes:
+    """The line of a note, with its number in millionths; None: the entry is published."""
+    return f"{digest} {'-' if number is None else round(number * 1e6)} {int(created)}\n".encode()
 
 
 def decode_notes(data: bytes) -> dict[str, tuple[float | None, float]]:
-    """By digest, the seconds and the time of the last note of each program, in the order of these notes."""
+    """By digest, the number and the time of the last note of each key, in the order of these notes."""
     notes: dict[str, tuple[float | None, float]] = {}
     for line in data.splitlines():
         if found := _NOTE.fullmatch(line):
@@ -102,26 +103,23 @@ class HostLog:
         # Only single operations on it, which the interpreter makes atomic, so that no lock must survive forks.
         self._notes: dict[str, tuple[float | None, float]] | None = None
 
-    # -- programs below the floor of shared storage ----------------------------------------------------------------
+    # -- entries that are not on shared storage --------------------------------------------------------------------
 
-    def compile_seconds(self, key: str) -> float | None:
-        """How long a program below the floor took to compile on this host; None if nobody knows, or not any more."""
-        seconds, created = self._read_notes().get(key_digest(key, 32), (None, 0.0))
-        return seconds if 0 <= self._now() - created < EXPIRY_SECONDS else None
-
-    def note_below_floor(self, key: str, seconds: float) -> None:
-        """Note that the program under `key` took so many seconds to compile, and is not published."""
-        self._note(key, seconds)
+    def number(self, key: str) -> float | None:
+        """The number of the note of a key; None if there is none, or not any more."""
+        number, created = self._read_notes().get(key_digest(key, 32), (None, 0.0))
+        return number if 0 <= self._now() - created < EXPIRY_SECONDS else None
 
     def note_published(self, key: str) -> None:
-        """Note that the program under `key` is published, if another note says that it is not."""
-        if self.compile_seconds(key) is not None:
-            self._note(key, None)
+        """Note that the entry of `key` is published, if another note says that it is not."""
+        if self.number(key) is not None:
+            self.note(key, None)
 
-    def _note(self, key: str, seconds: float | None) -> None:
+    def note(self, key: str, number: float | None) -> None:
+        """Note that the entry of `key` is not published, and a number from 0 on; with None, that it is."""
         digest, now = key_digest(key, 32), self._now()
-        self._read_notes()[digest] = seconds, now
-        size = self._append(encode_note(digest, seconds, now))
+        self._read_notes()[digest] = number, now
+        size = self._append(encode_note(digest, number, now))
         if size > 2 * _LIMIT:
             with contextlib.suppress(OSError, StoreBusyError), self._locked() as path:
                 self._rewrite(path, usages=self._usages())

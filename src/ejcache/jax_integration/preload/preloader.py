@@ -42,7 +42,6 @@ from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.backends import coordination_client
 from ejcache.keys.key import run_profile_key
 from ejcache.keys.options import without_cache_paths
-from ejcache.settings.table import Floors
 from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
@@ -226,7 +225,7 @@ class Preloader:
 
     def take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
         """What was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
-        if not self._is_concerned(compilation, target):
+        if not compilation.settings.preload or not self._is_concerned(compilation, target):
             return None
         started = time.monotonic()
         try:
@@ -287,6 +286,8 @@ class Preloader:
             seconds: that compiling took, if it was compiled.
             stored: whether there is an entry now.
         """
+        if not compilation.settings.preload:
+            return
         was_taken = found is not None and found.ahead is not None and not self._closed
         if was_taken or self._is_concerned(compilation, target):
             try:
@@ -329,7 +330,7 @@ class Preloader:
 
     def _is_concerned(self, compilation: Compilation, target: CompileTarget) -> bool:
         settings = compilation.settings
-        if self._closed or not settings.preload or target.callbacks or compilation.is_multi_process:
+        if self._closed or target.callbacks or compilation.is_multi_process:
             return False
         if self._wanted is None or self._wanted[0] is not settings:
             self._wanted = settings, _is_wanted(settings)  # once there is a backend, a process joins no job
@@ -383,8 +384,8 @@ class Preloader:
         if shared is not None:
             for use in uses:
                 # What is not on shared storage: this host need not ask for it.
-                if use.quick and not shared.is_below_floor(use.key, math.inf):
-                    shared.note_below_floor(use.key, use.quick)
+                if use.quick and shared.local_note(use.key) is None:
+                    shared.note_local(use.key, use.quick)
         planned = [use for use in uses if use.stored]
         if planned and self._loader is None:
             from ejcache.jax_integration.preload.loader import BackgroundLoader
@@ -396,11 +397,11 @@ class Preloader:
             return
         loader.plan(client, planned, ready=shared is None)
         if shared is not None:
-            keys, below = [use.key for use in planned], Floors.of(settings).ask
+            keys = [use.key for use in planned]
 
             def wanted(key: str) -> bool:
                 # What another host compiled quickly is stored there only.
-                return loader.is_wanted(key) and not shared.is_below_floor(key, below)
+                return loader.is_wanted(key) and not policy.is_known_to_be_quick(key, settings)
 
             for key, found in shared.prefetch(keys, requests=_REQUESTS, wanted=wanted):
                 loader.now_ready(key, found=found)

@@ -433,6 +433,7 @@ def _original(name: str) -> Any:
 # -- what the hooks need of JAX ------------------------------------------------------------------------------------
 
 
+@functools.cache
 def jaxlib_version() -> str:
     """As JAX's own key has it."""
     return str(jaxlib.version.__version__)

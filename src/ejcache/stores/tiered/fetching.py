@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -64,7 +65,7 @@ class Tier:
         """
         was_open = self.breaker.is_open
         try:
-            return self.breaker.call(self.store.url, lambda: function(self.store), probe=self._ask)
+            return self.breaker.call(self.store.url, partial(function, self.store), probe=self._ask)
         except (StoreReadOnlyError, StoreTooSmallError, StoreNotAskedError):
             raise
         except StoreError as exc:

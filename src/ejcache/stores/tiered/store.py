@@ -15,6 +15,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  # cannot be imported any more when uploads are awaited at exit
 import contextlib
 import threading
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.breaker import breaker_for
@@ -125,8 +126,9 @@ class TieredStore(Store):
         """
         if not self._awake:
             self._wake()
-        data = self._get_local(check_key(key), "reads", "hits")
+        data = self._get_local(key, "reads", "hits")
         if data is None:
+            check_key(key)
             self._local.count("misses")
             if local_only:
                 return None, None
@@ -139,7 +141,7 @@ class TieredStore(Store):
 
     def _get_local(self, key: str, *counted: str) -> bytes | None:
         with contextlib.suppress(StoreError):
-            data = self._local.call(lambda store: store.get(key))
+            data: bytes | None = self._local.call(methodcaller("get", key))
             if data is not None:
                 self._local.count(*(counted or ("reads",)))
             return data
@@ -258,13 +260,12 @@ class TieredStore(Store):
         """Put `data` under `key` in the local tier now and in the shared one later; raises as `put` does."""
         self._write(key, data, REPLACE)
 
-    def put_local(self, key: str, data: bytes, *, seconds: float, replacing: bool = False) -> bool:
+    def put_local(self, key: str, data: bytes, *, replacing: bool = False) -> bool:
         """Create or replace the entry in the local tier, and never upload it; False if it was there.
 
         Args:
             key: of the entry.
             data: the entry.
-            seconds: for `note_below_floor`.
             replacing: whether or not there is an entry.
 
         Raises:
@@ -274,19 +275,16 @@ class TieredStore(Store):
         check_key(key)
         self._check_writable()
         self._wake()
-        created = self._write_local(key, data, REPLACE if replacing else PUT)
-        self.note_below_floor(key, seconds)
-        return created
+        return self._write_local(key, data, REPLACE if replacing else PUT)
 
-    def note_below_floor(self, key: str, seconds: float) -> None:
-        """Remember on this host that the program under `key` compiled in so many seconds, and is not published."""
+    def note_local(self, key: str, number: float) -> None:
+        """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
         if not self.local.read_only:
-            self._log.note_below_floor(check_key(key), seconds)
+            self._log.note(check_key(key), number)
 
-    def is_below_floor(self, key: str, below: float) -> bool:
-        """Whether the program under `key` is known to compile in less than `below` seconds, and not published."""
-        seconds = self._log.compile_seconds(key) if below > 0 else None
-        return seconds is not None and seconds < below
+    def local_note(self, key: str) -> float | None:
+        """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
+        return self._log.number(key)
 
     def _write(self, key: str, data: bytes, how: str) -> bool:
         check_key(key)
