@@ -174,6 +174,11 @@ def is_profile_key(key: str) -> bool:
     return key.startswith(_PROFILE)
 
 
+def is_made_by_pgle(key: str) -> bool:
+    """Whether `key` is the key of a profile, or of an executable that was compiled with one."""
+    return is_profile_key(key) or parse_any_key(key).variant == PGLE
+
+
 def profiled_program(key: str) -> str:
     """The logical key of the program whose profile `key` is the key of; empty for any other key."""
     return key.removeprefix(_PROFILE).partition("-")[0] if is_profile_key(key) else ""

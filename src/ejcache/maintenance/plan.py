@@ -10,8 +10,8 @@ The rules of a policy, in the order in which they are applied:
 3. `old_versions`, `older_than` and `unused_for` each judge one entry by itself. What any of them names is deleted.
 4. `max_entries` and then `max_size` limit the rest: entries are deleted in the order of eviction until both hold.
 
-The order of eviction is least recently used first, except that a plain entry goes before its PGLE sibling: the same
-program, compiled in the same environment, with a profile of itself. The PGLE entry serves every user of the plain one.
+The order of eviction is least recently used first, except that what is of no use while another entry is there goes
+before that one. The keys say of which entries that is so (`keys.key.evicted_before`).
 
 An old version is an entry whose key names another environment than the newest of its platform. The newest environment
 of a platform is that of its most recently created entry. If several kinds of hosts share a cache, all but one kind
@@ -45,7 +45,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
-from ejcache.keys.key import PGLE, PLAIN, PROFILING, is_profile_key, is_side_key, parse_any_key, profiled_program
+from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
 from ejcache.stores.base import EntryInfo
 from ejcache.util.lifecycle import Closing
@@ -118,7 +118,7 @@ class EvictionPolicy:
             name = parse_any_key(entry.key).name
             if any(fnmatch.fnmatchcase(name, glob) for glob in self.keep):
                 return True
-        return self.keep_pgle and (is_profile_key(entry.key) or parse_any_key(entry.key).variant == PGLE)
+        return self.keep_pgle and is_made_by_pgle(entry.key)
 
     def protects(self, entry: EntryInfo) -> bool:
         """Whether the entry stays because it was used a short while ago."""
@@ -149,29 +149,30 @@ class Deletion:
 _SCHEMA: Final = """
     CREATE TABLE entries (
         key BLOB, size INTEGER, created REAL, used REAL, version TEXT, turn REAL,
-        logical TEXT, environment TEXT, profiled TEXT, plain INTEGER, optimised INTEGER, chosen INTEGER,
-        is_entry INTEGER
+        logical TEXT, profiled TEXT, chosen INTEGER, is_entry INTEGER, better INTEGER
     )
 """
-_LIST: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LIST: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
+_CHOSEN: Final = "SELECT key, used FROM entries WHERE chosen"
+_WORSE: Final = "CREATE TABLE worse (key BLOB, used REAL)"
+"""The keys that go before an entry of the listing, and when that was used."""
+_LIST_WORSE: Final = "INSERT INTO worse VALUES (?, ?)"
 _DERIVED: Final = (
-    "CREATE INDEX programs ON entries (logical, environment)",
+    "CREATE INDEX programs ON entries (logical)",
+    "CREATE INDEX worse_keys ON worse (key)",
     # A profile counts as used whenever its program is, because it is read only when the program is compiled again.
     """UPDATE entries
        SET used = max(used, ifnull((SELECT max(used) FROM entries AS own WHERE own.logical = entries.profiled), used))
        WHERE profiled != ''""",
     "UPDATE entries SET turn = used WHERE profiled != ''",
     """UPDATE entries
-        SET turn = min(used, ifnull((
-            SELECT min(used) FROM entries AS own
-            WHERE own.logical = entries.logical AND own.environment = entries.environment
-                AND own.optimised AND own.chosen
-        ), used))
-        WHERE plain AND chosen""",
+        SET turn = min(used, (SELECT min(used) FROM worse WHERE worse.key = entries.key)),
+            better = (SELECT count(*) FROM worse WHERE worse.key = entries.key)
+        WHERE chosen AND key IN (SELECT key FROM worse)""",
 )
 _IN_ORDER: Final = """
     CREATE TABLE ordered AS SELECT is_entry, key, size, created, used, version FROM entries WHERE chosen
-    ORDER BY turn, NOT plain, created, key
+    ORDER BY turn, better DESC, created, key
 """
 _DELETIONS: Final = "CREATE TABLE deletions (place INTEGER, reason TEXT)"
 _DELETE: Final = "INSERT INTO deletions VALUES (?, ?)"
@@ -207,7 +208,9 @@ class EvictionPlan(Closing):
         self.count = self.entries = self.size = self.left = self.left_size = self.protected = 0
         self._newest: dict[str, tuple[float, str]] = {}
         self._tables.insert(_LIST, map(self._row, entries))
-        self._tables.run(*_DERIVED, _IN_ORDER, "DROP TABLE entries", _DELETIONS)
+        self._tables.run(_WORSE)
+        self._tables.insert(_LIST_WORSE, self._worse())
+        self._tables.run(*_DERIVED, _IN_ORDER, "DROP TABLE entries", "DROP TABLE worse", _DELETIONS)
         # What the rules for single entries leave, which the limits then judge.
         self._count_left = self._size_left = 0
         self._tables.insert(_DELETE, self._by_rules())
@@ -226,11 +229,14 @@ class EvictionPlan(Closing):
             newest = self._newest.get(parts.platform, (0.0, ""))
             self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
         chosen = (glob is None or fnmatch.fnmatchcase(parts.name, glob)) and (only is None or entry.key in only)
-        program = parts.logical, parts.environment, profiled_program(entry.key)
-        variant = parts.variant in {PLAIN, PROFILING}, parts.variant == PGLE
         used = entry.last_used
         row = row_key(entry.key), entry.size, entry.created, used, entry.version, used
-        return *row, *program, *variant, chosen, is_entry
+        return *row, parts.logical, profiled_program(entry.key), chosen, is_entry
+
+    def _worse(self) -> Iterator[tuple[object, float]]:
+        for key, used in self._tables.rows(_CHOSEN):
+            for worse in evicted_before(key_of_row(key)):
+                yield row_key(worse), used
 
     def __iter__(self) -> Iterator[Deletion]:
         for key, *fields, reason in self._tables.rows(_PLANNED):
