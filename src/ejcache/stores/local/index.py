@@ -320,11 +320,17 @@ class EntryIndex:
 
     def stale(self) -> bool:
         """Whether the index is not the one that was opened any more: moved, deleted or, for a reader, changed."""
-        return self._signature() != self._seen
+        if self.read_only:
+            return self._signature() != self._seen
+        try:
+            about = os.stat(self._path)  # noqa: PTH116 (on the path of every hit)
+        except OSError:
+            return True
+        return (about.st_ino, about.st_dev) != self._seen
 
     def _signature(self) -> tuple[int, ...] | None:
         try:
-            about = os.stat(self._path)  # noqa: PTH116 (on the path of every hit)
+            about = os.stat(self._path)  # noqa: PTH116 (pathlib's takes twice as long)
         except OSError:
             return None
         if not self.read_only:
