@@ -85,9 +85,9 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
 
     compiler.backend_compile_and_load, profiler._profiler = compiled, Profiler()  # noqa: SLF001
     if rehearse:
-        from ejcache.jax_integration import compiling
+        from ejcache.jax_integration import pipeline
 
-        vars(compiling)["_PLATFORMS_WITH_CACHES"] = frozenset({"cpu"})
+        vars(pipeline)["_PLATFORMS_WITH_CACHES"] = frozenset({"cpu"})
     jax.config.update("jax_pgle_profiling_runs", RUNS)
     jax.config.update("jax_enable_pgle", wanted.get("pgle", False))
     jax.config.update("jax_compilation_cache_expect_pgle", wanted.get("expect", False))

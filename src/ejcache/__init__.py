@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ejcache.jax_integration.activate import active, disable, disabled, enable
-    from ejcache.jax_integration.compile_modes import forbid_compile
+    from ejcache.jax_integration.blocks import forbid_compile
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.targets import target
     from ejcache.jax_integration.warm_start import key_of, warm, would_hit
@@ -90,7 +90,7 @@ _MODULES: Final = {
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.targets": ("target",),
-    "jax_integration.compile_modes": ("forbid_compile",),
+    "jax_integration.blocks": ("forbid_compile",),
     "jax_integration.warm_start": ("key_of", "warm", "would_hit"),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "settings.resolve": ("Settings",),

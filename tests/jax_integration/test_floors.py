@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ejcache
-from ejcache.jax_integration import compiling
+from ejcache.jax_integration import pipeline
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
 from ejcache.settings.table import SETTINGS, Floors
@@ -29,7 +29,7 @@ def compile_one(monkeypatch):
     """Compiles a program, which takes so many seconds by the clock that the compilation reads, and checks its value."""
     step = 0.0
     clock = itertools.accumulate(iter(lambda: step, None))
-    monkeypatch.setattr(compiling, "time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
     x = np.arange(4, dtype=np.float32)
 
     def compile_one(factor, seconds, *, operations=30):

@@ -11,7 +11,8 @@ from helpers import ROOT
 from notice_boards import NoticeBoard
 
 from ejcache.cache.policy import CachePolicy
-from ejcache.jax_integration.compilation import Compilation, ExecutableOrigins
+from ejcache.jax_integration.compilation import Compilation
+from ejcache.jax_integration.executable_origins import ExecutableOrigins
 from ejcache.jax_integration.program import CompileTarget, LoweredProgram
 from ejcache.jax_integration.seam.backends import CoordinationClient
 from ejcache.jax_integration.share_binary import share

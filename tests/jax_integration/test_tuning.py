@@ -18,7 +18,7 @@ from jax.experimental import topologies
 
 import ejcache
 from ejcache.errors import CompileForbiddenError
-from ejcache.jax_integration import compile_modes
+from ejcache.jax_integration import absent_devices as elsewhere
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys import key as keys
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
@@ -199,12 +199,12 @@ def test_would_hit_counts_it(start, compiled):
 def test_it_is_plain_where_everything_was_measured_before(start, compiled, monkeypatch, tmp_path):
     """XLA is told to fail where a measurement is missing; where it does, the program is compiled without that."""
     (tmp_path / "measured").mkdir()
-    monkeypatch.setattr(compile_modes, "autotune_directory", lambda options: str(tmp_path / "measured"))
+    monkeypatch.setattr(elsewhere, "autotune_directory", lambda options: str(tmp_path / "measured"))
     asked = []
     # A compiler for CPU takes this option and measures nothing.
-    with_overrides = compile_modes.with_overrides
+    with_overrides = elsewhere.with_overrides
     monkeypatch.setattr(
-        compile_modes, "with_overrides", lambda options, over: asked.append(over) or with_overrides(options, over)
+        elsewhere, "with_overrides", lambda options, over: asked.append(over) or with_overrides(options, over)
     )
     start()
     warm_for_absent()

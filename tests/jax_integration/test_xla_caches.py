@@ -24,8 +24,8 @@ SEEN = f"""
     import jax
     import ejcache
     from jax._src import compiler
-    from ejcache.jax_integration import compiling
-    compiling._PLATFORMS_WITH_CACHES = frozenset({{"cpu"}})
+    from ejcache.jax_integration import pipeline
+    pipeline._PLATFORMS_WITH_CACHES = frozenset({{"cpu"}})
     seen = []
     compile = compiler.backend_compile_and_load
     def watched(backend, module, devices, options, *rest):

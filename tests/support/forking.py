@@ -31,7 +31,7 @@ IMPORTED = (
     "scipy.linalg",
     "ejcache.cli.main",
     "ejcache.jax_integration.activate",
-    "ejcache.jax_integration.compiling",
+    "ejcache.jax_integration.pipeline",
     "ejcache.misses.log",
     "ejcache.stores.local.store",
 )

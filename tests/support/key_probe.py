@@ -223,7 +223,7 @@ def serve() -> None:
     from jaxlib.mlir.dialects import builtin, mhlo  # noqa: F401
 
     import ejcache.jax_integration.activate
-    import ejcache.jax_integration.compiling
+    import ejcache.jax_integration.pipeline
     import ejcache.stores.opening  # noqa: F401
 
     # JAX warns of forks because of its threads; it has none before its first back end.

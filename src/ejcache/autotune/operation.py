@@ -244,7 +244,7 @@ class Autotuned(Generic[P, R]):
             return self._call(args, kwargs)
         except BaseException as exc:
             # The user's line is what matters. Imported here, because until then nothing of JAX may be needed.
-            from ejcache.jax_integration.seam.patch import cut_our_frames
+            from ejcache.jax_integration.seam.tracebacks import cut_our_frames
 
             cut_our_frames(exc)
             raise

@@ -74,7 +74,7 @@ def _serve(
 ) -> None:
     """Compile what the request asks for, and answer for each program."""
     from ejcache.jax_integration import warm_start
-    from ejcache.jax_integration.warm_start import parse_call
+    from ejcache.jax_integration.call_shapes import parse_call
 
     began = time.monotonic()
     name = str(getattr(function, "__name__", ""))

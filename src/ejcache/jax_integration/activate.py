@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Unpack
 
-    from ejcache.jax_integration.compiling import Compiler
+    from ejcache.jax_integration.pipeline import Compiler
     from ejcache.jax_integration.seam.flags import FlagReader
     from ejcache.settings.table import SettingOptions
 
@@ -369,7 +369,7 @@ def _start() -> _Session | None:
 
 
 def _install(session: _Session) -> None:
-    from ejcache.jax_integration.compiling import Compiler
+    from ejcache.jax_integration.pipeline import Compiler
     from ejcache.jax_integration.seam import patch as seam
 
     session.flags.watch()

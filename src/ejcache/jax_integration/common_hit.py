@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss
-from ejcache.jax_integration.compile_modes import is_forbidden
+from ejcache.jax_integration.blocks import is_forbidden
 from ejcache.jax_integration.lookup import OWN
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.rank_drift import log_difference

@@ -1,117 +1,34 @@
-"""One compilation, where loaded executables came from, and whether one of them equals a fresh one.
+"""One compilation, from the moment that JAX asks for its key until its executable is stored.
 
-`Compilation` is what is known of a compilation, from the moment that JAX asks for its key until its executable is
-stored. JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
+JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
 `Compilation`, so that no step has to look up what an earlier one found.
-
-`check` is for `jax_compilation_cache_check_contents`. The serialised CPU executables of some programs (a `sort`) differ
-from compilation to compilation, and every one holds the source lines of the program that stored it. So equal bytes
-prove that two executables are equal, and different bytes prove nothing. Where the bytes differ, the optimised HLO
-without its metadata decides, and an entry is called wrong only if two fresh compilations agree with each other and
-differ from it.
-
-`ExecutableOrigins` remembers where loaded executables came from. XLA:CPU (jaxlib 0.10 and 0.12) serialises an
-executable that it has loaded, instead of compiled, to bytes that fail when the program runs. So when the program
-serialises an executable that came from a hit (`jax.experimental.serialize_executable`), it gets the bytes of the entry,
-which is read again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
-from collections import OrderedDict
-from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache.cache.counters import Miss
-from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.key import PGLE
 from ejcache.util.budget import Budget
-from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.program import Loaded, LoweredProgram
+    from ejcache.jax_integration.checking import StoredExecutable
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
 
-
-T = TypeVar("T")
 
 _ALONE_SECONDS: Final = 9.5
 """How long a look-up waits for storage that refuses or is silent."""
 _RANKS_SECONDS: Final = 6.5
 """How long a look-up of a program takes that spans processes: less than half of what its ranks wait for each other,
 with the time in which storage is asked for another name before it counts as dead."""
-
-
-class Comparison(Enum):
-    """The result of a check. The values are parts of counters' names."""
-
-    SAME = "same"
-    """The bytes are equal, or both come from the same optimised program."""
-    DIFFERENT = "different"
-    """Two fresh compilations agree, and the stored executable is another program."""
-    UNSURE = "unsure"
-    """Fresh compilations differ among themselves, or XLA does not show its programs, so nothing is proven."""
-
-
-class StoredExecutable:
-    """A stored executable that is to be compared with a fresh one.
-
-    Args:
-        loaded: as it was loaded from its entry.
-    """
-
-    def __init__(self, loaded: Loaded) -> None:
-        self.key = loaded.key
-        self.raw = loaded.raw
-        self.program = _if_given(seam.optimised_program, loaded.executable)
-
-
-def check(
-    stored: StoredExecutable, program: LoweredProgram, fresh: Any, cache: CachePolicy, settings: Settings
-) -> None:
-    """Compare `stored` with a fresh executable of its program; quarantine its entry if it is another program.
-
-    Raises:
-        Exception: it is another program. This is the error that JAX itself raises then, whatever
-            `raise_persistent_cache_errors` is.
-    """
-    result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
-    cache.count_check(result.value)
-    if result is not Comparison.DIFFERENT:
-        return
-    cache.quarantine(stored.key, settings)
-    cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
-    raise seam.verification_error(stored.key, stored.raw, _if_given(seam.serialize_executable, fresh) or b"")
-
-
-def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:
-    """Compare `stored` with a fresh executable; `compile_again` makes a second one where that is needed."""
-    if _if_given(seam.serialize_executable, fresh) == stored.raw:
-        return Comparison.SAME
-    program = _if_given(seam.optimised_program, fresh)
-    if program is None or stored.program is None:
-        return Comparison.UNSURE
-    if program == stored.program:
-        return Comparison.SAME
-    again = _if_given(seam.optimised_program, compile_again())
-    return Comparison.DIFFERENT if again == program else Comparison.UNSURE
-
-
-def _if_given(asked: Callable[[Any], T], executable: Any) -> T | None:
-    """The bytes or the optimised program of an executable; None if XLA cannot give them, as that of some plug-ins."""
-    try:
-        return asked(executable)
-    except RuntimeError:
-        return None
 
 
 class Profile(NamedTuple):
@@ -262,43 +179,3 @@ class KeyText(str):
         text = str.__new__(cls, compilation.text)
         text.compilation = compilation
         return text
-
-
-_MAX_EXECUTABLES: Final = 10_000
-
-
-class ExecutableOrigins:
-    """The entries of the executables that were loaded last. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[Hashable, tuple[CachePolicy, Settings, str]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def loaded(self, executable: Any, compilation: Compilation, key: str) -> None:
-        """Remember that an executable was loaded from the entry under `key`."""
-        identity = seam.executable_identity(executable)
-        with self._lock:
-            self._entries[identity] = (compilation.cache, compilation.settings, key)
-            if len(self._entries) > _MAX_EXECUTABLES:
-                self._entries.popitem(last=False)
-
-    def compiled(self, executable: Any) -> None:
-        """Forget an older executable, now gone, that had the identity of one that was just compiled."""
-        with self._lock:
-            self._entries.pop(seam.executable_identity(executable), None)
-
-    def stored_bytes(self, executable: Any) -> bytes | None:
-        """The bytes that an executable was loaded from; None if it was not loaded, or if its entry is gone."""
-        origin = self._entries.get(seam.executable_identity(executable))
-        if origin is None:
-            return None
-        cache, settings, key = origin
-        found = cache.read(key, settings).entry
-        if found is None:
-            log.warning(
-                "ejcache: the entry %s, from which an executable was loaded, is gone. XLA serialises what it loaded "
-                "to bytes that may not run: compile it anew with EASYDEL_RECOMPILE_FORCE=1 before you serialise it",
-                key,
-            )
-            return None
-        return found.raw

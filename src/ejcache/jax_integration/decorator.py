@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 import jax
 
 from ejcache.jax_integration.activate import current_settings, enable_by_default
-from ejcache.jax_integration.seam.patch import without_our_frames
+from ejcache.jax_integration.seam.tracebacks import without_our_frames
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -26,6 +26,7 @@ from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
+from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.misses.explanation import explain_in, why_not_found, why_not_stored
 from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.settings.table import Floors
@@ -139,7 +140,7 @@ class Publisher:
             why = why_not_stored(skip) if skip else why_not_found(compilation.miss)
             self._refused[key] = explanation.sentence if explanation else f"{name} would be compiled: {why}"
         more = f"`ejcache why {name}` says more."
-        return CompileForbiddenError(name, self._refused[key], seam.caller(), where, more)
+        return CompileForbiddenError(name, self._refused[key], caller(), where, more)
 
     def skip_without_key(
         self, cache: CachePolicy, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]
@@ -207,7 +208,7 @@ def _log(
     """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
     record = record._replace(time=time.time(), seconds=dict(seconds), thread=threading.current_thread().name)
     try:
-        record = record._replace(caller=seam.caller())
+        record = record._replace(caller=caller())
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
     write = partial(_write_log, cache, settings, record, program)

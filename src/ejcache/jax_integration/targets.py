@@ -9,10 +9,6 @@ A saved target is what a compiler must know of the devices and the process that 
     targets/<name>.json := a JSON object: format, version, and the fields of `DeviceTarget`; topology in base64
 
 Version 1 is the first. Fields that this version does not know are ignored.
-
-The numbers of GPUs that nobody has saved are NVIDIA's own (data sheets, tuning guides, `cudaGetDeviceProperties`). XLA
-plans fusions with them. A real device may have another driver, clock or memory, and then the keys of its programs are
-others: a saved target replaces them.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ import jax
 
 from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
 from ejcache.jax_integration.activate import current_settings
+from ejcache.jax_integration.gpu_models import GPUS, target_config
 from ejcache.jax_integration.lowering.components import (
     cpu_identity,
     device_components,
@@ -40,7 +37,7 @@ from ejcache.jax_integration.ranks import RankAgreement
 from ejcache.jax_integration.seam import backends
 from ejcache.jax_integration.seam.backends import coordination_client
 from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
-from ejcache.keys.options import Field, canonical_gpu_topology, edit, join, split
+from ejcache.jax_integration.topologies import device_memory, gathered_topology
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
@@ -49,8 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-_GPU_MEMORY: Final = (9, 2, 8, 1, 14)
-"""Where a topology has the bytes of a GPU: topology, its value, target configuration, device, its memory."""
 _BOUNDS: Final = 3
 _HBM: Final = {"v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
 """GiB of memory of a TPU device, as Google's documentation has it. The compiler knows how much of it a program gets."""
@@ -196,17 +191,6 @@ def _components(devices: Sequence[Any], version: str, cpu: str) -> dict[str, str
     return found | ({"cpu": cpu} if cpu and devices[0].platform == "cpu" else {})
 
 
-def device_memory(topology: bytes) -> int:
-    """Bytes of memory of a GPU, from a serialised topology; 0 if it does not say."""
-    message, value = topology, 0
-    with contextlib.suppress(ValueError, StopIteration):
-        for number in _GPU_MEMORY[:-1]:
-            message = next(field.value for field in split(message) if field.number == number)
-        encoded = next(field.value for field in split(message) if field.number == _GPU_MEMORY[-1])
-        value = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(encoded))
-    return value
-
-
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
 _FORMAT: Final = "ejcache-target"
@@ -285,86 +269,7 @@ def decode(data: bytes) -> DeviceTarget:
     return target
 
 
-class Gpu(NamedTuple):
-    """One model.
-
-    Attributes:
-        name: as the driver says it.
-        capability: compute capability.
-        cores: multiprocessors.
-        units: floating point units of a multiprocessor.
-        clock: GHz.
-        memory: bytes.
-        bandwidth: bytes a second.
-        cache: bytes of L2.
-        shared: bytes of shared memory of a multiprocessor.
-        threads: of a multiprocessor, at most.
-    """
-
-    name: str
-    capability: tuple[int, int]
-    cores: int
-    units: int
-    clock: float
-    memory: int
-    bandwidth: int
-    cache: int
-    shared: int
-    threads: int = 2048
-
-
-GPUS: Final[dict[str, Gpu]] = {
-    "a100": Gpu("NVIDIA A100-SXM4-80GB", (8, 0), 108, 64, 1.41, 85100068864, 2039040 * 10**6, 40 << 20, 164 << 10),
-    "b200": Gpu("NVIDIA B200", (10, 0), 148, 128, 1.965, 191514411008, 7672320 * 10**6, 132644864, 228 << 10),
-    "h100": Gpu("NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 1.98, 84942979072, 3352320 * 10**6, 50 << 20, 228 << 10),
-    "h200": Gpu("NVIDIA H200", (9, 0), 132, 128, 1.98, 150754820096, 4800 * 10**9, 50 << 20, 228 << 10),
-    "l4": Gpu("NVIDIA L4", (8, 9), 58, 128, 2.04, 23580639232, 300 * 10**9, 48 << 20, 100 << 10, 1536),
-}
-
-
-def target_config(gpu: Gpu, *, runtime: int) -> str:
-    """The text of XLA's `GpuTargetConfigProto`.
-
-    Args:
-        gpu: the model.
-        runtime: version of the CUDA runtime, as CUDA counts: 12090.
-    """
-    version = f"{runtime // 1000}.{runtime % 1000 // 10}.{runtime % 10}"
-    # The driver keeps 1 KiB of each block's shared memory for itself.
-    fields = {
-        "threads_per_block_limit": 1024,
-        "threads_per_warp": 32,
-        "shared_memory_per_block": 48 << 10,
-        "shared_memory_per_core": gpu.shared,
-        "shared_memory_per_block_optin": gpu.shared - 1024,
-        "threads_per_core_limit": gpu.threads,
-        "core_count": gpu.cores,
-        "fpus_per_core": gpu.units,
-        "block_dim_limit_x": (1 << 31) - 1,
-        "block_dim_limit_y": 65535,
-        "block_dim_limit_z": 65535,
-        "thread_dim_limit_x": 1024,
-        "thread_dim_limit_y": 1024,
-        "thread_dim_limit_z": 64,
-        "memory_bandwidth": gpu.bandwidth,
-        "l2_cache_size": gpu.cache,
-        "clock_rate_ghz": gpu.clock,
-        "device_memory_size": gpu.memory,
-        "registers_per_core_limit": 65536,
-        "registers_per_block_limit": 65536,
-        "name": f'"{gpu.name}"',
-        "runtime_version": f'"{version}"',
-        "compile_time_toolkit_version": f'"{version}"',
-    }
-    major, minor = gpu.capability
-    lines = [f"cuda_compute_capability {{ major: {major} minor: {minor} }}"]
-    lines += [f"{name}: {value}" for name, value in fields.items()]
-    return f'gpu_device_info {{ {" ".join(lines)} }} platform_name: "CUDA" device_description_str: "{gpu.name}"'
-
-
 _PACKAGES: Final = ("jaxlib", "libtpu", "jax-cuda", "jax-rocm", "nvidia-cudnn", "nvidia-cuda-nvcc", "nvidia-cublas")
-_CPU_DEVICES: Final = 1
-_CPU_TOPOLOGY: Final = (9, 2)
 
 
 def save_target(name: str, url: str) -> DeviceTarget:
@@ -435,32 +340,6 @@ def _gather(own: bytes, platform: str) -> bytes:
     if not decision or not decision["topologies"]:
         raise EjcacheError(f"target save: not all of the job's {len(ranks)} ranks have answered; run it on every rank")
     return gathered_topology([base64.b64decode(each) for each in decision["topologies"]], platform)
-
-
-def gathered_topology(topologies: list[bytes], platform: str) -> bytes:
-    """One topology of all processes, from what each of them has: on CPU each has its own devices only.
-
-    Raises:
-        EjcacheError: the processes have different kinds of devices.
-    """
-    first = topologies[0]
-    if platform != "cpu":
-        if len(set(map(canonical_gpu_topology, topologies))) > 1:
-            raise EjcacheError("target save: the ranks of this job have different topologies, which no target can say")
-        return first
-    devices = [field for topology in topologies for field in _cpu_devices(topology)]
-    return edit(
-        first,
-        _CPU_TOPOLOGY,
-        lambda topology: join([*devices, *(field for field in split(topology) if field.number != _CPU_DEVICES)]),
-    )
-
-
-def _cpu_devices(topology: bytes) -> list[Field]:
-    message = topology
-    for number in _CPU_TOPOLOGY:
-        message = next(field.value for field in split(message) if field.number == number)
-    return [field for field in split(message) if field.number == _CPU_DEVICES]
 
 
 def environment_for(target: DeviceTarget) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ from jax._src.lib import _jax, xla_client
 
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.jax_integration.program import CompileTarget
-from ejcache.jax_integration.seam.patch import without_our_frames
+from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import LONG_WAIT, log, say_waiting
 
 if TYPE_CHECKING:

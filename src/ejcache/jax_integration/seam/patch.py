@@ -25,15 +25,10 @@ Read for this: jax 0.10.2 and 0.12.0.1, `traceback_util.py`, `source_info_util.p
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
-import os
-import sys
 import threading
-from pathlib import Path
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import jaxlib.version
@@ -43,8 +38,6 @@ from jax._src import compilation_cache as jax_cache
 from jax._src import compiler as jax_compiler
 from jax._src import config as jax_config
 from jax._src import monitoring as jax_monitoring
-from jax._src import source_info_util as jax_source_info
-from jax._src import traceback_util as jax_tracebacks
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 from jax.experimental import serialize_executable as jax_serialization
@@ -52,87 +45,10 @@ from jaxlib import _hlo
 
 from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
 from ejcache.jax_integration.seam import durations, registries
+from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames, without_our_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-_PACKAGE: Final = str(Path(__file__).parents[2])
-"""The directory of ejcache."""
-_LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
-_STANDARD: Final = str(Path(os.__file__).parent) + os.sep
-"""The directory of Python's own modules."""
-
-
-@functools.cache
-def register_our_frames() -> None:
-    """Tell JAX to remove our frames wherever it removes its own. Does nothing if this JAX cannot be told."""
-    with contextlib.suppress(AttributeError):
-        jax_tracebacks.register_exclusion(_PACKAGE)
-        # Otherwise a module would name our file as the place that calls what is traced.
-        jax_source_info.register_exclusion(_PACKAGE)
-
-
-def cut_our_frames(exc: BaseException) -> None:
-    """Remove our frames from the traceback of `exc`; raise it afterwards with a bare `raise`, which adds no frame."""
-    if _is_off():
-        return
-    frames = []
-    step = exc.__traceback__
-    while step is not None:
-        frames.append(step)
-        step = step.tb_next
-    kept: TracebackType | None = None
-    for each in reversed(frames):
-        if not each.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    exc.__traceback__ = kept
-
-
-def without_our_frames(function: Any) -> Any:
-    """`function`, whose exceptions carry no frames of ours."""
-
-    @functools.wraps(function)
-    def called(*arguments: Any, **named: Any) -> Any:
-        try:
-            return function(*arguments, **named)
-        except BaseException as exc:
-            cut_our_frames(exc)
-            raise
-
-    return called
-
-
-def caller() -> str:
-    """The line of the user's program that runs now, `/home/me/train.py:31 in main`; empty if there is none.
-
-    A library through which the program calls JAX is not the user's program; it is named if nothing else runs.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    library = ""
-    while frame is not None:
-        code = frame.f_code
-        whose = _whose(code.co_filename)
-        if whose:
-            line = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-            if whose == "user":
-                return line
-            library = library or line
-        frame = frame.f_back
-    return library
-
-
-@functools.cache
-def _whose(filename: str) -> str:
-    """Whether a file is of the "user", of a "library", or of neither (JAX and ours). Each hit asks about a stack."""
-    is_user_filename = getattr(jax_source_info, "is_user_filename", None)
-    if is_user_filename is None or filename.startswith((_PACKAGE, "<frozen")) or not is_user_filename(filename):
-        return ""
-    return "user" if _LIBRARIES.isdisjoint(Path(filename).parts) and not filename.startswith(_STANDARD) else "library"
-
-
-def _is_off() -> bool:
-    return getattr(getattr(jax_config, "traceback_filtering", None), "value", None) == "off"
 
 
 _READ: Final = "module_name cache_key compile_options backend executable_devices"
@@ -192,7 +108,7 @@ _USED: Final[dict[Any, tuple[str, ...]]] = {
 
 
 class Hooks(Protocol):
-    """What takes the place of JAX's cache: `compiling.Compiler`."""
+    """What takes the place of JAX's cache: `pipeline.Compiler`."""
 
     def make_key(self, request: KeyRequest) -> str | None:
         """The key of this compilation, or None to compile it without the cache."""

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from jax._src import compiler as jax_compiler
 
-from ejcache.jax_integration.seam.patch import module_name, without_our_frames
+from ejcache.jax_integration.seam.patch import module_name
+from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:

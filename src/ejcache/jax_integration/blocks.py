@@ -1,9 +1,7 @@
 """Blocks in which programs are not compiled (`forbid_compile`), only given a key, or only stored.
 
-What is compiled for devices that this process does not have is stored here, and loaded elsewhere.
-
 In a block of `forbid_compile` every program comes from the cache. What is forbidden is the compilation by XLA.
-`compiling.py` refuses it at the one place where it would compile. A program that does not come that far (no cache is
+`pipeline.py` refuses it at the one place where it would compile. A program that does not come that far (no cache is
 enabled, or the program has no key) is refused before JAX compiles it itself.
 """
 
@@ -12,22 +10,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from ejcache.cache.counters import Miss, Skip
-from ejcache.errors import CompileForbiddenError, EjcacheError, UsageError
+from ejcache.cache.counters import Skip
+from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.patch import caller, without_our_frames
-from ejcache.jax_integration.seam.tracing import autotune_directory, before_each_compilation, with_overrides
-from ejcache.keys.key import CROSS
-from ejcache.util.log import log
+from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
+from ejcache.jax_integration.seam.tracing import before_each_compilation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.program import LoweredProgram
 
 
 class AlreadyStoredError(Exception):
@@ -108,65 +102,6 @@ def refuse_tuning(operation: str) -> None:
     if is_forbidden():
         why = f"{operation} has no tuned configuration for this call, and tuning it compiles each of its candidates"
         raise CompileForbiddenError(operation, why)
-
-
-_GIB: Final = 1 << 30
-
-
-class DoesNotFitError(EjcacheError):
-    """The program needs more memory than a device of its target has."""
-
-
-def check_memory(executable: Any) -> None:
-    """Note what a program for absent devices needs, if it is compiled only to be stored.
-
-    Raises:
-        DoesNotFitError: it needs more than a device has. CUDA's compiler says nothing of that.
-    """
-    storing = stores_only()
-    if storing is None:
-        return
-    from ejcache.jax_integration.seam.backends import peak_memory
-
-    storing.peak = peak_memory(executable)
-    if 0 < storing.memory < storing.peak:
-        raise DoesNotFitError(
-            f"does not fit: {storing.peak / _GIB:.1f} of {storing.memory / _GIB:.1f} GiB on each device; not stored"
-        )
-
-
-def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any:
-    """Compile; what XLA would have autotuned on the devices becomes a variant of its own.
-
-    It stays the plain one if all that XLA would measure was measured before.
-    """
-    if not compilation.key.cross_text:
-        return seam.compile_executable(program)
-    target = program.target
-    measured = autotune_directory(target.options)
-    if measured and any(path.is_file() for path in Path(measured).rglob("*")):
-        options = with_overrides(target.options, {"xla_gpu_require_complete_aot_autotune_results": True})
-        try:
-            return seam.compile_executable(program._replace(target=target._replace(options=options)))
-        except Exception as exc:
-            # If it is the program that does not compile, the compilation below says so.
-            log.debug("ejcache: %s is not tuned: %s", program.name, exc)
-    executable = seam.compile_executable(program)
-    compilation.use_variant(CROSS)
-    return executable
-
-
-def look_for_others(compilation: Compilation) -> Miss:
-    """Whether there is an entry for the absent devices; nothing is read or loaded.
-
-    Raises:
-        AlreadyStoredError: there is one, and the caller wants no executable.
-    """
-    if not any(compilation.cache.contains(text, compilation.settings) for text in compilation.texts):
-        return Miss.FORCED if compilation.settings.recompile_force else Miss.ABSENT
-    if stores_only():
-        raise AlreadyStoredError(compilation.text)
-    return Miss.NO_DEVICES
 
 
 P = ParamSpec("P")
@@ -254,7 +189,7 @@ def refuse_if_forbidden(program: str, why: str | Skip) -> None:
 
 
 def _refuse_unasked(program: str) -> None:
-    """Called before each compilation of JAX; those that `compiling.py` has refused do not come here."""
+    """Called before each compilation of JAX; those that `pipeline.py` has refused do not come here."""
     why = (
         "it did not ask the cache" if seam.is_installed() else "no cache is enabled (ejcache.enable, @ejit, EJCACHE=1)"
     )

@@ -24,18 +24,17 @@ import jax
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.recorder import recorder
 from ejcache.cache.starts import HIT, Process, ProgramRecord
-from ejcache.jax_integration.compilation import Compilation, KeyText, StoredExecutable, check
-from ejcache.jax_integration.compile_modes import (
+from ejcache.jax_integration.absent_devices import check_memory, compile_for_others, look_for_others
+from ejcache.jax_integration.blocks import (
     AlreadyStoredError,
     AskedError,
     being_asked,
-    check_memory,
-    compile_for_others,
     is_forbidden,
-    look_for_others,
     refuse_if_forbidden,
     stores_only,
 )
+from ejcache.jax_integration.checking import StoredExecutable, check
+from ejcache.jax_integration.compilation import Compilation, KeyText
 from ejcache.jax_integration.lookup import OWN, EntryLoader
 from ejcache.jax_integration.lowering.key import (
     TinyPrograms,
@@ -49,6 +48,7 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import coordination_client, process_index
+from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.keys.key import CROSS, PGLE, parse_any_key
 from ejcache.settings.values import Origin
 from ejcache.stores.location import display_value
@@ -247,7 +247,7 @@ class Compiler:
             key=compilation.text,
             outcome=HIT,
             compile_seconds=found.header.compile_seconds,
-            caller=seam.caller(),
+            caller=caller(),
             thread=threading.current_thread().name,
             seconds=compilation.seconds,
             preloaded=found.ahead is not None,

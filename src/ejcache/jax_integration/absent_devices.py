@@ -1,0 +1,76 @@
+"""Programs for devices that this process does not have: compiled and stored here, and loaded elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.cache.counters import Miss
+from ejcache.errors import EjcacheError
+from ejcache.jax_integration.blocks import AlreadyStoredError, stores_only
+from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.tracing import autotune_directory, with_overrides
+from ejcache.keys.key import CROSS
+from ejcache.util.log import log
+
+if TYPE_CHECKING:
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.program import LoweredProgram
+
+_GIB: Final = 1 << 30
+
+
+class DoesNotFitError(EjcacheError):
+    """The program needs more memory than a device of its target has."""
+
+
+def check_memory(executable: Any) -> None:
+    """Note what a program for absent devices needs, if it is compiled only to be stored.
+
+    Raises:
+        DoesNotFitError: it needs more than a device has. CUDA's compiler says nothing of that.
+    """
+    storing = stores_only()
+    if storing is None:
+        return
+    from ejcache.jax_integration.seam.backends import peak_memory
+
+    storing.peak = peak_memory(executable)
+    if 0 < storing.memory < storing.peak:
+        raise DoesNotFitError(
+            f"does not fit: {storing.peak / _GIB:.1f} of {storing.memory / _GIB:.1f} GiB on each device; not stored"
+        )
+
+
+def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any:
+    """Compile; what XLA would have autotuned on the devices becomes a variant of its own.
+
+    It stays the plain one if all that XLA would measure was measured before.
+    """
+    if not compilation.key.cross_text:
+        return seam.compile_executable(program)
+    target = program.target
+    measured = autotune_directory(target.options)
+    if measured and any(path.is_file() for path in Path(measured).rglob("*")):
+        options = with_overrides(target.options, {"xla_gpu_require_complete_aot_autotune_results": True})
+        try:
+            return seam.compile_executable(program._replace(target=target._replace(options=options)))
+        except Exception as exc:
+            # If it is the program that does not compile, the compilation below says so.
+            log.debug("ejcache: %s is not tuned: %s", program.name, exc)
+    executable = seam.compile_executable(program)
+    compilation.use_variant(CROSS)
+    return executable
+
+
+def look_for_others(compilation: Compilation) -> Miss:
+    """Whether there is an entry for the absent devices; nothing is read or loaded.
+
+    Raises:
+        AlreadyStoredError: there is one, and the caller wants no executable.
+    """
+    if not any(compilation.cache.contains(text, compilation.settings) for text in compilation.texts):
+        return Miss.FORCED if compilation.settings.recompile_force else Miss.ABSENT
+    if stores_only():
+        raise AlreadyStoredError(compilation.text)
+    return Miss.NO_DEVICES

@@ -1,0 +1,87 @@
+"""Whether a stored executable equals a fresh one: `jax_compilation_cache_check_contents`, and checks of a sample.
+
+The serialised CPU executables of some programs (a `sort`) differ from compilation to compilation, and every one holds
+the source lines of the program that stored it. So equal bytes prove that two executables are equal, and different bytes
+prove nothing. Where the bytes differ, the optimised HLO without its metadata decides, and an entry is called wrong only
+if two fresh compilations agree with each other and differ from it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ejcache.jax_integration.seam import patch as seam
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.program import Loaded, LoweredProgram
+    from ejcache.settings.table import Settings
+
+T = TypeVar("T")
+
+
+class Comparison(Enum):
+    """The result of a check. The values are parts of counters' names."""
+
+    SAME = "same"
+    """The bytes are equal, or both come from the same optimised program."""
+    DIFFERENT = "different"
+    """Two fresh compilations agree, and the stored executable is another program."""
+    UNSURE = "unsure"
+    """Fresh compilations differ among themselves, or XLA does not show its programs, so nothing is proven."""
+
+
+class StoredExecutable:
+    """A stored executable that is to be compared with a fresh one.
+
+    Args:
+        loaded: as it was loaded from its entry.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.key = loaded.key
+        self.raw = loaded.raw
+        self.program = _if_given(seam.optimised_program, loaded.executable)
+
+
+def check(
+    stored: StoredExecutable, program: LoweredProgram, fresh: Any, cache: CachePolicy, settings: Settings
+) -> None:
+    """Compare `stored` with a fresh executable of its program; quarantine its entry if it is another program.
+
+    Raises:
+        Exception: it is another program. This is the error that JAX itself raises then, whatever
+            `raise_persistent_cache_errors` is.
+    """
+    result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
+    cache.count_check(result.value)
+    if result is not Comparison.DIFFERENT:
+        return
+    cache.quarantine(stored.key, settings)
+    cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
+    raise seam.verification_error(stored.key, stored.raw, _if_given(seam.serialize_executable, fresh) or b"")
+
+
+def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:
+    """Compare `stored` with a fresh executable; `compile_again` makes a second one where that is needed."""
+    if _if_given(seam.serialize_executable, fresh) == stored.raw:
+        return Comparison.SAME
+    program = _if_given(seam.optimised_program, fresh)
+    if program is None or stored.program is None:
+        return Comparison.UNSURE
+    if program == stored.program:
+        return Comparison.SAME
+    again = _if_given(seam.optimised_program, compile_again())
+    return Comparison.DIFFERENT if again == program else Comparison.UNSURE
+
+
+def _if_given(asked: Callable[[Any], T], executable: Any) -> T | None:
+    """The bytes or the optimised program of an executable; None if XLA cannot give them, as that of some plug-ins."""
+    try:
+        return asked(executable)
+    except RuntimeError:
+        return None
