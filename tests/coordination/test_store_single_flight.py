@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from buckets import GcsServerProcess, gcs_bucket
+from buckets import GcsServer, GcsServerProcess, gcs_bucket
 from forking import ForkedWithClients
 
 from ejcache.bucket.files import FileBucket
@@ -247,3 +247,49 @@ def test_read_only_store_leases_nothing(tmp_path):
     flights = SingleFlight.of_store(store, directory=None)
     assert flights.run("k", lookup=lambda: None, work=lambda: b"x", deadline=60) == b"x"
     assert list(bucket.walk("v1/")) == []
+
+
+def test_leases_of_dead_hosts_cost_nothing(monkeypatch):
+    """A lease that nobody has renewed for three intervals, by the storage's clock, is taken at the first look."""
+    with GcsServer() as server:
+        shared = SharedStore(gcs_bucket(server))
+        keys = [f"k{number}" for number in range(14)]
+        dead = '{"beat": 3, "fence": 0, "holder": "node-3-812-%s", "interval": 3.0}' % ("0" * 32)
+        with monkeypatch.context() as before:
+            before.setattr("gcs_server.objects.timestamp", lambda: "2020-01-01T00:00:00.000Z")
+            for key in keys:
+                shared.bucket.create(f"v1/leases/{key}", dead.encode())
+        flights = SingleFlight.of_store(shared, directory=None)
+        monkeypatch.setattr(flights, "_sleep", lambda seconds: pytest.fail("it waits"))
+        assert [flights.run(key, lookup=lambda: None, work=lambda: "made", deadline=60) for key in keys] == [
+            "made"
+        ] * 14
+
+
+def test_a_lease_that_a_wrong_clock_takes_for_old_is_not_taken(monkeypatch):
+    """A host whose clock is a day ahead asks the storage for the time before it takes a holder for dead."""
+    with GcsServer() as server:
+        shared = SharedStore(gcs_bucket(server))
+        alive = SingleFlight.of_store(shared, directory=None)
+        entered, may_end, looked = threading.Event(), threading.Event(), []
+
+        def work():
+            entered.set()
+            assert may_end.wait(60)
+            shared.put("k", b"made")
+            return b"made"
+
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(alive.run, "k", lookup=lambda: None, work=work, deadline=60)
+            assert entered.wait(60)
+            real = time.time
+            monkeypatch.setattr("ejcache.coordination.leases_shared.time.time", lambda: real() + 86_400)
+
+            def lookup():
+                looked.append(1)
+                may_end.set()
+                return shared.get("k")
+
+            other = SingleFlight.of_store(shared, directory=None)
+            assert other.run("k", lookup=lookup, work=lambda: b"anew", deadline=60) == b"made"
+            assert first.result(60) == b"made"

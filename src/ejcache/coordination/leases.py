@@ -60,7 +60,7 @@ class LeaseState:
     Attributes:
         token: changes with every heartbeat and with every holder.
         interval: seconds between heartbeats, as the holder wrote.
-        abandoned: the operating system says that the holder is dead.
+        abandoned: the operating system, or the storage's clock, says that the holder is dead.
         holder: `process 812 on node-3`, for people; empty if it is unknown.
         is_done: the holder says that others can see what its work left.
     """

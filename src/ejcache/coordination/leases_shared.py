@@ -2,6 +2,9 @@
 
     v1/leases/<key>      JSON: holder, fence, beat, interval; done, once others can see what the work left
 
+A lease that was not renewed for three intervals, by the storage's own clock, is of a dead holder. The clock of this
+host only says for which leases it is worth asking the storage what time it has.
+
 A lease is created on the condition that there is none. Each heartbeat and each takeover is written on the condition
 that the object is still the one that was seen. A file system cannot compare on writing, but it can decide who removes
 a version and who creates the next one; there, a takeover is these two steps. `fence` is always 0: ejcache 0.1 expects
@@ -11,11 +14,12 @@ the field. (It was a fencing token; nothing in storage could check one.)
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import ABSENT, escape_key, process_in_words, process_name
-from ejcache.coordination.leases import HeldLease, LeaseState, lease_scheduler
+from ejcache.bucket.base import ABSENT, TEMPORARY, escape_key, process_in_words, process_name
+from ejcache.coordination.leases import MISSED_BEATS, HeldLease, LeaseState, lease_scheduler
 from ejcache.errors import MALFORMED, StoreError, StoreReadOnlyError
 from ejcache.util.log import log
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 LEASES: Final = "v1/leases/"
 _MAX_BYTES: Final = 4096
 _LONGEST_INTERVAL: Final = 60.0
+_RESOLUTION: Final = 2.0
+"""Seconds: some storage tells whole ones, and a heartbeat takes its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,8 @@ class StoreLeases:
         self._interval = interval
         self._scheduler = scheduler
         self._refusal: StoreReadOnlyError | None = None
+        self._looked_at: dict[str, str] = {}
+        self._ahead: float | None = None  # the storage's clock before our monotonic one
 
     def acquire(self, key: str) -> _StoreLease | None:
         """The lease, or None if another process has it; one request.
@@ -85,15 +93,30 @@ class StoreLeases:
         return self._write(_name(key), version=ABSENT)
 
     def look(self, key: str) -> LeaseState | None:
-        """The lease as it is now, or None if no process holds it; one request."""
+        """The lease as it is now, or None if no process holds it; one request, or two when it is seen first."""
         blob = self._bucket.read(_name(key), length=_MAX_BYTES)
         if blob is None:
             return None
         # No living holder wrote what cannot be decoded; it is taken over like the lease of a dead one.
-        record = _decode(blob.data)
-        if record is None:
-            return LeaseState(blob.version, self._interval)
-        return LeaseState(blob.version, record.interval, holder=process_in_words(record.holder), is_done=record.done)
+        record = _decode(blob.data) or _LeaseRecord("", 0, self._interval)
+        abandoned = self._looked_at.get(key) != blob.version and self._is_old(key, blob.version, record.interval)
+        return LeaseState(blob.version, record.interval, abandoned, process_in_words(record.holder), record.done)
+
+    def _is_old(self, key: str, version: str, interval: float) -> bool:
+        """Whether the lease has this version for longer than a living holder leaves it, by the storage's clock."""
+        self._looked_at[key] = version
+        longest = MISSED_BEATS * interval + _RESOLUTION
+        try:
+            info = self._bucket.stat(_name(key))
+            if info is None or info.version != version or time.time() - info.created <= longest:
+                return False
+            if self._ahead is None:
+                now = self._bucket.now(f"{TEMPORARY}{process_name()}")
+                self._ahead = None if now is None else now - time.monotonic()
+        except StoreError as exc:
+            log.debug("the age of the lease for %s is not known: %s", key, exc)
+            return False
+        return self._ahead is not None and self._ahead + time.monotonic() - info.created > longest
 
     def take_over(self, key: str, seen: LeaseState) -> _StoreLease | None:
         """The lease of a dead holder, or None if it has changed since `seen`."""

@@ -262,6 +262,8 @@ class SingleFlight:
         detector = LivenessDetector(clock=self._clock)
         pause = _FIRST_PAUSE
         failed = 0
+        if level.between_hosts and (lease := _take_abandoned(level.leases, call.key)) is not None:
+            return None, lease
         while (left := end - self._clock()) > 0:
             eager = self._clock() - started < _EAGER_SECONDS
             self._sleep(min(left, pause * self._jitter(0.5, 1.0) if eager else self._jitter(*level.patient_pauses)))
@@ -333,6 +335,16 @@ def _take_over(leases: Leases, key: str, state: LeaseState) -> tuple[HeldLease |
     if lease is not None:
         log.info("ejcache: the process that was compiling %s died; this process compiles it", key)
     return lease, False
+
+
+def _take_abandoned(leases: Leases, key: str) -> HeldLease | None:
+    """The lease, if it can be seen at once that its holder is dead."""
+    try:
+        state = leases.look(key)
+    except Exception as exc:
+        _note("read", key, exc)
+        return None
+    return _take_over(leases, key, state)[0] if state is not None and state.abandoned else None
 
 
 def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[LeaseLevel]:
