@@ -39,6 +39,8 @@ class Miss(StrEnum):
     """The entry is of a format that this version does not read."""
     REJECTED = "rejected"
     """The entry is intact, but XLA would not load it here."""
+    SUSPECTED = "suspected"
+    """The entry is intact, but two starts in a row ended while they loaded it; it is replaced."""
     FORCED = "forced"
     """EASYDEL_RECOMPILE_FORCE asks for a fresh compilation."""
     DISAGREED = "disagreed"

@@ -58,6 +58,7 @@ def agree(
             "domain": domain,
             "forbids": is_forbidden(),
             "candidate": None if found is None else found.candidate,
+            "suspects": compilation.is_suspected,
         },
         decide=lambda said: _decision(said, everybody=len(said) == len(ranks)),
         about=compilation.key.name,
@@ -69,6 +70,7 @@ def agree(
         order = decision["domains"].get(domain, [])
         compilation.publisher = order.index(agreement.rank) if agreement.rank in order else 0
         compilation.forbidden_on = tuple(decision["forbidden_on"])
+        compilation.is_suspected = decision["is_suspected"]
         if decision["differ"]:
             compilation.is_drifted = True
             _log_drift(compilation, agreement, topic, decision)
@@ -91,6 +93,7 @@ def _decision(said: Mapping[int, Any], *, everybody: bool) -> dict[str, Any]:
         "is_common": len(numbers) == 1,
         "domains": publisher_order(said),
         "forbidden_on": sorted(rank for rank, each in said.items() if each["forbids"]),
+        "is_suspected": any(each["suspects"] for each in said.values()),
         "differ": differ,
         "key": keys[min(keys)],
     }

@@ -78,6 +78,7 @@ class Compilation:
         looked: when its last lookup was begun, in monotonic seconds.
         budget: how long storage is waited for in all its lookups.
         miss: why no executable was loaded.
+        is_suspected: its entry may end the process that loads it, here or on another rank, and is replaced.
         unloadable: keys of intact entries that XLA refuses to load on this host.
         publisher: 0 if this rank stores the result, n if n ranks come before it.
         serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
@@ -115,6 +116,7 @@ class Compilation:
         self.looked = time.monotonic()
         self.budget: Budget | None = None
         self.miss = Miss.ABSENT
+        self.is_suspected = False
         self.unloadable: set[str] = set()
         self.publisher = 0
         self.serialized_size = 0

@@ -16,6 +16,7 @@ from ejcache.cache.counters import Miss
 from ejcache.cache.policy import Lookup
 from ejcache.jax_integration.blocks import stores_only
 from ejcache.jax_integration.executable_origins import ExecutableOrigins
+from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import patch as seam
@@ -109,8 +110,15 @@ class EntryLoader:
         read = compilation.spent("lost" if looked.miss is Miss.ERROR else "fetched", began)
         if looked.entry is None:
             return looked.miss or Miss.ABSENT
+        header = looked.entry.header
+        if load_journal.is_suspected(header):
+            compilation.is_suspected = True
+            said = f"two starts in a row have ended while they loaded {key}, so it is compiled anew and replaced"
+            compilation.cache.warn(f"suspected:{key}", said)
+            return Miss.SUSPECTED
         try:
-            executable = seam.load_executable(looked.entry.raw, target)
+            with load_journal.loading(header):
+                executable = seam.load_executable(looked.entry.raw, target)
         except Exception as exc:
             # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
             compilation.unloadable.add(key)
@@ -118,7 +126,7 @@ class EntryLoader:
             return Miss.REJECTED
         finally:
             loaded = compilation.spent("loaded", read)
-        return Loaded(executable, key, looked.entry.header, looked.entry.raw, loaded - began)
+        return Loaded(executable, key, header, looked.entry.raw, loaded - began)
 
     def _stored_by_hosts_like_this(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | None:
         """What hosts of this kind have stored beside an entry that XLA refuses to load on them."""

@@ -184,9 +184,11 @@ class Publisher:
             components=dict(record.components),
             extra=extra,
         )
-        if compilation.publisher == 0 or cache.is_local_only(record.compile_seconds, settings):
-            # Each host of the program needs one of its own.
-            return cache.write(header, raw, settings, replacing=where in compilation.unloadable)
+        # Each host of the program needs one of its own; also in place of a copy that ends processes.
+        is_own = compilation.is_suspected or cache.is_local_only(record.compile_seconds, settings)
+        if compilation.publisher == 0 or is_own:
+            is_useless = where in compilation.unloadable or compilation.is_suspected
+            return cache.write(header, raw, settings, replacing=is_useless)
         if compilation.publisher == 1:
 
             def publish() -> None:

@@ -39,6 +39,7 @@ _REASONS: Final[dict[str, str]] = {
     Miss.CORRUPT: "its entry was damaged; it was quarantined, and this compilation replaces it",
     Miss.FOREIGN: "the store returned another program's entry, which was quarantined",
     Miss.VERSION: "its entry is of a format that this version of ejcache does not read",
+    Miss.SUSPECTED: "its entry is intact, but two starts in a row ended while they loaded it; it was replaced",
     Miss.REJECTED: "its entry is intact, but XLA cannot load it on this host; this host stored another one beside it",
     Miss.FORCED: "EASYDEL_RECOMPILE_FORCE asks for a fresh compilation",
     Miss.DISAGREED: "it could be loaded here, but not on every rank of its program, and all ranks must do the same",

@@ -211,6 +211,15 @@ class Presence:
         fd, self._fd = self._fd, None
         locked_descriptors.close(fd)
 
+    def write(self, data: bytes, place: int) -> None:
+        """Write into the file, for whoever finds it when this process has died.
+
+        Raises:
+            OSError: the disk is full, or failed.
+        """
+        if self._fd is not None:
+            os.pwrite(self._fd, data, place)
+
     def forget(self) -> None:
         """In a forked child: the presence belongs to the parent."""
         self._fd = None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError
+from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
@@ -231,7 +232,10 @@ class BackgroundLoader:
         found, use = self._reader.read(planned.use.key), planned.use
         if found is None or not self._fits(planned, len(found.raw)):
             return
-        loaded = seam.load_ahead(planned.client, found.raw, use.options, use.devices)
+        if load_journal.is_suspected(found.header):
+            return  # the request for it says so, and has it replaced
+        with load_journal.loading(found.header):
+            loaded = seam.load_ahead(planned.client, found.raw, use.options, use.devices)
         if loaded is None:
             return
         planned.executable, planned.devices = loaded

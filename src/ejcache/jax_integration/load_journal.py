@@ -1,0 +1,146 @@
+"""The load journal: which entries a process loads now, in case one of them ends the process.
+
+XLA may crash while it loads an entry whose bytes are intact: a forged one, or one of a faulty compiler. Each process
+has a file in the directory `loading` of this user on this host, which is locked while the process lives. A load writes
+its entry there before it begins, and takes it out when it ends. So the file of a dead process says what it was loading.
+
+A process that is killed from outside leaves the same trace. Only where two starts in a row have died while they loaded
+the same bytes, the entry is suspected: it is compiled anew and replaced. A process that loads it removes the traces.
+
+    file := one record of 1,024 bytes for each load at the same time; a free one begins with a zero byte
+    record := deaths of earlier starts at this entry, when the entry was stored, its key, separated by blanks
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from ejcache.settings.directories import state_directory
+from ejcache.util.files import make_private, read_regular
+from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
+from ejcache.util.locks import ForkLock, Presence, dead_presences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ejcache.entry import Header
+
+_DEATHS: Final = 2
+"""So many starts in a row must have died."""
+_RECORD: Final = 1024
+_MOST_BYTES: Final = 256 * _RECORD
+_EXPIRY_SECONDS: Final = 7 * 86_400.0
+
+
+class LoadJournal:
+    """The file of this process, and what those of dead ones say. Safe for threads and forks; errors are ignored."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._deaths: dict[str, int] = {}
+        self._traces: dict[Path, set[str]] = {}
+        self._presence: Presence | None = None
+        self._is_open = False
+        self._used: set[int] = set()
+        _journals.add(self)
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have a file of its own: the lock of this one is the parent's."""
+        if self._presence is not None:
+            self._presence.forget()
+        self._presence = None
+        self._is_open = False
+        self._used = set()
+
+    def is_suspected(self, header: Header) -> bool:
+        """Whether two starts in a row have died while they loaded this entry."""
+        self._open()
+        return self._deaths.get(_named(header), 0) >= _DEATHS
+
+    @contextlib.contextmanager
+    def loading(self, header: Header) -> Iterator[None]:
+        """Have it known, while the entry is loaded inside, that this process is loading it."""
+        self._open()
+        name = _named(header)
+        place = self._begin(name)
+        try:
+            yield
+        finally:
+            if place is not None:
+                self._end(place)
+        if name in self._deaths:
+            self._forget(name)
+
+    def close(self) -> None:
+        """Remove the file: this process ends in another way."""
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.leave(clean=True)
+
+    def _open(self) -> None:
+        """Read the traces of dead processes, and begin a file, once."""
+        with self._lock:
+            is_open, self._is_open = self._is_open, True
+            if is_open:
+                return
+            directory = state_directory() / "loading"
+            with contextlib.suppress(OSError):
+                make_private(directory)
+                for path in dead_presences(directory):
+                    self._read(path)
+                self._presence = Presence(directory)
+
+    def _read(self, path: Path) -> None:
+        data = read_regular(path, max_size=_MOST_BYTES)
+        names = set()
+        for start in range(0, len(data), _RECORD):
+            deaths, _, name = data[start : start + _RECORD].rstrip(b"\0").decode(errors="replace").partition(" ")
+            if deaths.isdecimal() and len(deaths) < 9 and name:
+                names.add(name)
+                self._deaths[name] = max(self._deaths.get(name, 0), int(deaths) + 1)
+        if names and time.time() - path.stat().st_mtime < _EXPIRY_SECONDS:
+            self._traces[path] = names
+        else:
+            path.unlink(missing_ok=True)
+
+    def _begin(self, name: str) -> int | None:
+        record = f"{self._deaths.get(name, 0)} {name}".encode()
+        if self._presence is None or len(record) > _RECORD:
+            return None
+        with self._lock:
+            place = next(n for n in range(len(self._used) + 1) if n not in self._used)
+            self._used.add(place)
+        with contextlib.suppress(OSError):
+            self._presence.write(record.ljust(_RECORD, b"\0"), place * _RECORD)
+        return place
+
+    def _end(self, place: int) -> None:
+        if self._presence is not None:
+            with contextlib.suppress(OSError):
+                self._presence.write(b"\0", place * _RECORD)
+        self._used.discard(place)
+
+    def _forget(self, name: str) -> None:
+        """Remove the traces of an entry that this process has loaded."""
+        with self._lock:
+            self._deaths.pop(name, None)
+            for path, names in list(self._traces.items()):
+                names.discard(name)
+                if not names:
+                    del self._traces[path]
+                    with contextlib.suppress(OSError):
+                        path.unlink(missing_ok=True)
+
+
+def _named(header: Header) -> str:
+    """The bytes that are loaded: the key, and when they were stored under it."""
+    return f"{header.created!r} {header.key}"
+
+
+_journals: Final[AtExit[LoadJournal]] = AtExit(ExitPhase.CLOSE, LoadJournal.close)
+load_journal: Final = LoadJournal()
+"""The journal of this process."""

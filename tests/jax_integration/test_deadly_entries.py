@@ -1,0 +1,132 @@
+"""Entries that end the process which loads them: after two deaths in a row they are compiled anew and replaced."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import pytest
+from forking import Forked
+from helpers import ROOT
+
+import ejcache
+from ejcache import entry
+from ejcache.keys.key import is_side_key
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pod import run_pod
+
+PROGRAM = """
+    import json, os, signal, sys
+    import jax, numpy as np
+    from pathlib import Path
+    from ejcache.jax_integration.seam import backends, patch
+
+    deadly, how = Path("deadly"), int(sys.argv[2])
+
+    def hooked(module, name, place):
+        load = getattr(module, name)
+
+        def loading(*arguments):
+            # As XLA does with a forged executable; or the process is killed from outside meanwhile.
+            if deadly.exists() and arguments[place] == deadly.read_bytes():
+                os.kill(os.getpid(), how)
+            return load(*arguments)
+
+        setattr(module, name, loading)
+
+    hooked(patch, "load_executable", 0)
+    hooked(backends, "load_ahead", 1)
+    import ejcache
+    with ejcache.enable(sys.argv[1], min_compile_seconds=0) as cache:
+        assert float(jax.jit(lambda x: x * 3)(np.float32(14))) == 42
+        stats = cache.stats()
+        print(json.dumps([stats.hits, stats.misses_by_reason]))
+"""
+
+
+def executable_of(directory):
+    with ejcache.open_store(str(directory)) as store:
+        (key,) = [info.key for info in store.entries() if info.key.startswith("jit_") and not is_side_key(info.key)]
+        return entry.decode(store.peek(key))
+
+
+@pytest.fixture(params=["0", "1"], ids=["asked for", "preloaded"])
+def start(request, run_forked, tmp_path):
+    """A start of one program whose executable was stored before; with a signal, loading that one ends the process."""
+    variables = {"EJCACHE_PRELOAD": request.param, "XDG_CACHE_HOME": str(tmp_path / "home")}
+
+    def run(how=0):
+        return run_forked(PROGRAM, str(tmp_path / "cache"), str(how), env=variables, check=False)
+
+    assert run().returncode == 0
+    (tmp_path / "deadly").write_bytes(executable_of(tmp_path / "cache").raw)
+    return run
+
+
+def outcome(finished):
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def test_it_dies_dies_and_compiles(start, tmp_path):
+    """The third start compiles and says so once; what it stores is a hit of the next one, which says nothing."""
+    for _ in range(2):
+        assert start(signal.SIGILL).returncode == -signal.SIGILL
+    third = start(signal.SIGILL)
+    assert outcome(third) == [0, {"suspected": 1}]
+    assert third.stderr.count("two starts in a row have ended while they loaded") == 1
+    (tmp_path / "deadly").unlink()  # what was compiled anew has the same bytes here
+    fourth = start()
+    assert (outcome(fourth)[0], fourth.stderr) == (1, "")
+
+
+def test_one_death_proves_nothing(start):
+    """After one start that was killed from outside the next one loads the entry, and the one after a later death."""
+    for _ in range(2):
+        assert start(signal.SIGKILL).returncode == -signal.SIGKILL
+        finished = start()
+        assert outcome(finished)[0] == 1
+        assert "in a row" not in finished.stderr
+
+
+POD = """
+import json
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import ejcache
+
+mesh = Mesh(np.array(jax.devices()), ("a",))
+x = jax.make_array_from_callback((2,), NamedSharding(mesh, P("a")), lambda i: np.arange(2, dtype=np.float32)[i])
+total = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, P()))(x)
+assert float(total.addressable_data(0)) == 1
+stats = ejcache.active().stats()
+print(json.dumps([stats.hits, stats.stores]))
+"""
+
+
+def test_all_ranks_compile_and_replace_it(tmp_path):
+    """If one rank suspects its copy, each rank compiles and replaces its own."""
+
+    def run():
+        ranks = run_pod(
+            POD,
+            cache=lambda rank: str(tmp_path / f"cache-{rank}"),
+            env=lambda rank: {"XDG_CACHE_HOME": str(tmp_path / str(rank))},
+            start=Forked,
+        )
+        return [outcome(rank) for rank in ranks]
+
+    assert run() == [[0, 1]] * 2
+    before = [executable_of(tmp_path / f"cache-{rank}").header for rank in range(2)]
+    traces = tmp_path / "1" / "ejcache" / "state" / "loading"
+    traces.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for number in range(2):
+        # What two starts in a row leave that die.
+        (traces / f"{number}-00000000000{number}").write_text(f"{number} {before[1].created!r} {before[1].key}")
+    assert run() == [[0, 1]] * 2
+    after = [executable_of(tmp_path / f"cache-{rank}").header for rank in range(2)]
+    assert all(new.created > old.created for old, new in zip(before, after, strict=True))
+    assert run() == [[1, 0]] * 2
