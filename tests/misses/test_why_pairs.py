@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from helpers import SUPPORT, run_program
-from why_pairs import PAIRS
+from why_pairs import MISLEADING, PAIRS
 
 LINES = 20
 
@@ -28,6 +28,8 @@ def unnamed(pair, answer):
     for where in ("there", "gone"):
         if not re.search(pair.says, answer[where]["first"]):
             return f"{where}: {answer[where]['first']}"
+        if pair.denies and (denied := [line for line in answer[where]["all"] if re.search(pair.denies, line)]):
+            return f"{where}: {denied}"
         if answer[where]["lines"] > LINES:
             return f"{where}: {answer[where]['lines']} lines"
     return ""
@@ -40,6 +42,15 @@ def test_typical_changes_are_named(tmp_path):
 
     assert len(quick) >= 12
     assert {pair.title: why for pair in quick if (why := unnamed(pair, answers[pair.title]))} == {}
+
+
+@pytest.mark.soak
+def test_misleading_changes_are_named_without_false_advice(tmp_path):
+    """Pairs in which comparing two texts gives a wrong cause: every answer names the right one, and no other."""
+    answers = measured(tmp_path / "pairs", *(pair.title for pair in MISLEADING))
+
+    assert len(MISLEADING) >= 40
+    assert {pair.title: why for pair in MISLEADING if (why := unnamed(pair, answers[pair.title]))} == {}
 
 
 @pytest.mark.soak

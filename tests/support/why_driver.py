@@ -58,7 +58,8 @@ def asked(pair: WhyPair) -> dict[str, Any]:
 
     piped = ejcache("why", pair.function)
     narrow = ejcache("why", pair.function, columns=80)
-    return {"first": (piped.lines or [piped.err])[0], "lines": len("\n".join(narrow.lines).strip().splitlines())}
+    lines = piped.lines or [piped.err]
+    return {"first": lines[0], "all": lines, "lines": len("\n".join(narrow.lines).strip().splitlines())}
 
 
 def measure(pair: WhyPair, number: int, place: Path) -> dict[str, Any]:

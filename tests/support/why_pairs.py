@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PAIRS", "WhyPair"]
+__all__ = ["MISLEADING", "PAIRS", "WhyPair"]
 
 MLP = """
 import jax, jax.numpy as jnp, numpy as np
@@ -149,6 +149,7 @@ class WhyPair:
     Attributes:
         title: what was changed.
         says: a regular expression that the first line must match.
+        denies: a regular expression that no line may match: the wrong cause, or false advice.
         program: the text of the first one.
         edits: what is replaced in it to get the second one.
         env: variables of the two processes, if they need processes of their own.
@@ -167,6 +168,7 @@ class WhyPair:
     argv: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     function: str = "train_step"
     quick: bool = field(default=False)
+    denies: str = field(default="")
 
     @property
     def is_alone(self) -> bool:
@@ -793,3 +795,280 @@ PAIRS = [
         ("devices[:4].reshape(4)", "devices[:1].reshape(1)"),
     ),
 ]
+
+
+# -- pairs in which the obvious answer is wrong ------------------------------------------------------------------------
+
+WEAK = """
+import jax, jax.numpy as jnp, numpy as np
+
+w = jnp.full((4, 4), 0.5, jnp.float32)
+x = jnp.ones((8, 4))
+scale = 1.0
+count = 3
+pair = (1.0, 2.0)
+state = {"w": w, "scale": 0.5, "decay": 0.9}
+
+@jax.jit
+def step(state, x, scale, count, pair):
+    h = jnp.tanh(x @ state["w"]) * scale + (jnp.ones(4, jnp.int8) + count)
+    new = {"w": state["w"] - 0.1 * (x.T @ h), "scale": state["scale"] * np.float32(0.9), "decay": state["decay"] + 1}
+    return new, h * pair[0] - pair[1] * state["scale"]
+
+after, _ = step(state, x, scale, count, pair)
+"""
+
+HALF = """
+import jax, jax.numpy as jnp
+
+x = jnp.ones((8, 4), jnp.bfloat16)
+gain = 2.0
+
+@jax.jit
+def step(x, gain):
+    return jnp.sin(x) * gain
+
+step(x, gain)
+"""
+
+SEVERAL = """
+import jax, jax.numpy as jnp
+from functools import partial
+
+x = jnp.ones((8, 4))
+y = jnp.ones(3)
+second = False
+
+FIRST
+if second:
+    SECOND
+"""
+
+SIZES = """
+import jax, jax.numpy as jnp, numpy as np
+
+learning_rate = 0.25
+rows, columns = 40, 8
+x = jnp.ones((rows, columns))
+w = jnp.ones((columns, 8))
+
+@jax.jit
+def step(x, w):
+    return BODY
+
+step(x, w)
+"""
+
+PLACED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
+
+mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
+put = lambda value, *spec: jax.device_put(value, NamedSharding(mesh, P(*spec)))
+params = {"w": put(np.ones((8, 8), np.float32)), "b": put(np.ones(8, np.float32))}
+x = put(np.ones((16, 8), np.float32), "data")
+
+@jax.jit
+def step(params, x):
+    return jnp.tanh(x @ params["w"]) + params["b"]
+
+step(params, x)
+"""
+
+_WRONG = r"computation changed|constant changed|result changed|pass it as an argument|pad it"
+
+
+def weak(title: str, says: str, *edits: tuple[str, str], program: str = WEAK, **more: Any) -> WhyPair:
+    return WhyPair(title, says, program=program, edits=edits, function="step", denies=_WRONG, **more)
+
+
+def several(title: str, first: str, second: str, function: str, says: str = "it is new here", **more: Any) -> WhyPair:
+    """The second program calls another function as well."""
+    program = SEVERAL.replace("FIRST", first).replace("SECOND", second)
+    edits = (("second = False", "second = True"),)
+    denies = r" changed|pass .* as an argument|pad it"
+    return WhyPair(title, says, program=program, edits=edits, function=function, denies=denies, **more)
+
+
+def sized(title: str, body: str, *edits: tuple[str, str], says: str = "", denies: str = "", **more: Any) -> WhyPair:
+    return WhyPair(
+        title,
+        says or r"because argument x changed: f32\[40,8\] -> f32\[20,8\]",
+        program=SIZES.replace("BODY", body),
+        edits=edits or (("rows, columns = 40", "rows, columns = 20"),),
+        function="step",
+        denies=denies or r"constant changed|contents of a captured|as an argument|\b(rows|columns) changed",
+        **more,
+    )
+
+
+def placed(title: str, says: str, *edits: tuple[str, str], **more: Any) -> WhyPair:
+    denies = r"computation changed|constant changed|pad it"
+    return WhyPair(title, says, program=PLACED, edits=edits, env=(EIGHT, EIGHT), function="step", denies=denies, **more)
+
+
+def strong(path: str, type_: str) -> str:
+    return rf"because the weak type of argument {path} changed: {type_} weakly typed -> {type_} strongly typed"
+
+
+MISLEADING = [
+    weak(
+        "a float became an array", strong("scale", r"f32\[\]"), ("scale = 1.0", "scale = jnp.float32(1.0)"), quick=True
+    ),
+    weak(
+        "an array became a float",
+        r"because the weak type of argument scale changed: f32\[\] strongly typed -> f32\[\] weakly typed",
+        ("scale = jnp.float32(1.0)", "scale = 1.0"),
+        program=WEAK.replace("scale = 1.0", "scale = jnp.float32(1.0)"),
+    ),
+    weak("an integer became an array", strong("count", r"i32\[\]"), ("count = 3", "count = jnp.int32(3)")),
+    weak("a counter of JAX's", strong("count", r"i32\[\]"), ("count = 3", "count = jnp.zeros((), int)")),
+    weak("NumPy's double", strong("scale", r"f32\[\]"), ("scale = 1.0", "scale = np.float64(1.0)")),
+    weak("one of a pair", strong(r"pair\[0\]", r"f32\[\]"), ("(1.0, 2.0)", "(jnp.float32(1.0), 2.0)")),
+    weak(
+        "both of a pair",
+        r"weak type of argument pair\[0\] and 1 more changed",
+        ("(1.0, 2.0)", "(jnp.float32(1.0), jnp.float32(2.0))"),
+    ),
+    weak("in a state", strong(r"state\['scale'\]", r"f32\[\]"), ('"scale": 0.5', '"scale": jnp.float32(0.5)')),
+    weak(
+        "a filled array",
+        strong("x", r"f32\[8,4\]"),
+        ("jnp.full((8, 4), 1.0)", "jnp.ones((8, 4))"),
+        program=HALF.replace("jnp.ones((8, 4), jnp.bfloat16)", "jnp.full((8, 4), 1.0)").replace(
+            "gain = 2.0", "gain = jnp.bfloat16(2)"
+        ),
+    ),
+    weak(
+        "the state that the first step returns",
+        strong(r"state\['scale'\]", r"f32\[\]"),
+        (
+            "after, _ = step(state, x, scale, count, pair)",
+            "for _ in range(2): state, _ = step(state, x, scale, count, pair)",
+        ),
+        quick=True,
+    ),
+    weak("another result follows", strong("gain", r"f32\[\]"), ("gain = 2.0", "gain = jnp.float32(2.0)"), program=HALF),
+    weak(
+        "a schedule that returns arrays",
+        strong("scale", r"f32\[\]"),
+        ("scale = schedule(0)", "scale = schedule(1)"),
+        program=WEAK.replace(
+            "scale = 1.0", "schedule = lambda n: 1.0 if n == 0 else jnp.float32(0.5)\nscale = schedule(0)"
+        ),
+    ),
+    several("two lambdas", "jax.jit(lambda x: x.sum())(x)", "jax.jit(lambda x: x.sum())(y)", "jit__lambda", quick=True),
+    several(
+        "lambdas that differ in a number", "jax.jit(lambda x: x * 2)(x)", "jax.jit(lambda x: x * 3)(x)", "jit__lambda"
+    ),
+    several(
+        "lambdas of two functions",
+        "def one(): return jax.jit(lambda x: x + 1)(x)\ndef two(): return jax.jit(lambda x: x + 2)(x)\none()",
+        "two()",
+        "jit__lambda",
+    ),
+    several(
+        "closures of one name",
+        "def one():\n    def step(x): return x + 1\n    return step\n"
+        "def two():\n    def step(x): return x + 2\n    return step\njax.jit(one())(x)",
+        "jax.jit(two())(x)",
+        "step",
+        quick=True,
+    ),
+    several(
+        "methods of one name",
+        "class Trainer:\n    def step(self, x): return jnp.sin(x)\n"
+        "class Evaluator:\n    def step(self, x): return jnp.cos(x)\njax.jit(Trainer().step)(x)",
+        "jax.jit(Evaluator().step)(x)",
+        "step",
+    ),
+    several(
+        "one name in two files",
+        "def step(x): return x * 2\njax.jit(step)(x)\n"
+        "other = {'jnp': jnp}\nexec(compile('def step(x): return x * 3', '/tmp/models/other.py', 'exec'), other)",
+        "jax.jit(other['step'])(x)",
+        "step",
+    ),
+    several(
+        "one name for other shapes",
+        "def one():\n    def run(x): return x.mean()\n    return run\n"
+        "def two():\n    def run(x): return x.max()\n    return run\njax.jit(one())(x)",
+        "jax.jit(two())(y)",
+        "run",
+    ),
+    WhyPair(
+        "a number in a lambda",
+        r"a constant changed: 2 -> 3, train\.py:6",
+        program="import jax, jax.numpy as jnp\n\nx = jnp.ones(4)\n\n\njax.jit(lambda x: x * 2)(x)\n",
+        edits=(("x * 2", "x * 3"),),
+        function="jit__lambda",
+        denies="new here",
+    ),
+    WhyPair(
+        "a lambda that moved",
+        r"because argument x changed: f32\[4\] -> f32\[5\]",
+        program="import jax, jax.numpy as jnp\nx = jnp.ones(4)\njax.jit(lambda x: x * 2)(x)\n",
+        edits=(("x = jnp.ones(4)", "\n\nx = jnp.ones(5)"),),
+        function="jit__lambda",
+        denies="new here|constant changed",
+    ),
+    sized("a mean", "(x @ w).mean()", quick=True),
+    sized("a mean over rows", "(x @ w).mean(0)"),
+    sized("a variance with one degree less", "(x @ w).var(0, ddof=1)"),
+    sized("a root of the size", "x.sum() / jnp.sqrt(x.shape[0])"),
+    sized("a size as a number", "x.sum() * x.shape[0]"),
+    sized("the last row", "x.at[x.shape[0] - 1].set(0.0) @ w"),
+    sized("the middle row", "x[x.shape[0] // 2] + jnp.float32(x.shape[0] / 2)"),
+    sized("positions", "x + np.arange(x.shape[0], dtype=np.float32)[:, None]"),
+    sized("a table of the size", "x * np.linspace(0.0, 1.0, x.shape[0] * 8, dtype=np.float32).reshape(-1, 8)"),
+    sized("a triangle", "np.tril(np.ones((x.shape[0],) * 2, np.float32)) @ x"),
+    sized("divided by a name", "(x @ w).sum() / rows", quick=True),
+    sized("attention's scale", "jax.nn.softmax(x @ x.T / np.sqrt(x.shape[0])) @ x"),
+    sized(
+        "another rate as well",
+        "(x @ w).mean() * learning_rate",
+        ("learning_rate = 0.25", "learning_rate = 0.125"),
+        ("rows, columns = 40", "rows, columns = 20"),
+        says=r"argument x changed: f32\[40,8\] -> f32\[20,8\]; learning_rate changed: 0\.25 -> 0\.125",
+        denies=r"a constant changed",
+    ),
+    sized(
+        "another model is not padded",
+        "(x @ w).mean()",
+        ("rows, columns = 40, 8", "rows, columns = 40, 16"),
+        says=r"because argument [wx] changed: f32\[40,8\] -> f32\[40,16\]",
+        denies=r"pad it|constant changed",
+    ),
+    sized(
+        "only a weight is wider",
+        "(x @ w).sum()",
+        ("jnp.ones((columns, 8))", "jnp.ones((columns, 8, 2)).reshape(columns, 16).astype(jnp.bfloat16)"),
+        says=r"because argument w changed: f32\[8,8\] -> bf16\[8,16\]",
+        denies=r"pad it|constant changed",
+    ),
+    placed(
+        "a batch that is not placed",
+        r"sharding of argument x changed: P\('data'\) -> none",
+        ('x = put(np.ones((16, 8), np.float32), "data")', "x = np.ones((16, 8), np.float32)"),
+    ),
+    placed(
+        "a weight that is split",
+        r"sharding of argument params\['w'\] changed: P\(\) -> P\(None, 'model'\)",
+        ('"w": put(np.ones((8, 8), np.float32))', '"w": put(np.ones((8, 8), np.float32), None, "model")'),
+    ),
+    placed(
+        "two weights that are split",
+        r"sharding of argument params\['b'\] and 1 more changed: P\(\) -> P\('model'\)",
+        ('"w": put(np.ones((8, 8), np.float32))', '"w": put(np.ones((8, 8), np.float32), "model")'),
+        ('"b": put(np.ones(8, np.float32))', '"b": put(np.ones(8, np.float32), "model")'),
+    ),
+    placed(
+        "another layout",
+        r"layout of argument x changed: ",
+        ("step(params, x)\n", "x = jax.device_put(x, Format(Layout((1, 0)), x.sharding))\nstep(params, x)\n"),
+    ),
+]
+"""Each names one cause, and denies the one that a comparison of two texts would give."""
+
+PAIRS += MISLEADING

@@ -24,9 +24,11 @@ from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.modules import module_text
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.arguments import facts_of_call
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
+from ejcache.misses.definitions import shortened
 from ejcache.misses.explanation import explain_in, why_not_found, why_not_stored
 from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.settings.table import Floors
@@ -161,7 +163,7 @@ class Publisher:
         backend = program.target.backend
         where = _stored_key(compilation, program)
         extra: dict[str, Any] = {
-            "details": dict(record.details),
+            "details": shortened(record.details),
             "signature": record.signature,
             "module": record.module,
         }
@@ -256,7 +258,7 @@ def _record(
     key = compilation.key
     details, signature = dict(key.details), ""
     try:
-        details |= notes(program)
+        details |= notes(program) | facts_of_call()
         signature = seam.signature(program.module)
     except Exception as exc:
         # The program is compiled; a detail of the log must not take it away.

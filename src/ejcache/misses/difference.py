@@ -25,6 +25,7 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -37,7 +38,9 @@ from ejcache.util.text import plural
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ejcache.keys.difference import Identity
 
 
 _DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
@@ -358,32 +361,43 @@ _TYPE: Final = re.compile(r"\w+\[[^\]]*\]")
 
 
 def program_differences(
-    before: ProgramText, after: ProgramText, *, sources: SourceFiles, seen: Iterable[ProgramText] = ()
+    before: ProgramText,
+    after: ProgramText,
+    *,
+    sources: SourceFiles,
+    seen: Iterable[ProgramText] = (),
+    weak: Sequence[Difference] = (),
 ) -> list[Difference]:
     """What changed, the most telling change first; empty if the texts do the same.
+
+    What follows from another change is left out: from another weak type, other results and conversions; from another
+    shape, the constants that are made of it.
 
     Args:
         before: the nearest program.
         after: the compiled one.
         sources: the user's files.
         seen: other programs of this function, for advice about shapes that vary.
+        weak: what changed in the weak types of arguments.
     """
-    found = []
+    found = list(weak)
     if before.meshes != after.meshes:
         advice = "keep one mesh, and one set of names for its axes"
         sentence = f"the mesh changed: {before.meshes or 'none'} {ARROW} {after.meshes or 'none'}"
         found.append(Difference("computation", sentence, advice))
     found += _signature_differences(before.arguments, after.arguments, "argument", seen)
-    if not any(each.component == "signature" for each in found):  # the results follow from the arguments
+    # The results follow from the arguments.
+    if not any(each.component == "signature" for each in found):
         found += _signature_differences(before.results, after.results, "result", ())
     retyped = any(each.component == "signature" for each in found)
+    reshaped = _Reshaped.of(before.arguments, after.arguments)
     old, new = _middle(before.lines, after.lines)
     if [line.name for line in old] == [line.name for line in new]:
         pairs = list(zip(old, new, strict=True))
-        found += _constant_differences(pairs, sources)
+        found += _constant_differences(pairs, sources, reshaped)
         found += _line_differences(pairs, sources, typed=not retyped)
     else:
-        found += _rewritten(old, new, sources)
+        found += _rewritten(old, new, sources, reshaped, is_weak=bool(weak))
     if not found and before.module != after.module:
         found.append(Difference("computation", f"the module changed: {before.module} {ARROW} {after.module}"))
     return found
@@ -429,9 +443,106 @@ def _signature_differences(
         if a.type.partition("[")[2] != b.type.partition("[")[2]:
             shapes = {a.type, *(each.type for text in seen for each in text.arguments if each.name == b.name), b.type}
             shown = sorted(shapes, key=lambda shape: (len(shape), shape))[:_SHOWN]
-            advice = f"pad it to one shape: {len(shapes)} were seen ({', '.join(shown)})" if what != "result" else ""
+            advice = f"pad it to one shape: {len(shapes)} were seen ({', '.join(shown)})"
+            if what == "result" or not _is_one_axis(changed):
+                advice = ""  # another model, rather than more or less of the same data
         found.append(Difference("signature", words, advice, more))
     return found + _attribute_differences(pairs, what)
+
+
+def _is_one_axis(changed: Sequence[tuple[Argument, Argument]]) -> bool:
+    """True if these arguments changed their size along one axis, and all from and to one size."""
+    axes: set[int] | None = None
+    sizes = set()
+    for old, new in changed:
+        a, b = _dimensions(old.type), _dimensions(new.type)
+        if len(a) != len(b) or old.type.partition("[")[0] != new.type.partition("[")[0]:
+            return False
+        found = {axis for axis, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
+        sizes |= {(a[axis], b[axis]) for axis in found}
+        axes = found if axes is None else axes & found
+    return bool(axes) and len(sizes) == 1
+
+
+def _dimensions(type_: str) -> tuple[int, ...]:
+    """`(32, 64)` of `f32[32,64]`."""
+    return tuple(int(each) for each in type_.partition("[")[2].rstrip("]").split(",") if each.isdigit())
+
+
+_FORMULAS: Final[tuple[Callable[[float], float], ...]] = (
+    lambda size: size,
+    lambda size: size - 1,
+    lambda size: size + 1,
+    lambda size: 1 / size,
+    lambda size: 1 / (size - 1) if size > 1 else 0.0,
+    lambda size: size**0.5,
+    lambda size: size**-0.5,
+    lambda size: size / 2,
+)
+"""What programs make of a size: a mean divides by it, attention by its root, an index ends one below it."""
+
+
+class _Reshaped(NamedTuple):
+    """Sizes that changed with the shapes of arguments: pairs of dimensions, and of products of dimensions."""
+
+    sizes: frozenset[tuple[float, float]] = frozenset()
+    is_any: bool = False
+
+    @staticmethod
+    def of(before: Sequence[Argument], after: Sequence[Argument]) -> _Reshaped:
+        """The sizes that changed from these arguments to those."""
+        old = {each.name: each.type for each in before}
+        sizes: set[tuple[float, float]] = set()
+        is_any = False
+        for each in after:
+            was = old.get(each.name, each.type)
+            if was.partition("[")[2] == each.type.partition("[")[2]:
+                continue
+            is_any = True
+            a, b = _dimensions(was)[:_AXES_READ], _dimensions(each.type)[:_AXES_READ]
+            for count in range(1, len(a) + 1) if len(a) == len(b) else ():
+                for axes in itertools.combinations(range(len(a)), count):
+                    sizes.add((math.prod(a[axis] for axis in axes), math.prod(b[axis] for axis in axes)))
+        return _Reshaped(frozenset(sizes), is_any)
+
+    def explain(self, was: str, now: str) -> bool:
+        """True if a constant that was this and is that follows from the sizes."""
+        if not self.is_any:
+            return False
+        try:
+            old, new = float(was), float(now)
+        except ValueError:
+            return True  # an array that the program makes of a size
+        close = functools.partial(math.isclose, rel_tol=1e-5)
+        pairs = ((formula(a), formula(b)) for a, b in self.sizes for formula in _FORMULAS if a > 0 and b > 0)
+        return any(close(abs(old), x) and close(abs(new), y) for x, y in pairs)
+
+
+_AXES_READ: Final = 6
+"""Dimensions of which all products are made."""
+
+
+def weak_differences(before: Identity, after: Identity, text: ProgramText | None = None) -> list[Difference]:
+    """What changed in the weak types of arguments, of those that the program uses if its text is known."""
+    texts = [each.details.get("weak") for each in (before, after)]
+    if texts[0] is None or texts[1] is None:
+        return []
+    old, new = (set(each.split("\n")) - {""} for each in texts if each is not None)
+    types = {each.name: each.type for each in text.arguments} if text is not None else {}
+    changed = sorted(old ^ new, key=lambda name: (len(name), name))
+    if text is not None and text.is_named:
+        changed = [name for name in changed if name in types]
+    if not changed:
+        return []
+    name = changed[0]
+    was, now = (
+        f"{types.get(name, '')}{' ' * (name in types)}{'weakly typed' if name in side else 'strongly typed'}"
+        for side in (old, new)
+    )
+    words = f"the weak type of argument {name}{_and_more(changed)} changed: {was} {ARROW} {now}"
+    cast = f"jnp.asarray({name}, dtype)" if name.isidentifier() else "jnp.asarray(value, dtype)"
+    advice = f"a Python number is weakly typed, an array with a dtype is not: pass {cast} in every call"
+    return [Difference("signature", words, advice, tuple(changed[:6]) if len(changed) > 1 else ())]
 
 
 def _attribute_differences(pairs: Sequence[tuple[Argument, Argument]], what: str) -> list[Difference]:
@@ -441,10 +552,17 @@ def _attribute_differences(pairs: Sequence[tuple[Argument, Argument]], what: str
             a, b = (each.attributes.get(key, "none").strip('"') for each in (old, new))
             if a != b:
                 groups.setdefault((key, a, b), []).append(_called(new, what))
-    advice = {"donation": "donate the same arguments everywhere (donate_argnums)"}
+    advice = {
+        "donation": "donate the same arguments everywhere (donate_argnums)",
+        "sharding": "place it alike in every call: jax.device_put(value, sharding), or in_shardings and out_shardings",
+        "layout_mode": "give it one layout in every call: jax.device_put(value, Format(…)), or in_shardings",
+    }
+    words = {"layout_mode": "layout"}
     return [
         Difference(
-            "computation", f"the {key} of {names[0]}{_and_more(names)} changed: {a} {ARROW} {b}", advice.get(key, "")
+            "computation",
+            f"the {words.get(key, key)} of {names[0]}{_and_more(names)} changed: {a} {ARROW} {b}",
+            advice.get(key, ""),
         )
         for (key, a, b), names in groups.items()
     ]
@@ -461,12 +579,14 @@ def _and_more(items: Sequence[object]) -> str:
 # -- the same operations -----------------------------------------------------------------------------------------------
 
 
-def _constant_differences(pairs: Iterable[tuple[Line, Line]], sources: SourceFiles) -> list[Difference]:
-    """Constants of lines that do what they did; first those to which the author has given a name."""
+def _constant_differences(
+    pairs: Iterable[tuple[Line, Line]], sources: SourceFiles, reshaped: _Reshaped
+) -> list[Difference]:
+    """Constants of lines that do what they did, unless they follow from a shape; first those that have a name."""
     groups: dict[tuple[str, str], list[Line]] = {}
     for old, new in pairs:
         for was, now in zip(old.constants, new.constants, strict=False):
-            if was != now:
+            if was != now and not reshaped.explain(was, now):
                 groups.setdefault((was, now), []).append(new)
     ranked = []
     for (was, now), lines in groups.items():
@@ -481,6 +601,8 @@ def _constant_differences(pairs: Iterable[tuple[Line, Line]], sources: SourceFil
         else:
             sentence = f"{name or 'a constant'} changed: {was} {ARROW} {now}{where}"
             advice = f"a Python value is compiled into the program: pass {name or 'it'} as an argument"
+            if reshaped.is_any and not name:
+                advice = ""  # it may follow from a shape in another way
         ranked.append((not name, not place.line, Difference("computation", sentence, advice, more)))
     return [difference for *_, difference in sorted(ranked, key=lambda each: each[:2])]
 
@@ -533,12 +655,19 @@ def _middle(old: Sequence[Line], new: Sequence[Line]) -> tuple[Sequence[Line], S
     return old[start : len(old) - end][:_ALIGNED], new[start : len(new) - end][:_ALIGNED]
 
 
-def _rewritten(old: Sequence[Line], new: Sequence[Line], sources: SourceFiles) -> list[Difference]:
-    """What other operations there are, and the line of the program that most of them come from."""
+def _rewritten(
+    old: Sequence[Line], new: Sequence[Line], sources: SourceFiles, reshaped: _Reshaped, *, is_weak: bool
+) -> list[Difference]:
+    """What other operations there are, and the line of the program that most of them come from.
+
+    Nothing if a weak type changed and they only convert.
+    """
     matcher = difflib.SequenceMatcher(None, [line.name for line in old], [line.name for line in new], autojunk=False)
     changed = [codes for tag, *codes in matcher.get_opcodes() if tag != "equal"]
     gone = [line for start, end, _, _ in changed for line in old[start:end]]
     come = [line for _, _, start, end in changed for line in new[start:end]]
+    if is_weak and {line.name for line in (*gone, *come)} <= _QUIET:
+        return []
     place = _main_place(come) or _main_place(gone) or NOWHERE
     where, more = _place(place, sources)
     added, removed = Counter(line.name for line in come), Counter(line.name for line in gone)
@@ -550,7 +679,7 @@ def _rewritten(old: Sequence[Line], new: Sequence[Line], sources: SourceFiles) -
     if len(gone) + len(come) <= max(4, len(new) // 20):
         blocks = [(old[a : a + size], new[b : b + size]) for a, b, size in matcher.get_matching_blocks()]
         kept = [pair for block in blocks for pair in zip(*block, strict=True)]
-        found += [each for each in _constant_differences(kept, sources) if each.more]
+        found += [each for each in _constant_differences(kept, sources, reshaped) if each.more]
     return found
 
 

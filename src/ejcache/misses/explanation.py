@@ -19,7 +19,8 @@ from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.starts import STORED
 from ejcache.errors import StoreError
 from ejcache.keys.difference import Difference, Identity, environment_differences
-from ejcache.misses.difference import SourceFiles, program_differences, read_text, reordered, spelled
+from ejcache.misses.definitions import are_one_function
+from ejcache.misses.difference import SourceFiles, program_differences, read_text, reordered, spelled, weak_differences
 from ejcache.misses.log import identity_of, read_misses
 from ejcache.misses.nearest import Known, nearest
 from ejcache.util.text import format_age
@@ -199,11 +200,19 @@ def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: S
         note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
         known = None
     same = [identity_of(each) for each in earlier if each.url == record.url and each.name == record.name]
-    candidates = {each.key: each for each in (*same, *stored) if each.components and each.key != record.key}
     after = identity_of(record)
+    candidates = {
+        each.key: each
+        for each in (*same, *stored)
+        if each.components and each.key != record.key and are_one_function(each.details, after.details)
+    }
     ranked, texts = nearest(after, candidates.values(), known.store if known is not None else None)
+    text = texts.get(after.key, "")
+    ranked = [
+        each for each in ranked if are_one_function(each.details, after.details, texts=(texts.get(each.key, ""), text))
+    ]
     if not ranked:
-        where = "no entry is stored under its key, nor another entry of a function of this name"
+        where = "no entry is stored under its key, nor another entry of this function"
         return Explanation(f": {where}: it is new here, or was evicted", note=note)
     before = ranked[0]
     found = environment_differences(before, after)
@@ -220,7 +229,7 @@ def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: S
 def _differences(before: Identity, after: Identity, texts: Mapping[str, str], sources: SourceFiles) -> list[Difference]:
     if not {before.key, after.key} <= texts.keys():
         if before.signature == after.signature:
-            return [_UNKNOWN]
+            return weak_differences(before, after) or [_UNKNOWN]
         words = f"the arguments and results changed from {spelled(before.signature)} to {spelled(after.signature)}"
         return [Difference("signature", words if len(words) < _LONGEST else "the arguments or results changed")]
     read = {key: read_text(text) for key, text in texts.items()}
@@ -237,7 +246,8 @@ def _differences(before: Identity, after: Identity, texts: Mapping[str, str], so
         )
         advice = "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set"
         return [Difference("computation", words, advice)]
-    found = program_differences(old, new, sources=sources, seen=read.values())
+    weak = weak_differences(before, after, new)
+    found = program_differences(old, new, sources=sources, seen=read.values(), weak=weak)
     return found or [Difference("computation", "the order of the operations, or which values they use, changed")]
 
 

@@ -1,0 +1,64 @@
+"""What JAX knows of the function and the arguments of a compilation, which the text of its module does not say.
+
+`UnloadedMeshExecutable.from_hlo`, which is on the stack of each compilation, has them as its own arguments. They
+explain misses; where JAX has renamed something, they are left out.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.util.files import read_regular
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_CALLER: Final = "from_hlo"
+_FILE: Final = "pxla.py"
+_MOST: Final = 200
+"""Names of arguments that are noted."""
+_LARGEST: Final = 2_000_000
+"""Bytes of a source file."""
+_LONGEST: Final = 200
+"""Characters of a source line."""
+
+
+def facts_of_call() -> dict[str, str]:
+    """Texts about the program that this thread compiles; empty if JAX does not say.
+
+    `defined` is where its function begins, `/home/me/train.py:14 step`, and `source` the line that is there if it is a
+    lambda; `weak` are the paths of its weakly typed arguments, one a line; `committed` is "yes" if any argument is
+    committed to a device.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not (frame.f_code.co_name == _CALLER and frame.f_code.co_filename.endswith(_FILE)):
+        frame = frame.f_back
+    if frame is None:
+        return {}
+    known: dict[str, Any] = frame.f_locals
+    info = known.get("all_args_info")
+    debug = getattr(info, "debug_info", None)
+    name, _, place = str(getattr(debug, "func_src_info", "")).partition(" at ")
+    facts = {"committed": "yes" if known.get("committed") else "no"}
+    if place:
+        facts["defined"] = f"{place} {name}"
+    if name == "<lambda>":
+        file, _, line = place.rpartition(":")
+        facts["source"] = _line_of(file, int(line)) if line.isdigit() else ""
+    avals, names = getattr(info, "in_avals", ()), getattr(debug, "arg_names", None)
+    if names is not None and len(names) == len(avals):
+        weak = [str(each) for each, aval in zip(names, avals, strict=True) if getattr(aval, "weak_type", False)]
+        facts["weak"] = "\n".join(weak[:_MOST])
+    return facts
+
+
+def _line_of(file: str, number: int) -> str:
+    """A line of a source file as it is now; `linecache` would keep it as it was."""
+    try:
+        lines = read_regular(file, max_size=_LARGEST).decode().splitlines()
+    except (OSError, ValueError):
+        return ""
+    return lines[number - 1].strip()[:_LONGEST] if 0 < number <= len(lines) else ""

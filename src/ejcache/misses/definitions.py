@@ -1,0 +1,104 @@
+"""Where the function of a program is defined, and whether two programs come from one place in the code.
+
+defined := file ":" line " " name      a detail of a compilation; an entry has the last two parts of the file's path
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DEFINED: Final = re.compile(r"^(.+):(\d{1,9}) (\S+)$")
+_LAMBDA: Final = "<lambda>"
+_LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
+_FRAME: Final = re.compile(r'loc\("([^"\n]*)"\(#(loc\d+)\)\)$', re.MULTILINE)
+_PLACE: Final = re.compile(r'^#(loc\d+) = loc\("([^"\n]*)":(\d{1,9})[: ]', re.MULTILINE)
+
+
+class Definition(NamedTuple):
+    """Where a function begins.
+
+    Attributes:
+        file: its path; empty if that is not known.
+        line: from 1.
+        name: of the function, without those around it.
+        source: the line itself, of a lambda.
+    """
+
+    file: str = ""
+    line: int = 0
+    name: str = ""
+    source: str = ""
+
+    @property
+    def is_library(self) -> bool:
+        """True if an installed library defines it, which many functions of the user may go through."""
+        return not _LIBRARIES.isdisjoint(PurePath(self.file).parts)
+
+    @property
+    def is_lambda(self) -> bool:
+        """True if it has no name of its own."""
+        return self.name == _LAMBDA
+
+    def __str__(self) -> str:
+        """`train.py:14`; empty if it is not known."""
+        return f"{PurePath(self.file).name}:{self.line}" if self.line else ""
+
+
+UNKNOWN: Final = Definition()
+
+
+def definition_of(details: Mapping[str, str]) -> Definition:
+    """The definition in the details of a compilation; `UNKNOWN` without one."""
+    match = _DEFINED.match(details.get("defined", ""))
+    return Definition(match[1], int(match[2]), match[3], details.get("source", "")) if match else UNKNOWN
+
+
+def shortened(details: Mapping[str, str]) -> dict[str, str]:
+    """Details as an entry has them, which other users may read: no directories, no source."""
+    found = {name: text for name, text in details.items() if name != "source"}
+    place = definition_of(details)
+    if place.file:
+        found["defined"] = f"{_end(place.file)}:{place.line} {place.name}"
+    return found
+
+
+def are_one_function(one: Mapping[str, str], other: Mapping[str, str], *, texts: tuple[str, str] = ("", "")) -> bool:
+    """True if two programs of one name come from one function, as far as their details and texts say.
+
+    Args:
+        one: the details of one program.
+        other: those of the other one.
+        texts: their modules with debug locations, which have the qualified names of functions.
+    """
+    a, b = definition_of(one), definition_of(other)
+    if not (a.file and b.file) or a.is_library or b.is_library:
+        return not (a.is_lambda or b.is_lambda)
+    if (_end(a.file), a.name) != (_end(b.file), b.name):
+        return False
+    if a.is_lambda:
+        return a.line == b.line or bool(a.source and a.source == b.source)
+    names = [qualified_name(text, place) for text, place in zip(texts, (a, b), strict=True)]
+    return names[0] == names[1] or not all(names)
+
+
+def qualified_name(text: str, place: Definition) -> str:
+    """The name of a function with those around it, `Trainer.step`, from a module's text; empty if it does not say."""
+    places = {match[1]: (match[2], int(match[3])) for match in _PLACE.finditer(text)}
+    found = []
+    for match in _FRAME.finditer(text):
+        file, line = places.get(match[2], ("", 0))
+        if match[1].rpartition(".")[2] == place.name and _end(file) == _end(place.file) and line >= place.line:
+            found.append((line, match[1]))
+    return min(found, default=(0, ""))[1]
+
+
+def _end(path: str) -> str:
+    """The last two parts of a path: a checkout is in another directory on another host."""
+    return "/".join(PurePath(path).parts[-2:])
