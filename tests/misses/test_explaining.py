@@ -69,7 +69,7 @@ def test_nothing_of_that_name_is_stored(cache, directory):
     compile_one()
 
     assert sentence(directory) == (
-        "jit_train was compiled: no entry is stored under its key, nor another entry of a function of this name: "
+        "jit_train was compiled: no entry is stored under its key, nor another entry of this function: "
         "it is new here, or was evicted"
     )
 
@@ -184,7 +184,7 @@ def test_functions_of_other_names_are_not_compared(cache, directory):
     compile_one(step)
 
     assert last_miss().name == "jit_step"
-    assert "nor another entry of a function of this name" in sentence(directory)
+    assert "nor another entry of this function" in sentence(directory)
 
 
 def test_the_flag_logs_the_explanation(cache, caplog):
