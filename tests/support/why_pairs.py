@@ -432,7 +432,7 @@ PAIRS = [
     ),
     scalar(
         "a Python scalar became an array",
-        r"because the result changed: bf16\[8\] -> f32\[8\]",
+        r"because the weak type of argument scale changed: f32\[\] weakly typed -> f32\[\] strongly typed",
         ("scale = 2.0", "scale = jnp.float32(2.0)"),
         quick=True,
     ),
