@@ -1,0 +1,109 @@
+"""What to change: all findings of some starts, the one that saves most first. Pure functions.
+
+Advice is given only on evidence. The facts of a hit are those of the miss that stored it; where no record has that,
+there is none. Of a function whose programs fit two kinds, the first one in `_OF_FUNCTION` that finds something is said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from ejcache.advice.asked_again import compiled_twice, made_anew
+from ejcache.advice.evidence import Texts, asks_of, by_function, misses_by_key
+from ejcache.advice.findings import KINDS, LARGE_CONSTANT, Finding
+from ejcache.advice.history import slower_since
+from ejcache.advice.operations import single_operations
+from ejcache.advice.signatures import shape_varies, weak_type
+from ejcache.advice.texts import large_constant, repeated_block, static_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from ejcache.cache.starts import StartRecord
+    from ejcache.misses.difference import Place
+
+_OF_FUNCTION: Final = (made_anew, shape_varies, weak_type, compiled_twice, static_number)
+"""What is said of the programs of one function: the first of these that applies."""
+_OF_PROGRAM: Final = (large_constant, repeated_block)
+"""What is said of the costliest program of a function."""
+_SAVES: Final = 0.05
+"""Seconds that a change must save; of a large constant, its bytes count."""
+_FUNCTIONS: Final = 40
+"""Functions whose texts are read, the costliest first."""
+_IGNORE: Final = re.compile(r"#\s*ejcache:\s*ignore(?:\[([\w, ]*)\])?")
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/lib/python")
+
+
+def advise(
+    records: Iterable[StartRecord],
+    fetch: Callable[[Collection[str]], Mapping[str, str]],
+    *,
+    line_of: Callable[[Place], str] = lambda _: "",
+    ignore: Collection[str] = (),
+    least: float = _SAVES,
+) -> list[Finding]:
+    """The findings of the last start of each program, the one that saves most first.
+
+    Args:
+        records: start records of this host, the earliest first; those before the last start of a program say what its
+            hits are, and how long it took.
+        fetch: returns the texts of programs by the digests of their computations.
+        line_of: returns a source line, which may silence a finding: `# ejcache: ignore[shape_varies]`.
+        ignore: kinds that are left out.
+        least: seconds that a change must save.
+    """
+    every = [record for record in records if record.programs]
+    by_key = misses_by_key(every)
+    texts = Texts(fetch)
+    found: list[Finding] = []
+    for record in last_starts(every):
+        asks = asks_of(record, by_key)
+        groups = by_function(asks)
+        for number, group in enumerate(groups):
+            for kind in _OF_FUNCTION:
+                these = list(kind(group, texts))
+                found += these
+                if these:
+                    break
+            if number < _FUNCTIONS:
+                found += [finding for kind in _OF_PROGRAM for finding in kind(group, texts)]
+        found += single_operations(asks)
+    found += slower_since(every, by_key)
+    kept = [each for each in found if each.saves >= least or each.kind == LARGE_CONSTANT]
+    return sorted(_merged(each for each in kept if _is_wanted(each, line_of, ignore)), key=lambda each: -each.saves)
+
+
+def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:
+    """The last record of each program and rank."""
+    return list({(each.process.program, each.process.rank): each for each in records}.values())
+
+
+def of_function(findings: Iterable[Finding], name: str, *, file: str = "") -> list[Finding]:
+    """The findings about the module of this name, such as `jit_step`, and of this file if one is given."""
+    function = name.removeprefix("jit_")
+    return [each for each in findings if function in {each.function, f"_{each.function}_"} and file in ("", each.file)]
+
+
+def _is_wanted(finding: Finding, line_of: Callable[[Place], str], ignore: Collection[str]) -> bool:
+    from ejcache.misses.difference import Place
+
+    if finding.kind in ignore or any(part in finding.file for part in _INSTALLED):
+        return False
+    match = _IGNORE.search(line_of(Place(finding.file, finding.line)))
+    return match is None or (bool(match[1]) and finding.kind not in re.split(r"[ ,]+", match[1]))
+
+
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for each kind, file and line: the one that costs most, because ranks repeat each other."""
+    found: dict[tuple[str, str, int], Finding] = {}
+    for each in findings:
+        same = each.kind, each.file, each.line
+        if same not in found or found[same].seconds < each.seconds:
+            found[same] = each
+    return list(found.values())
+
+
+def check_kinds(kinds: Iterable[str]) -> list[str]:
+    """Those of these names that are no kinds of findings."""
+    return [kind for kind in kinds if kind not in KINDS]

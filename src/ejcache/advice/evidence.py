@@ -1,0 +1,188 @@
+"""The facts that advice is given on: what one process asked for, by function, and the texts of its programs."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Final
+
+from ejcache.misses.definitions import Definition, definition_of, qualified_name
+from ejcache.misses.difference import read_text
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from ejcache.cache.starts import ProgramRecord, StartRecord
+    from ejcache.misses.difference import ProgramText
+
+_CALLER: Final = re.compile(r"^(.+):(\d{1,9}) in (.*)$")
+_JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+_LARGEST: Final = 4_000_000
+"""Characters of a text that is read."""
+_BUDGET: Final = 12_000_000
+"""Characters of all texts that are read for one report: reading them takes about a second."""
+_PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "compiled", "stored")
+"""The phases that a change of the program spares."""
+
+
+class Caller(NamedTuple):
+    """A line that called a jitted function; `file` is empty if it is not known."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+    @property
+    def is_library(self) -> bool:
+        """True if the line is in an installed library, which its user cannot change."""
+        return any(part in self.file for part in _INSTALLED)
+
+
+@functools.lru_cache(4096)
+def read_caller(text: str) -> Caller:
+    """The caller that a program's record names."""
+    match = _CALLER.match(text)
+    return Caller(match[1], int(match[2]), match[3]) if match else Caller()
+
+
+class Ask(NamedTuple):
+    """One program that a process compiled or loaded, with what the miss that stored it says of it.
+
+    Attributes:
+        program: its record.
+        definition: where its function begins.
+        caller: the line that called it.
+        signature: the types of its arguments and results.
+        weak: the paths of its weakly typed arguments; None if that is not known.
+        computation: the digest of its text.
+    """
+
+    program: ProgramRecord
+    definition: Definition
+    caller: Caller
+    signature: str
+    weak: frozenset[str] | None
+    computation: str
+
+    @property
+    def seconds(self) -> float:
+        """What it took, without waiting for others."""
+        return sum(self.program.seconds.get(phase, 0.0) for phase in _PHASES)
+
+    @property
+    def traced(self) -> float:
+        """What tracing took; 0.0 if JAX had its trace."""
+        return self.program.seconds.get("traced", 0.0)
+
+    @property
+    def function(self) -> str:
+        """The function as its author calls it: `step` for the module `jit_step`."""
+        return self.definition.name or self.program.name.removeprefix("jit_")
+
+    @property
+    def is_of_jax(self) -> bool:
+        """True if JAX itself defines the function: an operation outside of any function that the author jitted."""
+        return bool(_JAX.search(self.definition.file))
+
+    @property
+    def is_of_user(self) -> bool:
+        """True if the user's own code defines the function."""
+        return bool(self.definition.file) and not self.definition.is_library and not self.is_of_jax
+
+
+class Texts:
+    """The texts of programs by the digests of their computations, each fetched and read once, up to a budget.
+
+    Args:
+        fetch: returns the texts that are known of these digests.
+    """
+
+    def __init__(self, fetch: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+        self._fetch = fetch
+        self._raw: dict[str, str] = {}
+        self._read: dict[str, ProgramText] = {}
+        self._left = _BUDGET
+
+    def prepare(self, asks: Iterable[Ask]) -> None:
+        """Fetch the texts of these programs at once, the first ones first."""
+        digests = dict.fromkeys(ask.computation for ask in asks if ask.computation)
+        found = self._fetch([digest for digest in digests if digest not in self._raw])
+        for digest in digests:
+            text = found.get(digest, "")
+            if text and len(text) <= min(_LARGEST, self._left):
+                self._left -= len(text)
+                self._raw[digest] = text
+
+    def raw(self, ask: Ask) -> str:
+        """The text of a program; empty if it is not known."""
+        return self._raw.get(ask.computation, "")
+
+    def read(self, ask: Ask) -> ProgramText | None:
+        """What the text of a program says; None if it is not known."""
+        raw = self.raw(ask)
+        if not raw:
+            return None
+        if ask.computation not in self._read:
+            self._read[ask.computation] = read_text(raw)
+        return self._read[ask.computation]
+
+    def qualified_name(self, ask: Ask) -> str:
+        """The name of the program's function with those around it; empty if it is not known."""
+        return qualified_name(self.raw(ask), ask.definition)
+
+
+def asks_of(record: StartRecord, by_key: Mapping[str, ProgramRecord]) -> list[Ask]:
+    """What this process asked for, in the order of time. `by_key` has the misses that stored what it loaded."""
+    found = []
+    for program in record.programs:
+        miss = program if program.details else by_key.get(program.key, program)
+        details = miss.details
+        weak = frozenset(details["weak"].split("\n")) - {""} if "weak" in details else None
+        found.append(
+            Ask(
+                program,
+                definition_of(details),
+                read_caller(program.caller),
+                miss.signature,
+                weak,
+                miss.components.get("computation", ""),
+            )
+        )
+    return found
+
+
+def by_function(asks: Sequence[Ask]) -> list[list[Ask]]:
+    """The programs of each function, the costliest function first."""
+    groups: dict[tuple[object, ...], list[Ask]] = {}
+    for ask in asks:
+        place = ask.definition
+        same = (place.file, place.line, place.name) if ask.is_of_user else (ask.caller.file, ask.caller.line)
+        groups.setdefault((ask.program.name, *same), []).append(ask)
+    return sorted(groups.values(), key=lambda group: -sum(ask.seconds for ask in group))
+
+
+def misses_by_key(records: Iterable[StartRecord]) -> dict[str, ProgramRecord]:
+    """The last miss of each key, which says what a hit does not."""
+    return {each.key: each for record in records for each in record.programs if each.details and each.key}
+
+
+_TENSOR: Final = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^<>,]+(?:<[^<>]*>)?)[^<>]*>")
+
+
+class Type(NamedTuple):
+    """The type of an argument."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@functools.lru_cache(4096)
+def argument_types(signature: str) -> tuple[Type, ...]:
+    """The types of the arguments in a program's signature."""
+    arguments = signature.rpartition("->")[0] or signature
+    return tuple(
+        Type(tuple(int(size) for size in match[1].split("x") if size.isdigit()), match[2])
+        for match in _TENSOR.finditer(arguments)
+    )

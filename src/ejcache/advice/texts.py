@@ -1,0 +1,256 @@
+"""Findings that the text of a program shows: a static number, a block that repeats, a large constant."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED_BLOCK, STATIC_NUMBER, Finding
+from ejcache.advice.places import CallChains, common_place
+from ejcache.misses.difference import ELIDED
+from ejcache.util.text import format_size, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ejcache.advice.evidence import Ask, Texts
+    from ejcache.misses.difference import Line, Place, ProgramText
+
+_NUMBERS: Final = 3
+"""Programs of a function that differ in one number."""
+_COPIES: Final = 4
+"""Copies of a block from which on a loop is advised."""
+_MOST_OF: Final = 0.5
+"""The part of the program that they must make up."""
+_PERIODS: Final = 24
+"""Lengths of a block that are tried."""
+_LARGE: Final = 1 << 20
+"""Bytes of a constant."""
+_HEAVY: Final = ("dot", "conv", "while", "call", "reduce", "gather", "scatter", "sort", "fft")
+"""Parts of the names of operations that a layer has, and the update of a parameter has not."""
+_CONSTANT: Final = re.compile(
+    r"^\s*(%[\w#]+) = \S*constant\b.*: tensor<((?:\d+x)+)([a-z]+)(\d+)[^ ]*> loc\(#(loc\d+)\)"
+)
+_USE_LOCATION: Final = re.compile(r" loc\(#(loc\d+)\)$")
+
+
+def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+    """Programs of one function with equal arguments, whose texts differ in one scalar constant."""
+    if group[0].is_of_jax:
+        return
+    first_of = {ask.program.key: ask for ask in reversed(group)}
+    alike = [ask for ask in first_of.values() if ask.signature == group[-1].signature and ask.computation]
+    if len(alike) < _NUMBERS:
+        return
+    compared = sorted(alike, key=lambda ask: ask.program.time)[:_NUMBERS]
+    texts.prepare(compared)
+    read = [text for text in map(texts.read, compared) if text is not None]
+    if len(read) < _NUMBERS:
+        return
+    found = [_one_number(read[0], other) for other in read[1:]]
+    lines = {(line.place, line.name) for each in found if each is not None for line, _, _ in (each,)}
+    if None in found or len(lines) != 1:
+        return
+    line, was, _ = found[0] or (read[0].lines[0], "", "")
+    caller, function = compared[-1].caller, compared[0].function
+    place = line.place if line.place.line else caller
+    seconds = sum(ask.seconds for ask in alike)
+    values = ", ".join(dict.fromkeys([was, *(each[2] for each in found if each is not None)]))
+    at = f"{caller.file.rpartition('/')[2]}:{caller.line}"
+    yield Finding(
+        STATIC_NUMBER,
+        function,
+        place.file,
+        place.line,
+        programs=len(alike),
+        calls=len(group),
+        seconds=seconds,
+        saves=seconds * (1 - 1 / len(alike)),
+        basis=COUNTED,
+        message=f"pass the number as an array argument of {function}, which was compiled for each of its values "
+        f"({values}, \N{HORIZONTAL ELLIPSIS}); or mark it static on purpose, if there are few; called at {at}",
+        before=f"{function} = jax.jit({function}, static_argnames='number')\n{function}(x, number=step)",
+        after=f"{function} = jax.jit({function})\n{function}(x, number=jnp.asarray(step))",
+    )
+
+
+def _one_number(one: ProgramText, other: ProgramText) -> tuple[Line, str, str] | None:
+    """The line whose scalar constant differs, and both values; None if anything else differs, or more than one."""
+    if [line.name for line in one.lines] != [line.name for line in other.lines]:
+        return None
+    changes = []
+    for old, new in zip(one.lines, other.lines, strict=True):
+        if old.text != new.text or old.type != new.type:
+            return None
+        changes += [(new, a, b) for a, b in zip(old.constants, new.constants, strict=False) if a != b]
+    pairs = {(was, now) for _, was, now in changes}
+    if len(pairs) != 1 or not all(_is_number(each) for each in next(iter(pairs))):
+        return None
+    return changes[0]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text in {"true", "false"}
+    return True
+
+
+def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+    """Copies of one sequence of operations, by their names and types, that make up most of a program."""
+    ask = max(group, key=lambda each: each.seconds)
+    if ask.is_of_jax:
+        return
+    texts.prepare([ask])
+    text = texts.read(ask)
+    if text is None:
+        return
+    period, copies, starts = repetition([(line.name, line.type) for line in text.lines])
+    if copies < _COPIES or not _is_layer(text.lines[starts[0] : starts[0] + period]):
+        return
+    part = period * copies / len(text.lines)
+    place = _block_place(texts, ask, text, starts[0], period)
+    if place is None:
+        return
+    blocks = max(1, round(copies / max(1, len(starts))))
+    again = "" if blocks == copies else f", forwards and backwards {copies} times"
+    spent = ask.program.seconds
+    seconds = (
+        spent.get("traced", 0.0) + spent.get("lowered", 0.0) + spent.get("loaded", 0.0) + ask.program.compile_seconds
+    )
+    yield Finding(
+        REPEATED_BLOCK,
+        ask.function,
+        place.file,
+        place.line,
+        programs=len({each.program.key for each in group}),
+        calls=len(group),
+        seconds=seconds,
+        saves=seconds * part * (1 - len(starts) / copies),
+        basis=ESTIMATED,
+        message=f"write the block once, with jax.lax.scan over stacked layers: {plural(blocks, 'copy', 'copies')} of "
+        f"{plural(period, 'operation')} make up {part:.0%} of {ask.function}{again}",
+        before="for layer in layers:\n    x = block(layer, x)",
+        after="stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)\n"
+        "x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, stacked)",
+    )
+
+
+def repetition(tokens: Sequence[object]) -> tuple[int, int, list[int]]:
+    """The length of the block whose copies make up most of these, how many copies, and where each run of them begins.
+
+    (0, 0, []) if no block makes up at least half.
+    """
+    last: dict[object, int] = {}
+    gaps: Counter[int] = Counter()
+    for place, token in enumerate(tokens):
+        if token in last:
+            gaps[place - last[token]] += 1
+        last[token] = place
+    periods = {period * times for period, _ in gaps.most_common(_PERIODS) for times in (1, 2, 3)}
+    best: tuple[int, int, list[int]] = (0, 0, [])
+    covered = 0
+    for period in sorted(each for each in periods if 2 <= each <= len(tokens) // _COPIES):
+        copies, starts, place = 0, [], 0
+        while place + period < len(tokens):
+            run = place
+            while run + period < len(tokens) and tokens[run] == tokens[run + period]:
+                run += 1
+            found = (run - place) // period + 1
+            if found >= _COPIES and len(set(tokens[place : place + period])) > 1:
+                copies += found
+                starts.append(place)
+                place = run + period
+            else:
+                place = run + 1
+        # A multiple of the shortest period covers no more.
+        if copies * period > covered * 1.05:
+            covered, best = copies * period, (period, copies, starts)
+    return best if tokens and covered >= _MOST_OF * len(tokens) else (0, 0, [])
+
+
+def _is_layer(lines: Sequence[Line]) -> bool:
+    return any(part in line.name for line in lines for part in _HEAVY)
+
+
+def _block_place(texts: Texts, ask: Ask, text: ProgramText, start: int, period: int) -> Place | None:
+    """The line of the user's program that makes the block: in a loop, or calling what the loop has."""
+    raw = texts.raw(ask)
+    chains = CallChains(raw)
+    located = [match[1] for line in _operations(raw) if (match := _USE_LOCATION.search(line))]
+    if len(located) == len(text.lines):
+        found = [chain for name in located[start : start + period] if (chain := chains.of(name))]
+        place = common_place(found, texts.qualified_name(ask))
+        if place is not None:
+            return place
+    places = [line.place for line in text.lines[start : start + period] if line.place.line]
+    return places[0] if places else None
+
+
+def _operations(raw: str) -> Iterator[str]:
+    """The lines of a text that are operations, as `misses.difference` reads them."""
+    for line in map(str.strip, raw.splitlines()):
+        is_operation = line and not line.startswith(("module @", "func.func", "#", "/", "^", "}"))
+        if is_operation and "sdy.mesh @" not in line and not re.match(r"^%[\w#:]+ = \S*constant\b", line):
+            yield line
+
+
+def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+    """Elements of more than 1 MB in the text: an array that the function captured."""
+    ask = max(group, key=lambda each: each.seconds)
+    if ask.is_of_jax:
+        return
+    texts.prepare([ask])
+    raw = texts.raw(ask)
+    found = list(_large_constants(raw)) if raw else []
+    if not found:
+        return
+    size, shape, name, lines, at = max(found)
+    chains = CallChains(raw)
+    used = next((line for line in lines[at + 1 :] if re.search(rf"{re.escape(name)}\b(?!#)", line)), lines[at])
+    match = _USE_LOCATION.search(used)
+    chain = chains.of(match[1]) if match else ()
+    function = texts.qualified_name(ask)
+    place = next(iter(chain), None)
+    if place is None:
+        if not ask.is_of_user:
+            return
+        file, line_number = ask.definition.file, ask.definition.line
+    else:
+        file, line_number = place.file, place.line
+    entered = f" in {place.function}" if place is not None and place.function not in {"", function} else ""
+    total = sum(each[0] for each in found)
+    others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    spent = ask.program.seconds
+    saves = spent.get("lowered", 0.0) + spent.get("keyed", 0.0)
+    yield Finding(
+        LARGE_CONSTANT,
+        ask.function,
+        file,
+        line_number,
+        programs=len({each.program.key for each in group}),
+        calls=len(group),
+        seconds=ask.seconds,
+        saves=saves,
+        basis=ESTIMATED,
+        message=f"pass the array {shape} ({format_size(size)}) as an argument of {ask.function}: it is a constant in "
+        f"the program{entered}, which has {format_size(total)} of constants{others}",
+        before=f"@jax.jit\ndef {ask.function}(x):\n    return x @ table",
+        after=f"@jax.jit\ndef {ask.function}(x, table):\n    return x @ table\n{ask.function}(x, table)",
+    )
+
+
+def _large_constants(raw: str) -> Iterator[tuple[int, str, str, list[str], int]]:
+    """Size, type, name, the lines of the text, and the line number of each large constant."""
+    lines = raw.splitlines()
+    for number, line in enumerate(lines):
+        match = _CONSTANT.match(line)
+        if match and ("__elided__" in line or 'dense<"0x' in line or ELIDED in line):
+            sizes = [int(each) for each in match[2].split("x") if each]
+            size = math.prod(sizes) * max(1, int(match[4]) // 8)
+            if size >= _LARGE:
+                kind = {"i1": "bool"}.get(match[3] + match[4], match[3] + match[4])
+                yield size, f"{kind}[{','.join(map(str, sizes))}]", match[1], lines, number

@@ -1,0 +1,52 @@
+"""Runs planted programs as users do, one start each, and prints the findings: `planted_driver.py DIR [TITLE …]`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from planted import PLANTED, Planted
+
+
+def run(planted: Planted, place: Path, *, times: int = 1) -> list[dict[str, Any]]:
+    """The findings of the last start of a program, each start in this process with a record of its own."""
+    import jax
+
+    import ejcache
+    from ejcache.advice.advise import advise
+    from ejcache.cache.recorder import read_starts, recorder
+    from ejcache.misses.log import recall_programs
+
+    path = place / "train.py"
+    path.write_text(planted.text)
+    for _ in range(times):
+        jax.clear_caches()
+        recorder.after_fork_in_child()
+        recorder._at_once = False
+        with ejcache.enable(str(place / "cache"), min_compile_seconds=0):
+            exec(compile(planted.text, str(path), "exec"), {"__name__": "__main__"})
+    return [finding.to_dict() for finding in advise(read_starts(), recall_programs, least=0.0)]
+
+
+def main() -> None:
+    """Run the programs of these titles, or all of them."""
+    titles = sys.argv[2:]
+    for number, planted in enumerate(PLANTED):
+        if titles and planted.title not in titles:
+            continue
+        place = Path(sys.argv[1]) / str(number)
+        place.mkdir(parents=True)
+        os.environ["XDG_CACHE_HOME"] = str(place / "home")
+        try:
+            answer: dict[str, Any] = {"title": planted.title, "findings": run(planted, place)}
+        except Exception:  # one program must not hide the others
+            answer = {"title": planted.title, "error": traceback.format_exc()[-1500:], "findings": []}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
