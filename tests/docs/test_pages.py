@@ -41,6 +41,8 @@ SHOWN = (
     *("pip install ejcache", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
     *("pytest -n auto", "EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
     "ejcache push --tuned my_kernels",
+    "ejcache advise ",
+    "for batch in batches:  ",
 )
 """How blocks begin that are no programs here. Each of the first lines has a test of its own below. The others are
 files of other programs, and commands that the tests of the README, examples, notebooks and the pytest plug-in run."""

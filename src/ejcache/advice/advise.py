@@ -42,6 +42,7 @@ def advise(
     line_of: Callable[[Place], str] = lambda _: "",
     ignore: Collection[str] = (),
     least: float = _SAVES,
+    since: float = 0.0,
 ) -> list[Finding]:
     """The findings of the last start of each program, the one that saves most first.
 
@@ -52,12 +53,13 @@ def advise(
         line_of: returns a source line, which may silence a finding: `# ejcache: ignore[shape_varies]`.
         ignore: kinds that are left out.
         least: seconds that a change must save.
+        since: in seconds since the epoch; starts before that are no last starts.
     """
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
     texts = Texts(fetch)
     found: list[Finding] = []
-    for record in last_starts(every):
+    for record in last_starts([each for each in every if each.process.began >= since]):
         asks = asks_of(record, by_key)
         groups = by_function(asks)
         for number, group in enumerate(groups):

@@ -99,8 +99,8 @@ def buckets(sizes: Sequence[int]) -> list[int]:
 
 
 def _round(size: int) -> int:
-    """The next multiple of 8, or of 64 above 512, which hardware likes."""
-    unit = 64 if size > 512 else 8 if size > 8 else 1
+    """The next multiple of 8, or of 64 above 512, which hardware likes; small sizes are rounded less."""
+    unit = 64 if size > 512 else 8 if size > 64 else 4 if size > 8 else 1
     return -(-size // unit) * unit
 
 

@@ -91,6 +91,11 @@ COMMANDS: Final = {
         "Say why a program was compiled, or why a tuned call runs as it does.",
         ("why", "why jit_train_step --full", "why --since 2h", "why block_matmul"),
     ),
+    "advise": Command(
+        "ejcache.cli.advise:advise",
+        "Say what to change in a program so that it starts faster.",
+        ("advise", "advise train.py --steps 2", "advise --fresh --github train.py"),
+    ),
     "prune": Command(
         "ejcache.cli.maintain:prune",
         "Remove entries or tuned records by size, number, age, name or version.",

@@ -1,0 +1,110 @@
+"""`ejcache advise`: what to change in a program, and where, so that its starts take less time."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from typing import TYPE_CHECKING, Annotated, Final
+
+from ejcache.advice.advise import advise as findings_of
+from ejcache.advice.advise import check_kinds
+from ejcache.advice.findings import KINDS, annotation, document
+from ejcache.cache.recorder import read_starts
+from ejcache.cli import output
+from ejcache.cli.listing import NotFoundError
+from ejcache.cli.options import Json, argument, flag, option
+from ejcache.cli.run import BEFORE_A_PROGRAM, absolute_url, command_of
+from ejcache.errors import UsageError
+from ejcache.misses.difference import SourceFiles
+from ejcache.misses.log import recall_programs
+from ejcache.settings.resolve import child_environment, environment_variable
+from ejcache.util.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ejcache.advice.findings import Finding
+    from ejcache.cache.starts import StartRecord
+
+REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
+"""How the application registers the command."""
+_SHOWN: Final = 10
+
+
+def advise(
+    program: Annotated[
+        list[str] | None,
+        argument("PROGRAM ARGS", "Run this once first, as `ejcache run` does, and advise on that start."),
+    ] = None,
+    directory: Annotated[
+        str | None, option("--dir", "URL", "The cache that PROGRAM uses. Default: as `ejcache config` shows.")
+    ] = None,
+    fresh: Annotated[bool, flag("--fresh", "Run PROGRAM with an empty cache, which is removed afterwards.")] = False,
+    ignore: Annotated[
+        list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be given again.")
+    ] = None,
+    github: Annotated[bool, flag("--github", "Print annotations for a workflow of GitHub.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Say what to change in a program, and where, so that its starts compile and trace less.
+
+    The findings are made of the records that each start leaves on this host, and of the texts of its programs. Without
+    PROGRAM, the last start of each program is looked at. Each finding names the line to change, what it costs a start,
+    what the change saves, and how that is known. The comment `# ejcache: ignore[KIND]` on a line silences it there.
+
+    The exit status is 1 if something was found.
+    """
+    unknown = check_kinds(ignore or ())
+    if unknown:
+        raise UsageError(f"--ignore {unknown[0]}: accepted is one of {', '.join(KINDS)}")
+    if fresh and directory is not None:
+        raise UsageError("--fresh and --dir: pass one of them")
+    since = _run(program, directory, fresh=fresh) if program else 0.0
+    found = findings(read_starts(), ignore=ignore or (), since=since)
+    if as_json:
+        output.print_json(document(found))
+    elif github:
+        for finding in found:
+            output.say(annotation(finding))
+    else:
+        output.print_lines(lines_of(found, most=None))
+    return int(bool(found))
+
+
+def findings(records: Sequence[StartRecord], *, ignore: Sequence[str] = (), since: float = 0.0) -> list[Finding]:
+    """What to change, by the last starts of these records; raises NotFoundError if none began after `since`."""
+    if not any(record.process.began >= since for record in records):
+        raise NotFoundError("no start was recorded" if not since else "the program compiled nothing with JAX")
+    sources = SourceFiles(until=time.time())
+    return findings_of(records, recall_programs, line_of=sources.line, ignore=ignore, since=since)
+
+
+def lines_of(found: Sequence[Finding], *, most: int | None = _SHOWN) -> list[str]:
+    """The findings as the terminal shows them, the one that saves most first."""
+    if not found:
+        return ["nothing to change was found"]
+    lines: list[str] = []
+    for number, finding in enumerate(found[:most], 1):
+        lines.append(output.styled(f"{number}. {finding.place}: {finding.title} ({finding.function})", "bold"))
+        lines += [f"   {line}" for line in output.wrapped_lines(f"{finding.message}.")]
+        lines.append(f"   {finding.costs}")
+        for sign, code in (("-", finding.before), ("+", finding.after)):
+            lines += [f"     {sign} {line}" for line in code.splitlines()]
+        lines.append(f"   {finding.link}")
+    if most is not None and len(found) > most:
+        lines.append(f"{plural(len(found) - most, 'more finding')}: ejcache advise shows all")
+    return lines
+
+
+def _run(program: Sequence[str], directory: str | None, *, fresh: bool) -> float:
+    """Run the program to its end; returns when it began."""
+    command = command_of(program)
+    with tempfile.TemporaryDirectory(prefix="ejcache-advise-") as empty:
+        given = environment_variable("EJCACHE") or ""
+        cache = f"{empty}/" if fresh else absolute_url(directory) or (given if "/" in given else "1")
+        began = time.time()
+        done = subprocess.run(command, env=child_environment({"EJCACHE": cache}), check=False)
+    if done.returncode:
+        output.warn(f"{program[0]} ended with status {done.returncode}; what it compiled until then counts")
+    return began

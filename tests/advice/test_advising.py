@@ -1,0 +1,224 @@
+"""Findings from records and texts that are made up: what counts as evidence, and what silences a finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from ejcache.advice.advise import advise, of_function
+from ejcache.advice.evidence import argument_types
+from ejcache.advice.findings import Finding, annotation, document
+from ejcache.advice.signatures import buckets
+from ejcache.advice.texts import repetition
+from ejcache.cache.starts import HIT, STORED, Process, ProgramRecord, StartRecord
+
+DEFINED = "/home/me/train.py:10 step"
+
+
+def program(key, *, at=0.0, caller="/home/me/train.py:31 in main", defined=DEFINED, outcome=STORED, **more):
+    """A program that took a second to compile, and a tenth to trace."""
+    seconds = {"traced": 0.1, "compiled": 1.0} if outcome == STORED else {"traced": 0.1, "loaded": 0.05}
+    details = {"defined": defined, "weak": "", "committed": "no"} if outcome == STORED else {}
+    fields = {"name": "jit_step", "signature": "(tensor<4xf32>) -> tensor<4xf32>", "seconds": seconds, **more}
+    return ProgramRecord(
+        key=key, time=at, caller=caller, outcome=outcome, details=details, compile_seconds=1.0, url="/c", **fields
+    )
+
+
+def start(*programs, number=0, name="train.py", **versions):
+    process = Process(id=f"p{number}", program=name, began=float(number), versions=versions)
+    return StartRecord(process, programs)
+
+
+def advised(*records, **options):
+    return advise(records, lambda _: {}, **options)
+
+
+def sized(size, number, **more):
+    return program(f"k{size}", at=number, signature=f"(tensor<{size}x8xf32>) -> tensor<f32>", **more)
+
+
+SIZES = [sized(size, number) for number, size in enumerate((5, 9, 12, 16))]
+
+
+def test_made_anew():
+    (found,) = advised(start(*(program("k", at=n, outcome=HIT if n else STORED) for n in range(4))))
+    assert (found.kind, found.file, found.line, found.calls) == ("made_anew", "/home/me/train.py", 31, 4)
+    assert found.saves == pytest.approx(3 * 0.15)
+    assert found.basis == "measured"
+
+
+def test_a_program_of_many_lines_is_not_made_anew():
+    """Each line asks for it once: nothing says that one function was made several times."""
+    asked = (
+        program("k", at=n, caller=f"/home/me/train.py:{n} in main", outcome=HIT if n else STORED) for n in range(4)
+    )
+    assert advised(start(*asked)) == []
+
+
+def test_what_was_not_traced_again_is_compiled_twice():
+    again = program("k", at=1.0, outcome=HIT)._replace(seconds={"lowered": 0.2, "loaded": 0.1})
+    (found,) = advised(start(program("k"), again))
+    assert (found.kind, found.line) == ("compiled_twice", 31)
+    assert "committed" in found.message
+
+
+def test_shape_varies():
+    (found,) = advised(start(*SIZES))
+    assert (found.kind, found.programs, found.basis) == ("shape_varies", 4, "counted")
+    assert found.saves == pytest.approx(2.2)
+    assert "2 programs instead of 4 for the sizes 5, 9, 12, 16" in found.message
+
+
+def test_hits_are_known_by_the_miss_that_stored_them():
+    """A warm start is advised on, too; without that miss, nothing is said."""
+    warm = start(*(sized(size, n, outcome=HIT) for n, size in enumerate((5, 9, 12, 16))), number=1)
+    warm = warm._replace(programs=[each._replace(signature="") for each in warm.programs])
+    assert [each.kind for each in advised(start(*SIZES), warm)] == ["shape_varies"]
+    assert advised(warm) == []
+
+
+def test_other_dimensions_are_no_buckets():
+    """A model of another width varies in many dimensions."""
+    signatures = [f"(tensor<{n}x{n * 3}xf32>, tensor<{n * 5}x{n + 1}xf32>, tensor<{n % 3}x2xf32>)" for n in range(4, 9)]
+    assert advised(start(*(program(f"k{n}", at=n, signature=each) for n, each in enumerate(signatures)))) == []
+
+
+def test_two_sizes_are_no_pattern():
+    assert advised(start(*SIZES[:2])) == []
+
+
+def test_weak_type():
+    weak = program("k2", at=1.0)
+    weak = weak._replace(details={**weak.details, "weak": "scale"})
+    (found,) = advised(start(program("k1"), weak))
+    assert (found.kind, found.line) == ("weak_type", 31)
+    assert "scale" in found.message
+
+
+def test_a_library_is_not_advised_on():
+    """The user's line that calls it is, and without one nothing is."""
+    library = "/venv/lib/python3.12/site-packages/flax/nnx.py"
+    theirs = [each._replace(caller=f"{library}:5 in f") for each in SIZES]
+    assert advised(start(*theirs)) == []
+    called = [each._replace(details={**each.details, "defined": f"{library}:9 step"}) for each in SIZES]
+    assert [each.file for each in advised(start(*called))] == ["/home/me/train.py"]
+
+
+def test_single_operations():
+    jax = "/venv/lib/python3.12/site-packages/jax/_src/dispatch.py:102"
+    names = ["sin", "cos", "add", "mul", "sub", "exp", "log", "tanh"]
+    made = [
+        program(
+            name, at=n, name=f"jit_{name}", defined=f"{jax} {name}", caller=f"/home/me/train.py:{n + 40} in prepare"
+        )
+        for n, name in enumerate(names)
+    ]
+    (found,) = advised(start(*made))
+    assert (found.kind, found.line, found.programs) == ("single_operations", 40, 8)
+    assert "lines 40 to 47 of prepare" in found.message
+    assert advised(start(*made[:-1])) == []
+
+
+def slow(number, seconds, jax):
+    return start(program("k" + jax, seconds={"compiled": seconds}), number=number, jax=jax)
+
+
+def test_slower_since():
+    records = [slow(0, 1.0, "0.10"), slow(1, 1.1, "0.10"), slow(2, 1.9, "0.12"), slow(3, 2.1, "0.12")]
+    (found,) = advised(*records)
+    assert (found.kind, found.line) == ("slower_since", 31)
+    assert "jax 0.10 became 0.12" in found.message
+    assert found.saves == pytest.approx(0.95)
+
+
+def test_what_is_within_the_spread_is_not_slower():
+    records = [slow(0, 1.0, "0.10"), slow(1, 2.0, "0.10"), slow(2, 1.9, "0.12"), slow(3, 2.1, "0.12")]
+    assert advised(*records) == []
+    assert advised(slow(0, 1.0, "0.10"), slow(1, 1.1, "0.10"), slow(2, 2.0, "0.12")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "silenced"),
+    [
+        ("step(x)  # ejcache: ignore", True),
+        ("step(x)  # ejcache: ignore[shape_varies]", True),
+        ("step(x)  # ejcache: ignore[weak_type, shape_varies]", True),
+        ("step(x)  # ejcache: ignore[weak_type]", False),
+        ("step(x)", False),
+    ],
+)
+def test_silenced_by_a_comment(line, silenced):
+    assert bool(advised(start(*SIZES), line_of=lambda _: line)) is not silenced
+
+
+def test_silenced_by_its_kind():
+    assert advised(start(*SIZES), ignore=["shape_varies"]) == []
+
+
+def test_only_the_last_start_of_a_program_counts():
+    assert advised(start(*SIZES), start(program("k"), number=1)) == []
+    assert len(advised(start(*SIZES), start(program("k"), number=1, name="other.py"))) == 1
+
+
+def test_ranks_repeat_each_other():
+    ranks = [start(*SIZES, number=n) for n in range(3)]
+    ranks = [each._replace(process=each.process._replace(rank=n, ranks=3)) for n, each in enumerate(ranks)]
+    assert len(advised(*ranks)) == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"), [((1, 2, 3, 4, 5, 6, 7, 8), 4), ((100, 101, 102, 128), 1), ((8, 512, 2048), 2), ((7,), 1)]
+)
+def test_buckets_hold_every_size(sizes, most):
+    bounds = buckets(sizes)
+    assert len(bounds) <= most
+    assert bounds[-1] >= max(sizes)
+
+
+def test_repetition():
+    block = ["dot", "add", "tanh"]
+    assert repetition([*"ab", *block * 6, "z"]) == (3, 6, [2])
+    assert repetition([*block * 2, *"uvwxyz"]) == (0, 0, [])
+    assert repetition(["add"] * 40) == (0, 0, [])
+    assert repetition([]) == (0, 0, [])
+
+
+def test_argument_types():
+    types = argument_types("(tensor<4x8xf32>, tensor<i32>, tensor<2xcomplex<f32>>) -> (tensor<9x9xbf16>)")
+    assert [(each.shape, each.dtype) for each in types] == [((4, 8), "f32"), ((), "i32"), ((2,), "complex<f32>")]
+
+
+FINDING = Finding(
+    "shape_varies", "step", "/home/me/a,b.py", 7, 4, 9, 4.0, 2.0, "counted", "pad 100%\nof it", "before", "after"
+)
+
+
+def test_forms():
+    assert document([FINDING]) == {
+        "schema": 1,
+        "findings": [
+            {
+                "kind": "shape_varies",
+                "function": "step",
+                "file": "/home/me/a,b.py",
+                "line": 7,
+                "programs": 4,
+                "calls": 9,
+                "seconds": 4.0,
+                "saves": 2.0,
+                "basis": "counted",
+                "message": "pad 100%\nof it",
+                "fix": {"before": "before", "after": "after"},
+                "link": "docs/advice.md#a-shape-varies",
+            }
+        ],
+    }
+    assert annotation(FINDING) == (
+        "::warning file=/home/me/a%2Cb.py,line=7,title=ejcache%3A a shape varies::"
+        "pad 100%25%0Aof it (4 programs, 9 calls, 4.00 s a start; saves 2.00 s (counted))"
+    )
+
+
+def test_of_function():
+    assert of_function([FINDING], "jit_step") == [FINDING]
+    assert of_function([FINDING], "jit_other") == []
