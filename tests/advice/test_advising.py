@@ -6,7 +6,7 @@ import pytest
 
 from ejcache.advice.advise import advise, of_function
 from ejcache.advice.evidence import argument_types
-from ejcache.advice.findings import Finding, annotation, document
+from ejcache.advice.findings import Advice, annotation, document
 from ejcache.advice.signatures import buckets
 from ejcache.advice.texts import repetition
 from ejcache.cache.starts import HIT, STORED, Process, ProgramRecord, StartRecord
@@ -188,7 +188,7 @@ def test_argument_types():
     assert [(each.shape, each.dtype) for each in types] == [((4, 8), "f32"), ((), "i32"), ((2,), "complex<f32>")]
 
 
-FINDING = Finding(
+FINDING = Advice(
     "shape_varies", "step", "/home/me/a,b.py", 7, 4, 9, 4.0, 2.0, "counted", "pad 100%\nof it", "before", "after"
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.asked_again import compiled_twice, made_anew
 from ejcache.advice.evidence import Texts, asks_of, by_function, misses_by_key
-from ejcache.advice.findings import KINDS, LARGE_CONSTANT, Finding
+from ejcache.advice.findings import KINDS, LARGE_CONSTANT, Advice
 from ejcache.advice.history import slower_since
 from ejcache.advice.operations import single_operations
 from ejcache.advice.signatures import shape_varies, weak_type
@@ -43,7 +43,7 @@ def advise(
     ignore: Collection[str] = (),
     least: float = _SAVES,
     since: float = 0.0,
-) -> list[Finding]:
+) -> list[Advice]:
     """The findings of the last start of each program, the one that saves most first.
 
     Args:
@@ -58,7 +58,7 @@ def advise(
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
     texts = Texts(fetch)
-    found: list[Finding] = []
+    found: list[Advice] = []
     for record in last_starts([each for each in every if each.process.began >= since]):
         asks = asks_of(record, by_key)
         groups = by_function(asks)
@@ -81,13 +81,13 @@ def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:
     return list({(each.process.program, each.process.rank): each for each in records}.values())
 
 
-def of_function(findings: Iterable[Finding], name: str, *, file: str = "") -> list[Finding]:
+def of_function(findings: Iterable[Advice], name: str, *, file: str = "") -> list[Advice]:
     """The findings about the module of this name, such as `jit_step`, and of this file if one is given."""
     function = name.removeprefix("jit_")
     return [each for each in findings if function in {each.function, f"_{each.function}_"} and file in ("", each.file)]
 
 
-def _is_wanted(finding: Finding, line_of: Callable[[Place], str], ignore: Collection[str]) -> bool:
+def _is_wanted(finding: Advice, line_of: Callable[[Place], str], ignore: Collection[str]) -> bool:
     from ejcache.misses.difference import Place
 
     if finding.kind in ignore or any(part in finding.file for part in _INSTALLED):
@@ -96,9 +96,9 @@ def _is_wanted(finding: Finding, line_of: Callable[[Place], str], ignore: Collec
     return match is None or (bool(match[1]) and finding.kind not in re.split(r"[ ,]+", match[1]))
 
 
-def _merged(findings: Iterable[Finding]) -> list[Finding]:
+def _merged(findings: Iterable[Advice]) -> list[Advice]:
     """One finding for each kind, file and line: the one that costs most, because ranks repeat each other."""
-    found: dict[tuple[str, str, int], Finding] = {}
+    found: dict[tuple[str, str, int], Advice] = {}
     for each in findings:
         same = each.kind, each.file, each.line
         if same not in found or found[same].seconds < each.seconds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.findings import COMPILED_TWICE, MADE_ANEW, MEASURED, Finding
+from ejcache.advice.findings import COMPILED_TWICE, MADE_ANEW, MEASURED, Advice
 from ejcache.misses.difference import spelled
 from ejcache.util.text import plural
 
@@ -21,7 +21,7 @@ _TWICE: Final = 3
 _SAME: Final = ("sharding", "donation", "layout_mode")
 
 
-def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """One key asked for again and again by one line, and traced each time: the function is another object each time."""
     asked: dict[tuple[str, object], list[Ask]] = {}
     for ask in group:
@@ -44,7 +44,7 @@ def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
     file, line = (definition.file, definition.line) if is_there else (caller.file, caller.line)
     where = f", called at {caller.file.rpartition('/')[2]}:{caller.line}" if is_there else ""
     name, made = ("a lambda", "lambda x: …") if definition.is_lambda else (first.function, "make_step()")
-    yield Finding(
+    yield Advice(
         MADE_ANEW,
         first.function,
         file,
@@ -61,7 +61,7 @@ def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
     )
 
 
-def compiled_twice(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+def compiled_twice(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Two programs of one function that differ in how their arguments are placed, or do not differ at all.
 
     Where the key is the same and JAX had the trace, its own look-up of the executable failed: the arguments are
@@ -97,7 +97,7 @@ def compiled_twice(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
         return
     spent = [ask for ask in group if ask.program.key == second.program.key][len(keys) == 1 :]
     state = paths[0] if paths else "state"
-    yield Finding(
+    yield Advice(
         COMPILED_TWICE,
         first.function,
         place.file,

@@ -47,7 +47,7 @@ KINDS: Final = {
 """The kinds of findings, each with its heading on the page of advice."""
 
 
-class Finding(NamedTuple):
+class Advice(NamedTuple):
     """One thing to change in a program.
 
     Attributes:
@@ -107,12 +107,12 @@ class Finding(NamedTuple):
         return {**fields, "fix": fix, "link": self.link}
 
 
-def document(findings: Iterable[Finding]) -> dict[str, Any]:
+def document(findings: Iterable[Advice]) -> dict[str, Any]:
     """The findings for machines."""
     return {"schema": _SCHEMA, "findings": [finding.to_dict() for finding in findings]}
 
 
-def annotation(finding: Finding) -> str:
+def annotation(finding: Advice) -> str:
     """A warning as GitHub's workflows read it from the output of a step."""
     title = _escaped(f"ejcache: {finding.title}").replace(":", "%3A").replace(",", "%2C")
     file = _escaped(shown_path(finding.file)).replace(":", "%3A").replace(",", "%2C")

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.evidence import Caller, read_caller
-from ejcache.advice.findings import MEASURED, SLOWER_SINCE, Finding
+from ejcache.advice.findings import MEASURED, SLOWER_SINCE, Advice
 from ejcache.misses.definitions import definition_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _STARTS: Final = 2
 _VERSIONS: Final = ("jax", "jaxlib", "ejcache", "python")
 
 
-def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord]) -> Iterator[Finding]:
+def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord]) -> Iterator[Advice]:
     """Functions whose tracing or compiling takes longer with a version than with the one before, beyond the spread."""
     taken: dict[tuple[str, str, str, str, str], dict[tuple[str, ...], list[float]]] = {}
     callers: dict[tuple[str, str, str, str, str], Caller] = {}
@@ -53,7 +53,7 @@ def _finding(
     caller: Caller,
     old: tuple[tuple[str, ...], Sequence[float]],
     new: tuple[tuple[str, ...], Sequence[float]],
-) -> Finding | None:
+) -> Advice | None:
     program, _, name, _, phase = which
     if min(len(old[1]), len(new[1])) < _STARTS or not caller.file:
         return None
@@ -62,7 +62,7 @@ def _finding(
         return None
     changed = ", ".join(_changes(old[0], new[0]))
     verb = {"traced": "tracing", "compiled": "compiling"}[phase]
-    return Finding(
+    return Advice(
         SLOWER_SINCE,
         name.removeprefix("jit_"),
         caller.file,

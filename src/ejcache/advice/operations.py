@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.findings import ESTIMATED, SINGLE_OPERATIONS, Finding
+from ejcache.advice.findings import ESTIMATED, SINGLE_OPERATIONS, Advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _KEPT: Final = 0.25
 """The part of the seconds that one program of all of them costs, at least: it has all of their operations."""
 
 
-def single_operations(asks: Sequence[Ask]) -> Iterator[Finding]:
+def single_operations(asks: Sequence[Ask]) -> Iterator[Advice]:
     """Programs that JAX itself defines, called one after another by one function of the user's."""
     groups: dict[tuple[str, str], list[Ask]] = {}
     for ask in asks:
@@ -34,7 +34,7 @@ def single_operations(asks: Sequence[Ask]) -> Iterator[Finding]:
         where = "the top level" if function == "<module>" else function
         until = f" to {lines[-1]}" if len(lines) > 1 else ""
         called = f"jax.jit({where})(…)" if function != "<module>" else "prepare(…)"
-        yield Finding(
+        yield Advice(
             SINGLE_OPERATIONS,
             function,
             file,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.evidence import Type, argument_types
-from ejcache.advice.findings import COUNTED, MEASURED, SHAPE_VARIES, WEAK_TYPE, Finding
+from ejcache.advice.findings import COUNTED, MEASURED, SHAPE_VARIES, WEAK_TYPE, Advice
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _PADDING: Final = 1.3
 _SHOWN: Final = 6
 
 
-def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Programs of one function whose arguments differ in one or two dimensions."""
     if group[0].is_of_jax or not group[0].caller.file:
         return
@@ -51,7 +51,7 @@ def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
     listed = ", ".join(map(str, bounds))
     caller = asks[-1].caller
     function = asks[0].function
-    yield Finding(
+    yield Advice(
         SHAPE_VARIES,
         function,
         caller.file,
@@ -104,7 +104,7 @@ def _round(size: int) -> int:
     return -(-size // unit) * unit
 
 
-def weak_type(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+def weak_type(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Programs of one function whose arguments differ in their dtypes or weak types only."""
     if group[0].is_of_jax:
         return
@@ -141,7 +141,7 @@ def weak_type(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
         else:
             continue
         spent = [ask for ask in group if ask.program.key == second.program.key]
-        yield Finding(
+        yield Advice(
             WEAK_TYPE,
             first.function,
             second.caller.file,

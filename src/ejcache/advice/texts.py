@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED_BLOCK, STATIC_NUMBER, Finding
+from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED_BLOCK, STATIC_NUMBER, Advice
 from ejcache.advice.places import CallChains, common_place
 from ejcache.misses.difference import ELIDED
 from ejcache.util.text import format_size, plural
@@ -36,7 +36,7 @@ _CONSTANT: Final = re.compile(
 _USE_LOCATION: Final = re.compile(r" loc\(#(loc\d+)\)$")
 
 
-def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Programs of one function with equal arguments, whose texts differ in one scalar constant."""
     if group[0].is_of_jax:
         return
@@ -59,7 +59,7 @@ def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
     seconds = sum(ask.seconds for ask in alike)
     values = ", ".join(dict.fromkeys([was, *(each[2] for each in found if each is not None)]))
     at = f"{caller.file.rpartition('/')[2]}:{caller.line}"
-    yield Finding(
+    yield Advice(
         STATIC_NUMBER,
         function,
         place.file,
@@ -99,7 +99,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Copies of one sequence of operations, by their names and types, that make up most of a program."""
     ask = max(group, key=lambda each: each.seconds)
     if ask.is_of_jax:
@@ -121,7 +121,7 @@ def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
     seconds = (
         spent.get("traced", 0.0) + spent.get("lowered", 0.0) + spent.get("loaded", 0.0) + ask.program.compile_seconds
     )
-    yield Finding(
+    yield Advice(
         REPEATED_BLOCK,
         ask.function,
         place.file,
@@ -198,7 +198,7 @@ def _operations(raw: str) -> Iterator[str]:
             yield line
 
 
-def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
+def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Elements of more than 1 MB in the text: an array that the function captured."""
     ask = max(group, key=lambda each: each.seconds)
     if ask.is_of_jax:
@@ -226,7 +226,7 @@ def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Finding]:
     others = f", and {len(found) - 1} more" if len(found) > 1 else ""
     spent = ask.program.seconds
     saves = spent.get("lowered", 0.0) + spent.get("keyed", 0.0)
-    yield Finding(
+    yield Advice(
         LARGE_CONSTANT,
         ask.function,
         file,

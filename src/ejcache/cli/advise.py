@@ -24,7 +24,7 @@ from ejcache.util.text import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.advice.findings import Finding
+    from ejcache.advice.findings import Advice
     from ejcache.cache.starts import StartRecord
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
@@ -72,7 +72,7 @@ def advise(
     return int(bool(found))
 
 
-def findings(records: Sequence[StartRecord], *, ignore: Sequence[str] = (), since: float = 0.0) -> list[Finding]:
+def findings(records: Sequence[StartRecord], *, ignore: Sequence[str] = (), since: float = 0.0) -> list[Advice]:
     """What to change, by the last starts of these records; raises NotFoundError if none began after `since`."""
     if not any(record.process.began >= since for record in records):
         raise NotFoundError("no start was recorded" if not since else "the program compiled nothing with JAX")
@@ -80,7 +80,7 @@ def findings(records: Sequence[StartRecord], *, ignore: Sequence[str] = (), sinc
     return findings_of(records, recall_programs, line_of=sources.line, ignore=ignore, since=since)
 
 
-def lines_of(found: Sequence[Finding], *, most: int | None = _SHOWN) -> list[str]:
+def lines_of(found: Sequence[Advice], *, most: int | None = _SHOWN) -> list[str]:
     """The findings as the terminal shows them, the one that saves most first."""
     if not found:
         return ["nothing to change was found"]
