@@ -40,6 +40,7 @@ _GROUPS: Final = {
         "on_event",
     ),
     "Stores": ("open_store", "Store", "EntryInfo"),
+    "Notebooks": ("load_ipython_extension", "unload_ipython_extension"),
     "Classes": ("CompilationCache", "Stats", "Settings", "AutotuneStore"),
 }
 _PROTOCOLS: Final = [

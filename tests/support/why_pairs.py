@@ -449,7 +449,7 @@ PAIRS = [
     ),
     scalar(
         "a NumPy scalar",
-        r"because the result changed: bf16\[8\] -> f32\[8\]",
+        r"the weak type of argument scale changed: f32\[\] weakly typed -> f32\[\] strongly typed",
         ("scale = 2.0", "scale = np.float32(2.0)"),
     ),
     config("x64", r"jax_enable_x64 changed: .*-> True", "jax_enable_x64", True, quick=True),
