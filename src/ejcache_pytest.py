@@ -33,8 +33,11 @@ _ON: Final = frozenset({"1", "true", "yes", "on"})
 _SHOWN: Final = 3
 _LONG_SECONDS: Final = 1.0
 """A test that compiled for so long is named, however many there are."""
+_SAVES: Final = 0.5
+"""Seconds that a change must save in one run to be told."""
 _MARKERS: Final = (
     "no_compile(everywhere=False): with --ejcache, the body of the test fails if it compiles; its fixtures may compile",
+    "max_compiles(n): with --ejcache, the test fails if one function is compiled or loaded more than n times",
     "no_ejcache: with --ejcache, the test and its fixtures use no persistent compilation cache",
 )
 
@@ -91,6 +94,7 @@ class _CachedRun:
         self._tests: dict[str, tuple[float, int]] = {}
         """The seconds that each test compiled, and how many programs."""
         self._processes = 0
+        self._advice: dict[str, float] = {}
         if wanted.lower() not in _ON and "://" not in wanted:
             # `EJCACHE=name` would be a typing error of a boolean; tests may change the working directory.
             wanted = f"{(config.rootpath / Path(wanted).expanduser()).resolve()}/"
@@ -121,20 +125,23 @@ class _CachedRun:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Forbid compilations in the body of a test that is marked so."""
-        marker = item.get_closest_marker("no_compile")
-        if marker is None:
-            return (yield)
-        from ejcache import forbid_compile
+        """Forbid or count compilations in the body of a test that is marked so."""
+        marker, limit = item.get_closest_marker("no_compile"), item.get_closest_marker("max_compiles")
+        with contextlib.ExitStack() as stack:
+            if marker is not None:
+                from ejcache import forbid_compile
 
-        with forbid_compile(*marker.args, **marker.kwargs):
+                stack.enter_context(forbid_compile(*marker.args, **marker.kwargs))
+            if limit is not None:
+                stack.enter_context(_at_most(*limit.args, **limit.kwargs))
             return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Add what this process counted, and fail if nothing should compile; a worker hands it to its controller."""
         self._compiled()
         if self._cache is not None:
-            counted = {"amounts": dict(self._cache.stats().amounts), "url": self._cache.url, "tests": self._tests}
+            amounts = dict(self._cache.stats().amounts)
+            counted = {"amounts": amounts, "url": self._cache.url, "tests": self._tests, "advice": _advice()}
             self._add(counted)
             if hasattr(self._config, "workeroutput"):
                 self._config.workeroutput["ejcache"] = counted
@@ -160,6 +167,8 @@ class _CachedRun:
         long = [pair for pair in ordered if pair[0] >= _LONG_SECONDS]
         if slowest := ", ".join(f"{seconds:.2f} s {test}" for seconds, test in long or ordered[:_SHOWN]):
             terminalreporter.write_line(f"ejcache: slowest compilations: {slowest}")
+        for line in sorted(self._advice, key=lambda line: -self._advice[line])[:_SHOWN]:
+            terminalreporter.write_line(f"ejcache: {line}")
         for test in self._failing():
             number = self._tests[test][1]
             what = f"{number} program{'s' * (number != 1)} that the cache did not have"
@@ -177,6 +186,8 @@ class _CachedRun:
         self._urls.add(counted["url"])
         self._processes += 1
         self._tests |= counted["tests"]
+        for line, saves in counted["advice"].items():
+            self._advice[line] = max(saves, self._advice.get(line, 0.0))
 
     def _compiled(self) -> tuple[float, int]:
         """What this process has compiled, in seconds and programs; 0 as long as no test has made a backend of JAX."""
@@ -186,6 +197,31 @@ class _CachedRun:
             return 0.0, 0
         stats = self._cache.stats()
         return stats.compile_seconds, stats.misses
+
+
+def _advice() -> dict[str, float]:
+    """What to change, by what this process compiled, and the seconds that each change saves."""
+    from ejcache.advice.guard import of_this_process
+
+    found = of_this_process(least=_SAVES)[:_SHOWN]
+    return {f"{each.place}: {each.title}: {each.message}": each.saves for each in found}
+
+
+@contextlib.contextmanager
+def _at_most(n: int) -> Iterator[None]:
+    """Fail the test if one function is compiled or loaded more than n times in this block, and say what to change."""
+    from ejcache.advice.guard import CompilationCounts, described, known
+    from ejcache.cache.recorder import recorder
+
+    beyond: dict[str, tuple[Any, int]] = {}
+    end = recorder.watch(CompilationCounts(n, lambda program, times: beyond.update({program.name: (program, times)})))
+    try:
+        yield
+    finally:
+        end()
+    for program, times in beyond.values():
+        if not known(program).is_of_jax:
+            pytest.fail(f"{described(program, times)}; max_compiles allows {n}", pytrace=False)
 
 
 @contextlib.contextmanager

@@ -91,6 +91,7 @@ INNER_LEVELS = {
         "operations": 1,
         "history": 1,
         "advise": 2,
+        "guard": 3,
     },
     "misses": {
         "log": 0,

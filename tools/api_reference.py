@@ -38,6 +38,7 @@ _GROUPS: Final = {
         "clear",
         "current_settings",
         "on_event",
+        "warn_recompiles",
     ),
     "Stores": ("open_store", "Store", "EntryInfo"),
     "Notebooks": ("load_ipython_extension", "unload_ipython_extension"),

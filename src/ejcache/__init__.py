@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from ejcache.advice.guard import warn_recompiles
     from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
     from ejcache.autotune.operation import autotuned
     from ejcache.autotune.records.store import AutotuneStore
@@ -76,11 +77,13 @@ __all__ = [
     "unload_ipython_extension",
     "verify",
     "warm",
+    "warn_recompiles",
     "why",
     "would_hit",
 ]
 
 _MODULES: Final = {
+    "advice.guard": ("warn_recompiles",),
     "autotune.operation": ("autotuned",),
     "autotune.records.store": ("AutotuneStore",),
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),

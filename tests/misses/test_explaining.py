@@ -523,16 +523,6 @@ def test_the_line_that_called_a_library(cache, tmp_path):
     assert (file, rest.split()[1:]) == (__file__, ["in", "test_the_line_that_called_a_library"])
 
 
-def test_what_an_older_version_wrote(cache):
-    """The miss log of a version before start records is read behind them."""
-    compile_one()
-    newest = next(read_misses())
-    assert newest.outcome == "stored"
-    old = newest._asdict() | {"time": 1.0}
-    (state_directory() / "misses.jsonl").write_text(json.dumps(old) + "\n[]\n")
-    assert [miss.time for miss in read_misses()] == [newest.time, 1.0]
-
-
 def test_without_the_cache_a_miss_is_compared_with_what_this_host_compiled(cache, directory):
     """The cache is gone or cannot be reached: the same first line, and a note that says so."""
     compile_one()

@@ -43,6 +43,7 @@ def advise(
     ignore: Collection[str] = (),
     least: float = _SAVES,
     since: float = 0.0,
+    only: str = "",
 ) -> list[Advice]:
     """The findings of the last start of each program, the one that saves most first.
 
@@ -54,13 +55,15 @@ def advise(
         ignore: kinds that are left out.
         least: seconds that a change must save.
         since: in seconds since the epoch; starts before that are no last starts.
+        only: the id of the one process that is looked at.
     """
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
     texts = Texts(fetch)
     found: list[Advice] = []
-    for record in last_starts([each for each in every if each.process.began >= since]):
-        asks = asks_of(record, by_key)
+    looked_at = [each for each in every if each.process.began >= since and only in ("", each.process.id)]
+    for record in last_starts(looked_at):
+        asks = asks_of(record.programs, by_key)
         groups = by_function(asks)
         for number, group in enumerate(groups):
             for kind in _OF_FUNCTION:
@@ -71,7 +74,7 @@ def advise(
             if number < _FUNCTIONS:
                 found += [finding for kind in _OF_PROGRAM for finding in kind(group, texts)]
         found += single_operations(asks)
-    found += slower_since(every, by_key)
+    found += slower_since(every, by_key) if not only else ()
     kept = [each for each in found if each.saves >= least or each.kind == LARGE_CONSTANT]
     return sorted(_merged(each for each in kept if _is_wanted(each, line_of, ignore)), key=lambda each: -each.saves)
 

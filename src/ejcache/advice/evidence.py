@@ -133,10 +133,10 @@ class Texts:
         return qualified_name(self.raw(ask), ask.definition)
 
 
-def asks_of(record: StartRecord, by_key: Mapping[str, ProgramRecord]) -> list[Ask]:
-    """What this process asked for, in the order of time. `by_key` has the misses that stored what it loaded."""
+def asks_of(programs: Iterable[ProgramRecord], by_key: Mapping[str, ProgramRecord]) -> list[Ask]:
+    """What a process asked for, as its record says. `by_key` has the misses that stored what it loaded."""
     found = []
-    for program in record.programs:
+    for program in programs:
         miss = program if program.details else by_key.get(program.key, program)
         details = miss.details
         weak = frozenset(details["weak"].split("\n")) - {""} if "weak" in details else None

@@ -43,6 +43,7 @@ class Recorder:
 
     Attributes:
         describe: returns what this process is, as far as JAX knows: fields of `Process`.
+        watchers: are called with the record of each program (`watch`).
         share: take the lines of this process to shared storage when it ends, while the store exists; by its URL.
     """
 
@@ -50,6 +51,7 @@ class Recorder:
         self.describe: Callable[[], Process] = Process
         self.share: dict[str, Callable[[], Callable[[bytes], None] | None]] = {}
         self.listeners: tuple[Callable[[Event], object], ...] = ()
+        self.watchers: tuple[Callable[[ProgramRecord], object], ...] = ()
         self.after_fork_in_child()
         track_forks(self)
 
@@ -64,6 +66,24 @@ class Recorder:
         self._count = 0
         self._planned = False
         self._at_once = os.getpid() != _PARENT
+
+    @property
+    def id(self) -> str:
+        """Names this process among all processes of all hosts."""
+        return self._id
+
+    def watch(self, watcher: Callable[[ProgramRecord], object]) -> Callable[[], None]:
+        """Call `watcher` with each program from now on, in its own thread; returns a function that ends this."""
+        self.watchers = (*self.watchers, watcher)
+
+        def end() -> None:
+            self.watchers = tuple(each for each in self.watchers if each is not watcher)
+
+        return end
+
+    def notice(self, program: ProgramRecord) -> None:
+        """Tell the watchers of a program, in the thread that wanted it; a miss may be added later."""
+        _call(self.watchers, program, "warn_recompiles")
 
     def add(self, program: ProgramRecord) -> None:
         """Record a program that is ready, and tell the listeners."""
@@ -87,18 +107,7 @@ class Recorder:
 
     def tell(self, event: Event) -> None:
         """Call the listeners; what they raise is logged once for each of them."""
-        for listener in self.listeners:
-            try:
-                listener(event)
-            except Exception as exc:
-                name = getattr(listener, "__qualname__", repr(listener))
-                warn_once(
-                    ("listener", id(listener)),
-                    "ejcache: %s, which on_event was given, raises %s: %s",
-                    name,
-                    type(exc).__name__,
-                    exc,
-                )
+        _call(self.listeners, event, "on_event")
 
     def write(self) -> None:
         """Append what was recorded since the last line to the log of this host."""
@@ -137,6 +146,21 @@ class Recorder:
 
 recorder: Final = Recorder()
 """The record of this process."""
+
+
+def _call(functions: Iterable[Callable[[T], object]], value: T, by: str) -> None:
+    for function in functions:
+        try:
+            function(value)
+        except Exception as exc:
+            warn_once(
+                ("listener", id(function)),
+                "ejcache: %s, which %s was given, raises %s: %s",
+                getattr(function, "__qualname__", repr(function)),
+                by,
+                type(exc).__name__,
+                exc,
+            )
 
 
 def on_event(callback: Callable[[Event], object]) -> Callable[[], None]:

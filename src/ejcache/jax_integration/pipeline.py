@@ -253,6 +253,7 @@ class Compiler:
             preloaded=found.ahead is not None,
         )
         recorder.add(program)
+        recorder.notice(program)
 
     def _describe(self) -> Process:
         """What JAX and the settings say of this process, for its start record."""

@@ -18,6 +18,7 @@ from jaxlib.mlir import ir
 
 from ejcache import entry
 from ejcache.cache.counters import Skip
+from ejcache.cache.recorder import recorder
 from ejcache.cache.run_counts import write_later
 from ejcache.cache.starts import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
@@ -221,6 +222,7 @@ def _log(
         write()
     else:
         write_later(write)
+    recorder.notice(record)
 
 
 def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, program: LoweredProgram | None) -> None:
