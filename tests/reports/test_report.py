@@ -14,12 +14,13 @@ import pytest
 from cli_helpers import ejcache
 from helpers import ROOT
 
+from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
 from ejcache.cache.starts import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.reports.compare import changes, chosen, summed
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
-from ejcache.reports.sections import duration
+from ejcache.reports.sections import duration, print_report
 from ejcache.reports.trace import trace
 
 PROGRAM = """
@@ -86,13 +87,13 @@ def check_numbers(report, programs):
         for name in {p.name for p in programs}
     }  # fmt: skip
     saved = sum(saved_by.values())
-    waited, lost = (sum(p.seconds.get(phase, 0) for p in programs) for phase in ("waited", "lost"))
+    waited, lost, keyed = (sum(p.seconds.get(phase, 0) for p in programs) for phase in ("waited", "lost", "keyed"))
     misses = [p for p in programs if p.outcome != HIT]
     page = html_page(report)
     title = re.search("<h1>(.*?)</h1><p>(.*?)</p>", page)
     assert title[1] == (
-        f"{duration(saved - waited - lost)} saved net: {duration(saved)} of compiling saved, "
-        f"{duration(waited)} waited for others, {duration(lost)} lost to failing storage"
+        f"{duration(saved - waited - lost - keyed)} saved net: {duration(saved)} of compiling saved, "
+        f"{duration(waited)} waited for others, {duration(lost)} lost to failing storage, {duration(keyed)} for keys"
     )
     assert f"{len(misses)} misses, {duration(sum(p.compile_seconds for p in misses))} of compiling" in title[2]
     for phase in {phase for p in programs for phase in p.seconds}:
@@ -118,7 +119,7 @@ def check_numbers(report, programs):
         rows = rows_of(page, what)
         assert sum(int(row["hits"]) for row in rows) == len(programs) - len(misses)
         assert sum(int(row["misses"]) for row in rows) == len(misses)
-        for column, total in (("waited", waited), ("lost", lost), ("net", saved - waited - lost)):
+        for column, total in (("waited", waited), ("lost", lost), ("net", saved - waited - lost - keyed)):
             assert sum(float(row[column]) for row in rows) == pytest.approx(total, abs=0.01)
     assert [row["size"] for row in rows_of(page, "disk")] == ["4.1 kB"]
 
@@ -128,7 +129,7 @@ def check_timeline(report, records):
     last = max(records, key=lambda record: record.process.began)
     boxes = re.findall(
         r'<b[^>]* title="(.*?): .*?: (\w+)" style="left:(.*?)%;width:(.*?)%;',
-        html_page(report).partition('id="timeline"')[2],
+        html_page(report).partition('<div class="start">')[2].partition('<div class="start" hidden>')[0],
     )
     length = max(p.time for p in last.programs) - last.process.began
     shown = 0
@@ -151,7 +152,7 @@ def check_timeline(report, records):
 def rows_of(page, anchor):
     """The rows of a section's table, as a browser shows them."""
     section = page.partition(f'<h2 id="{anchor}">')[2].partition("<h2")[0]
-    rows = [re.findall(r'<td[^>]* data-name="(.*?)">(.*?)</td>', row) for row in section.split("<tr>")]
+    rows = [re.findall(r'<td[^>]* data-name="(.*?)">(.*?)</td>', row) for row in re.split("<tr[^>]*>", section)]
     return [{name: html.unescape(cell) for name, cell in row} for row in rows if row]
 
 
@@ -189,7 +190,8 @@ def test_ranks_that_differ():
         "rank 3 on host3 compiled jit_eval, which rank 0 on host0 has otherwise: the keys differ in a",
     ]
     assert report.trouble == {"read an entry": 2}
-    assert list(report.timeline.lanes) == ["rank 0 on host0, thread"]
+    assert list(report.timelines[0].lanes) == ["rank 0 on host0, thread"]
+    assert len(report.timelines) == 2
 
 
 def test_texts_of_programs_are_escaped(capsys):
@@ -277,3 +279,35 @@ def test_the_examples_of_events():
         ("programs", "absent", 1), ("seconds", "absent", 1.0), ("programs", "hit", 1), ("seconds", "hit", 0.1),
         ("saved_seconds", "hit", 0.9), ("trouble", "read an entry", 1),
     ]  # fmt: skip
+
+
+ADVICE = Advice("shape_varies", "step", "/home/me/train.py", 7, 4, 9, 4.0, 2.0, "counted", "pad <it>", "was", "is <1>")
+
+
+def test_what_to_change_comes_first(capsys):
+    """With the code before and after, which unfolds; in the terminal and as JSON too."""
+    report = build([start(programs=[compiled("jit_step")])], advice=[ADVICE])
+    page = html_page(report)
+    assert page.index('<h2 id="change">') < page.index('<h2 id="first">')
+    (row,) = rows_of(page, "change")
+    assert (row["change"], row["saves"], row["what to do"]) == ("/home/me/train.py:7", "2.000", "pad <it>")
+    assert "<pre>+ is &lt;1&gt;</pre>" in page
+    print_report(report)
+    assert "/home/me/train.py:7" in capsys.readouterr().out
+
+
+def test_header_and_functions_of_a_cause():
+    """Program, host, versions and time; from a cause to its functions, and to the command that shows the difference."""
+    page = html_page(build([start(2, programs=[compiled("jit_step")])]))
+    assert "<dt>program<dd>train.py<dt>host<dd>host2" in page
+    assert "<dt>jax<dd>0.12.0" in page
+    assert '<a href="#f-jit_step">jit_step</a>' in page
+    assert '<tr id="f-jit_step">' in page
+    assert "ejcache why jit_step --full" in page
+
+
+def test_operations_of_jax_are_one_row():
+    defined = {"defined": "/x/site-packages/jax/_src/dispatch.py:102 sin"}
+    programs = [compiled(f"jit_{name}", details=defined, key=name) for name in ("sin", "cos")]
+    report = build([start(programs=[*programs, loaded("jit_sin", key="sin"), compiled("jit_step")])])
+    assert [each.name for each in report.functions] == ["operations of JAX, one at a time", "jit_step"]

@@ -47,6 +47,11 @@ def read_caller(text: str) -> Caller:
     return Caller(match[1], int(match[2]), match[3]) if match else Caller()
 
 
+def is_of_jax(definition: Definition) -> bool:
+    """True if JAX itself defines the function."""
+    return bool(_JAX.search(definition.file))
+
+
 class Ask(NamedTuple):
     """One program that a process compiled or loaded, with what the miss that stored it says of it.
 
@@ -84,7 +89,7 @@ class Ask(NamedTuple):
     @property
     def is_of_jax(self) -> bool:
         """True if JAX itself defines the function: an operation outside of any function that the author jitted."""
-        return bool(_JAX.search(self.definition.file))
+        return is_of_jax(self.definition)
 
     @property
     def is_of_user(self) -> bool:

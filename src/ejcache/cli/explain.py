@@ -17,6 +17,7 @@ from ejcache.util.text import parse_age, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ejcache.advice.findings import Advice
     from ejcache.cache.starts import ProgramRecord
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.nearest import Known
@@ -104,13 +105,17 @@ def _explain_misses(
             if since is not None
             else f"no miss was recorded on this host{f', and no entry has the key or name {what!r}' if of else ''}"
         )
+    changes = _changes([record for record, _ in explained])
     if as_json:
-        fields = [_fields(record, explanation) for record, explanation in explained]
+        fields = [
+            _fields(record, explanation) | {"findings": [each.to_dict() for each in found]}
+            for (record, explanation), found in zip(explained, changes, strict=True)
+        ]
         output.print_json([*fields, *({"reuse": each._asdict()} for each in notes)])
         return 0
     lines: list[str] = []
-    for record, explanation in explained:
-        lines += [*_lines(record, explanation, full=full), ""]
+    for (record, explanation), found in zip(explained, changes, strict=True):
+        lines += [*_lines(record, explanation, full=full), *_change_lines(found), ""]
     for each in notes:
         lines += [*_note_lines(each), ""]
     output.print_lines(lines, paged=full)
@@ -221,6 +226,31 @@ def _note_lines(note: ReuseNote) -> list[str]:
     if note.advice:
         rows.insert(0, ("advice", note.advice))
     return [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
+
+
+def _changes(records: Sequence[ProgramRecord]) -> list[list[Advice]]:
+    """What to change in the functions of these misses, of each: what `ejcache advise` says of the last starts."""
+    from ejcache.advice.advise import advise, of_function
+    from ejcache.advice.evidence import read_caller
+    from ejcache.cache.recorder import read_starts
+    from ejcache.misses.definitions import definition_of
+    from ejcache.misses.difference import SourceFiles
+    from ejcache.misses.log import recall_programs
+
+    if not records:
+        return []
+    found = advise(read_starts(), recall_programs, line_of=SourceFiles(until=time.time()).line)
+    files = [{read_caller(record.caller).file, definition_of(record.details).file} for record in records]
+    return [
+        [each for each in of_function(found, record.name) if each.file in those]
+        for record, those in zip(records, files, strict=True)
+    ]
+
+
+def _change_lines(found: Sequence[Advice]) -> list[str]:
+    """The first change, below the cause."""
+    rows = [("change", f"{each.place}: {each.message} ({each.costs})") for each in found[:1]]
+    return output.pair_lines(rows)
 
 
 def _fields(record: ProgramRecord, explanation: Explanation) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from ejcache.advice.advise import advise
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.explain import location_of
@@ -17,6 +18,8 @@ from ejcache.cli.listing import NotFoundError, list_entries, open_target
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned_listing import report_rows
 from ejcache.errors import NotAStoreError, StoreError, UsageError
+from ejcache.misses.difference import SourceFiles
+from ejcache.misses.log import recall_programs
 from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
@@ -64,7 +67,9 @@ def report(
         return _compare(compare, records, as_json=as_json)
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache")
-    found = build(records, disk=_disk(rows), tuned=report_rows(directory))
+    sources = SourceFiles(until=time.time())
+    advice = advise(records, recall_programs, line_of=sources.line)
+    found = build(records, disk=_disk(rows), tuned=report_rows(directory), advice=advice)
     if trace_file is not None:
         _write(trace_file, json.dumps(trace(records)))
     if html is not None or show:
@@ -73,7 +78,7 @@ def report(
         if show:
             webbrowser.open(Path(page).absolute().as_uri())
     if as_json:
-        output.print_json(asdict(found))
+        output.print_json(asdict(found) | {"advice": [each.to_dict() for each in advice]})
     elif trace_file is None and html is None and not show:
         print_report(found)
     return 0

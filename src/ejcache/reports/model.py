@@ -11,17 +11,23 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.advice.evidence import is_of_jax
+from ejcache.misses.definitions import definition_of
 from ejcache.reports.causes import Cause, Causes, changed_components, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ejcache.advice.findings import Advice
     from ejcache.cache.starts import Process, ProgramRecord, StartRecord
 
 _TOGETHER: Final = 60.0
 """Seconds within which the ranks of one start begin."""
 _BARS: Final = 1500
-"""Programs that a timeline shows; the shorter ones are left out."""
+"""Programs that the timeline of the last start shows, and ten times as many as the earlier ones; the shorter ones are
+left out."""
+_TIMELINES: Final = 6
+_OPERATIONS: Final = "operations of JAX, one at a time"
 
 
 @dataclass(slots=True)
@@ -36,7 +42,7 @@ class Sums:
         saved: compiling that hits saved, less getting them.
         waited: for other processes and ranks.
         lost: to storage that failed.
-        net: saved, less waited and lost.
+        net: saved, less waited, lost, and what the keys took.
         cost: all phases.
         phases: each phase.
     """
@@ -63,7 +69,7 @@ class Sums:
         self.saved += saved
         self.waited += waited
         self.lost += lost
-        self.net += saved - waited - lost
+        self.net += saved - waited - lost - program.seconds.get("keyed", 0.0)
         self.cost += sum(program.seconds.values())
         for phase, seconds in program.seconds.items():
             self.phases[phase] = self.phases.get(phase, 0.0) + seconds
@@ -112,8 +118,9 @@ class Bar:
 
 @dataclass(slots=True)
 class Timeline:
-    """The last start: its lanes by process and thread, and how many shorter programs they leave out."""
+    """One start: its name, its lanes by process and thread, and how many shorter programs they leave out."""
 
+    title: str
     lanes: dict[str, list[Bar]]
     left_out: int
 
@@ -143,11 +150,12 @@ class Report:
         functions: by their cost.
         starts: each with its processes.
         days: the sums of each day.
-        timeline: of the last start.
+        timelines: of the last starts, the latest first.
         trouble: how often what failed.
         dropped: how many programs are in no record.
         disk: what fills the cache.
         tuned: rows about tuned operations, the heading first.
+        advice: what to change in the programs, what saves most first.
     """
 
     sums: Sums
@@ -155,11 +163,25 @@ class Report:
     functions: list[Function]
     starts: list[Start]
     days: dict[str, Sums]
-    timeline: Timeline
+    timelines: list[Timeline]
     trouble: dict[str, int]
     dropped: int
     disk: Sequence[DiskUse] = ()
     tuned: Sequence[Sequence[str]] = ()
+    advice: Sequence[Advice] = ()
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What was started last, where and with what: pairs of a name and a text."""
+        if not self.starts:
+            return []
+        start = self.starts[0]
+        processes = [row.process for row in start.processes]
+        versions = {name: text for each in processes for name, text in each["versions"].items()}
+        hosts = ", ".join(dict.fromkeys(str(each["host"]) for each in processes))
+        known = [("program", start.program), ("host", hosts), ("device", versions.pop("platform", ""))]
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start.began))
+        return [*known, ("began", began), *sorted(versions.items())]
 
     @property
     def processes(self) -> list[ProcessRow]:
@@ -168,9 +190,13 @@ class Report:
 
 
 def build(
-    records: Iterable[StartRecord], *, disk: Sequence[DiskUse] = (), tuned: Sequence[Sequence[str]] = ()
+    records: Iterable[StartRecord],
+    *,
+    disk: Sequence[DiskUse] = (),
+    tuned: Sequence[Sequence[str]] = (),
+    advice: Sequence[Advice] = (),
 ) -> Report:
-    """The report of these records, of any processes of any hosts; `disk` and `tuned` are as in `Report`."""
+    """The report of these records, of any processes of any hosts; `disk`, `tuned` and `advice` are as in `Report`."""
     found = [record for record in records if record.programs]
     causes = Causes()
     explained = [
@@ -180,11 +206,13 @@ def build(
     functions: dict[str, Function] = {}
     days: dict[str, Sums] = {}
     callers: dict[str, Counter[str]] = {}
+    operations = {program.name for program, _ in explained if is_of_jax(definition_of(program.details))}
     for program, cause in explained:
-        function = functions.setdefault(program.name, Function(program.name))
+        name = _OPERATIONS if program.name in operations else program.name
+        function = functions.setdefault(name, Function(name))
         function.sums.add(program)
         function.cause = cause.label or function.cause
-        callers.setdefault(program.name, Counter())[program.caller] += 1
+        callers.setdefault(name, Counter())[program.caller] += 1
         days.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), Sums()).add(program)
     for name, counted in callers.items():
         functions[name].source = counted.most_common(1)[0][0]
@@ -196,11 +224,12 @@ def build(
         functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
         starts=[_start(members, labels) for members in starts],
         days=dict(sorted(days.items(), reverse=True)),
-        timeline=_timeline(starts[0]) if starts else Timeline({}, 0),
+        timelines=[_timeline(each, _BARS if not n else _BARS // 10) for n, each in enumerate(starts[:_TIMELINES])],
         trouble=dict(sum((Counter(record.trouble) for record in found), Counter[str]()).most_common()),
         dropped=sum(record.dropped for record in found),
         disk=disk,
         tuned=tuned,
+        advice=advice,
     )
 
 
@@ -283,12 +312,14 @@ def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -
         yield f"{does} {', '.join(names[:3])}{more}, which {why}"
 
 
-def _timeline(members: Sequence[StartRecord]) -> Timeline:
+def _timeline(members: Sequence[StartRecord], most: int) -> Timeline:
     began = min(record.process.began for record in members)
     bars = [(_name(record.process), program) for record in members for program in record.programs]
-    kept = sorted(bars, key=lambda bar: -sum(bar[1].seconds.values()))[:_BARS]
+    kept = sorted(bars, key=lambda bar: -sum(bar[1].seconds.values()))[:most]
     lanes: dict[str, list[Bar]] = {}
     for who, each in sorted(kept, key=lambda bar: (bar[0], bar[1].began)):
         lane = lanes.setdefault(f"{who}, {each.thread or 'thread'}", [])
         lane.append(Bar(max(0.0, each.began - began), each.name, each.outcome, each.preloaded, each.seconds))
-    return Timeline(lanes, len(bars) - len(kept))
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
+    title = f"{members[0].process.program}, {moment}, {members[0].process.host}"
+    return Timeline(title, lanes, len(bars) - len(kept))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ejcache.reports.model import Report, Sums
 
 NUMBERS: Final = frozenset(
-    "seconds compiled saved waited lost net hits misses size entries".split()  # noqa: SIM905
+    "seconds saves compiled saved waited lost net hits misses size entries".split()  # noqa: SIM905
 )
 """Columns that are aligned to the right."""
 
@@ -58,10 +58,11 @@ def headline(report: Report) -> list[str]:
     sums, starts = report.sums, report.starts
     hosts = {row.process["host"] for row in report.processes}
     worth = f"{duration(sums.net)} saved net: {duration(sums.saved)} of compiling saved, {duration(sums.waited)} waited"
+    keys = duration(sums.phases.get("keyed", 0.0))
     counts = f"{plural(sums.hits, 'hit')} ({sums.preloaded:,} preloaded), {plural(sums.misses, 'miss', 'misses')}"
     where = f"{plural(len(report.processes), 'process', 'processes')} in {plural(len(starts), 'start')}"
     return [
-        f"{worth} for others, {duration(sums.lost)} lost to failing storage",
+        f"{worth} for others, {duration(sums.lost)} lost to failing storage, {keys} for keys",
         f"{where} on {plural(len(hosts), 'host')}: {counts}, {duration(sums.compiled)} of compiling",
         "spent: " + ", ".join(f"{duration(sums.phases[each])} {each}" for each in PHASES if each in sums.phases),
     ]
@@ -69,10 +70,27 @@ def headline(report: Report) -> list[str]:
 
 def sections(report: Report, *, rows: int) -> list[Section]:
     """The sections, with at most so many rows each."""
-    found = [_causes(report, rows), _functions(report, rows), _ranks(report, rows), _days(report, rows), _disk(report)]
+    found = [
+        _advice(report, rows),
+        _causes(report, rows),
+        _functions(report, rows),
+        _ranks(report, rows),
+        _days(report, rows),
+        _disk(report),
+    ]
     if report.tuned:
         found.append(Section("tuned", "Tuned operations", "", report.tuned[0], report.tuned[1 : rows + 1]))
     return found
+
+
+def _advice(report: Report, most: int) -> Section:
+    rows = [
+        [each.place, each.title, f"{each.saves:.3f}", f"{each.seconds:.3f}", each.basis, each.message, each.function]
+        for each in report.advice[:most]
+    ]
+    columns = ("change", "because", "saves", "seconds", "known by", "what to do", "function")
+    notes = _hidden(len(report.advice) - most, "change") if rows else ["nothing to change was found in the programs"]
+    return Section("change", "What to change in the programs", "What should I change first?", columns, rows, notes)
 
 
 def _causes(report: Report, most: int) -> Section:
@@ -82,7 +100,7 @@ def _causes(report: Report, most: int) -> Section:
     ]
     columns = ("why", "seconds", "misses", "what to do", "most of it")
     notes = () if rows else ("every program was loaded",)
-    return Section("first", "What still compiles, and why", "What should I change first?", columns, rows, notes)
+    return Section("first", "What still compiles, and why", "What still compiles?", columns, rows, notes)
 
 
 def _functions(report: Report, most: int) -> Section:
