@@ -82,6 +82,7 @@ _ONE_PYTHON = (
     "coordination",
     "docs",
     "hostile",
+    "reuse",
     "jax_integration/test_absent_accelerators.py",
     "jax_integration/test_absent_devices.py",
     "jax_integration/test_asking.py",

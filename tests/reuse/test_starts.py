@@ -82,6 +82,7 @@ def test_the_third_start_traces_nothing(start):
     assert len({(each["loss"], each["n"]) for each in said}) == 1
 
 
+@pytest.mark.soak
 def test_what_changes_is_traced(start, project):
     """Each input that changes makes the start trace; with what was before, the next one reuses."""
     for _ in range(2):
@@ -101,6 +102,7 @@ def test_what_changes_is_traced(start, project):
     assert start()["traced"] == []
 
 
+@pytest.mark.soak
 def test_a_file_that_changes_while_the_process_runs(start, project):
     """What a process writes into the project before its first call keeps it from recording."""
     train = project / "train.py"
@@ -111,6 +113,7 @@ def test_a_file_that_changes_while_the_process_runs(start, project):
     assert start(EJCACHE_REUSE_IGNORE="log.txt")["traced"] == []
 
 
+@pytest.mark.soak
 def test_outputs_and_ignored_arguments(start, project):
     """A new output directory at each start, and an ignored argument, do not count."""
     train = project / "train.py"
@@ -121,6 +124,7 @@ def test_outputs_and_ignored_arguments(start, project):
     assert [each["traced"] for each in said][:3] == [BOTH, BOTH, []]
 
 
+@pytest.mark.soak
 def test_the_same_project_elsewhere(start, project, tmp_path):
     """A copy of the project in another directory reuses."""
     for _ in range(2):
@@ -130,6 +134,7 @@ def test_the_same_project_elsewhere(start, project, tmp_path):
     assert start(place=copy)["traced"] == []
 
 
+@pytest.mark.soak
 def test_a_process_traces_and_compares(start):
     """One process in so many traces although it could reuse."""
     for _ in range(2):
@@ -156,12 +161,14 @@ def test_a_question_is_asked_once(start, project):
     assert all(each["traced"].count("step") == 2 for each in said)
 
 
+@pytest.mark.soak
 def test_where_inputs_are_not_known(start, project):
     """Code on the command line, whose main module has no file, is traced."""
     code = f"import runpy; runpy.run_path({str(project / 'train.py')!r})"
     assert [start(command=("-c", code), PYTHONPATH=str(project))["traced"] for _ in range(3)] == [BOTH] * 3
 
 
+@pytest.mark.soak
 def test_damage_is_a_miss(start, tmp_path):
     """Without its modules, a record is of no use."""
     for _ in range(2):
@@ -173,3 +180,17 @@ def test_damage_is_a_miss(start, tmp_path):
             if info.key.startswith("reuse_module"):
                 store.delete(info.key)
     assert start()["traced"] == BOTH
+
+
+@pytest.mark.soak
+def test_verify_finds_chance(project, tmp_path):
+    """`ejcache verify --reuse` exits with 1 where traces differ, and with 0 where they do not."""
+    env = {"CACHE_AT": str(tmp_path / "cache"), "XDG_CACHE_HOME": str(tmp_path / "home"), "EJCACHE_REUSE_FLOOR": "0"}
+    command = [sys.executable, "-m", "ejcache", "verify", "--reuse", "--json", "train.py"]
+    run_program([sys.executable, "-c", "pass"])
+    fine = run_program(command, cwd=project, env=env, check=False)
+    assert (fine.returncode, json.loads(fine.stdout)["clean"]) == (0, True), fine
+    (project / "helper.py").write_text("SCALE = len(next(iter({'a', 'bb', 'ccc', 'dddd', 'eeeee'})))\n")
+    wrong = run_program(command, cwd=project, env=env, check=False)
+    said = {each["function"]: each["did"] for each in json.loads(wrong.stdout)["functions"]}
+    assert (said["__main__.step"] == "wrong") is (wrong.returncode == 1), wrong

@@ -114,11 +114,22 @@ class ReusingCalls:
         question = self._ask(use, declared, args, kwargs)
         if question is None:
             return self._plain(*args, **kwargs)
+        asked = question.inputs.asked
         with question.inputs.lock:
-            first = question.digest not in question.inputs.asked
-            question.inputs.asked.add(question.digest)
-        if not first:
+            answered = asked.setdefault(question.digest, None)
+            if answered is None:
+                asked[question.digest] = False
+        if answered is None:
+            try:
+                return self._answer(question, args, kwargs)
+            finally:
+                asked[question.digest] = True
+        if answered:
             return self._asked_before(question, args, kwargs)
+        return self._plain(*args, **kwargs)  # another thread asks the same at this moment
+
+    def _answer(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Reuse or trace, for a question that this process asks for the first time."""
         known = question.inputs.function(question.digest)
         if known is not None and known.quick:
             return self._plain(*args, **kwargs)

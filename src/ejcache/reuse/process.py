@@ -67,6 +67,7 @@ class ProcessInputs:
         backend: the PJRT client.
 
     Attributes:
+        asked: the questions of this process, and whether each was answered.
         record: the record that has the same inputs; None if there is none.
         missed: what differs from the nearest record, as a sentence without a full stop; empty if nothing does.
         advice: the line that would make the difference not count; empty if there is none.
@@ -79,7 +80,7 @@ class ProcessInputs:
 
     def __init__(self, policy: CachePolicy, settings: Settings, backend: Any) -> None:
         self.lock = threading.RLock()
-        self.asked: set[str] = set()
+        self.asked: dict[str, bool | None] = {}
         self.has_reused = False
         self.missed = self.advice = ""
         self._policy = policy

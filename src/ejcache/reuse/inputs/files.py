@@ -46,6 +46,12 @@ BEGAN: Final = _began()
 """When this process began, in seconds since the epoch."""
 
 
-def is_younger(status: os.stat_result) -> bool:
-    """True if a file was written, renamed or changed after this process began."""
-    return max(status.st_mtime, status.st_ctime) > BEGAN
+def is_younger(status: os.stat_result, *, linked: bool = False) -> bool:
+    """True if a file was written, renamed or changed after this process began.
+
+    Args:
+        status: of the file.
+        linked: only its content counts: installers link the files of one package into many environments, and each
+            link changes the file's status.
+    """
+    return (status.st_mtime if linked else max(status.st_mtime, status.st_ctime)) > BEGAN

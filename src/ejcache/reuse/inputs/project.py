@@ -15,6 +15,7 @@ import os
 import sys
 import sysconfig
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
@@ -78,7 +79,7 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
     """
     directories: set[str] = set()
     alone: set[str] = set()
-    scripts = sysconfig.get_path("scripts")
+    scripts = os.path.realpath(sysconfig.get_path("scripts"))
     for path in (main, *files):
         if path.startswith(_OWN) and path != main:
             continue
@@ -89,18 +90,21 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
         if root is not None:
             top = f"{root}{path[len(root) :].partition(os.sep)[0]}"
             (alone if top == path else directories).add(top)
-        elif _in_library(path):
+            continue
+        if _in_library(path):
             if os.path.basename(path).partition(".")[0] in {"sitecustomize", "usercustomize"}:  # noqa: PTH119
                 alone.add(path)
-        elif os.path.dirname(path) == scripts:  # noqa: PTH120
-            alone.add(path)
-        elif os.path.isfile(path):  # noqa: PTH113
-            directories.add(os.path.dirname(path))  # noqa: PTH120
+            continue
+        real = os.path.realpath(path)  # a path may go through links, or up again with `..`
+        if os.path.dirname(real) == scripts:  # noqa: PTH120
+            alone.add(real)
+        elif os.path.isfile(real):  # noqa: PTH113
+            directories.add(os.path.dirname(real))  # noqa: PTH120
         else:
-            alone.add(_archive_of(path))
+            alone.add(_archive_of(real))
     for root in roots():
         alone.update(entry.path for entry in _entries(root) if entry.name.endswith(".pth"))
-    kept = sorted(each for each in directories if not any(_is_below(each, other) for other in directories))
+    kept = sorted(each for each in directories if not any(_is_reached(each, other) for other in directories))
     return kept, sorted(alone)
 
 
@@ -117,8 +121,22 @@ def _archive_of(path: str) -> str:
     raise RefusedError(f"a module was loaded from {path}, which is no file")
 
 
-def _is_below(path: str, other: str) -> bool:
-    return path != other and path.startswith(os.path.join(other, ""))  # noqa: PTH118
+def _is_reached(path: str, other: str) -> bool:
+    """True if reading the directory `other` reads the directory `path`, too."""
+    if path == other or not path.startswith(os.path.join(other, "")):  # noqa: PTH118
+        return False
+    above = other.rstrip(os.sep)
+    for name in Path(path).relative_to(other).parts:
+        above = f"{above}{os.sep}{name}"
+        if not _is_descended(name, above):
+            return False
+    return True
+
+
+def _is_descended(name: str, path: str) -> bool:
+    return (
+        name not in NOT_DESCENDED and name.isidentifier() and not os.path.exists(f"{path}/pyvenv.cfg")  # noqa: PTH110
+    )
 
 
 class ProjectPlaces(NamedTuple):
@@ -196,7 +214,7 @@ class ProjectReader:
             return False  # a link that leads nowhere
         self._stamps[path] = _stamp(path)
         into[name] = content(path)
-        return is_younger(status)
+        return is_younger(status, linked=name.startswith(_LIBRARY))
 
     def _file(self, path: str) -> Project:
         code: dict[str, str] = {}
@@ -247,7 +265,8 @@ def _stamp(path: str) -> tuple[int, ...]:
         status = os.stat(path)  # noqa: PTH116
     except OSError:
         return ()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return stamp if root_of(path) is not None else (*stamp, status.st_ctime_ns)
 
 
 def from_label(name: str, base: str) -> str:
@@ -261,10 +280,8 @@ def from_label(name: str, base: str) -> str:
 
 def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> str:
     """The path of a directory that counts; empty for one that does not, or that was seen under another name."""
-    if entry.name in NOT_DESCENDED or not entry.name.isidentifier():
-        return ""
     status = entry.stat()
-    if (status.st_dev, status.st_ino) in seen or os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110
+    if (status.st_dev, status.st_ino) in seen or not _is_descended(entry.name, entry.path):
         return ""
     seen.add((status.st_dev, status.st_ino))
     return entry.path

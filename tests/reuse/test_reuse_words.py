@@ -1,0 +1,87 @@
+"""What commands say of functions that ask for reuse, and what `ejit` refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_helpers import ejcache
+
+import ejcache as package
+from ejcache.errors import UsageError
+from ejcache.reuse.declared import declared_texts
+from ejcache.reuse.inputs.command_line import command_line
+from ejcache.reuse.log import note
+from ejcache.reuse.values import lenient_text, plain_text
+
+
+def test_why_names_what_differed(tmp_path):
+    """The function, what was done, why, and the line that leaves the difference out."""
+    note("train.step", "recorded", "the variable FOO changed", "ejcache config set reuse_ignore=env:FOO leaves it out",
+         url=str(tmp_path))  # fmt: skip
+    said = ejcache("why", "step").lines
+    assert said[0] == "train.step was traced and recorded, because the variable FOO changed."
+    assert any("reuse_ignore=env:FOO" in line for line in said)
+    (found,) = ejcache("why", "--json").json
+    assert (found["reuse"]["function"], found["reuse"]["did"]) == ("train.step", "recorded")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--reuse"], "verify --reuse needs a program"),
+        (["--reuse", "none.py"], "run: there is no script none.py"),
+        (["--reuse", "--fix", "program.py"], "--fix repairs entries, and --reuse reads none"),
+        (["program.py"], "program.py is for verify --reuse"),
+    ],
+)
+def test_verify_refuses(arguments, said):
+    """A command line that says two things is refused."""
+    done = ejcache("verify", *arguments)
+    assert (done.status, said in done.err) == (2, True), done
+
+
+@pytest.mark.parametrize("declared", [{"k": 3}, {"k": "text"}, {3: lambda: 1}, "yes", 1])
+def test_a_bare_value_is_refused(declared):
+    """It would be read when the function is decorated, and not when it is called."""
+    with pytest.raises(UsageError, match="callables"):
+        package.ejit(lambda x: x, reuse_lowering=declared)
+
+
+def test_plain_values_differ_by_bits():
+    """1 and True, 0.0 and -0.0 are different; the order of a set is not."""
+    assert len({plain_text(each) for each in (1, True, 1.0, 0.0, -0.0, "1", b"1", (1,), [1], None)}) == 10
+    assert plain_text({"a", "b", "c"}) == plain_text({"c", "b", "a"})
+    assert lenient_text([object()]) == lenient_text([object()])
+
+
+def test_declared_paths_count_by_content(tmp_path):
+    """A file by its bytes, a directory by its files, a path without a file as such."""
+    place = tmp_path / "d"
+    place.mkdir()
+    declared = {"file": tmp_path / "k", "directory": place}
+    seen = [declared_texts(declared)]
+    (tmp_path / "k").write_text("2")
+    seen.append(declared_texts(declared))
+    (place / "a").write_text("2")
+    seen.append(declared_texts(declared))
+    assert len({each["file"] for each in seen}) == len({each["directory"] for each in seen}) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["--run-name", "a", "b"], ["b"]),
+        (["--run-name=a", "b"], ["b"]),
+        (["-run_name=a", "b"], ["b"]),
+        (["run_name=a", "+run_name=b", "lr=1"], ["lr=1"]),
+        (["--run-name", "--lr", "1"], ["--lr", "1"]),
+        (["--run-names", "a"], ["--run-names", "a"]),
+    ],
+)
+def test_ignored_arguments(monkeypatch, words, left):
+    """In each way in which argparse, absl and hydra write them."""
+    monkeypatch.setattr("sys.orig_argv", ["python", "/somewhere/train.py", *words])
+    found = command_line(str(Path("/somewhere/train.py")), ["--run-name"])
+    assert found[1 : 1 + len(left)] == left
+    assert found[1 + len(left)].startswith("switches ")
