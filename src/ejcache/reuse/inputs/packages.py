@@ -69,10 +69,11 @@ def _installed(root: str) -> dict[str, Distribution]:
 
 @functools.cache
 def _is_project(place: str) -> bool:
+    if not os.path.exists(f"{place}/direct_url.json"):  # noqa: PTH110 (for each distribution, at each start)
+        return not os.path.exists(f"{place}/INSTALLER")  # noqa: PTH110
     directory = Path(place)
     with contextlib.suppress(OSError):
-        installer = directory.joinpath("INSTALLER").read_text(encoding="utf-8").strip()
-        if installer in _PACKAGERS or not directory.joinpath("direct_url.json").exists():
+        if directory.joinpath("INSTALLER").read_text(encoding="utf-8").strip() in _PACKAGERS:
             return False
         with contextlib.suppress(ValueError):
             about = json.loads(directory.joinpath("direct_url.json").read_text(encoding="utf-8"))
@@ -84,7 +85,8 @@ def _is_project(place: str) -> bool:
 def _record(directory: str) -> bytes:
     """The `RECORD`, with a line end before each line; a line end alone if there is none."""
     try:
-        return b"\n" + Path(directory, "RECORD").read_bytes()
+        with open(f"{directory}/RECORD", "rb", buffering=0) as file:  # noqa: PTH123
+            return b"\n" + file.read()
     except OSError:
         return b"\n"
 

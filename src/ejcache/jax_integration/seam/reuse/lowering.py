@@ -321,6 +321,7 @@ class DevicePlaces:
         self.backend = backend
         self._devices = tuple(backend.devices())
         self._positions = {device: position for position, device in enumerate(self._devices)}
+        self._avals: dict[str, Any] = {}
 
     def positions(self, devices: Iterable[Any]) -> list[int]:
         """The positions of devices, in their order.
@@ -432,7 +433,13 @@ class DevicePlaces:
         ]
 
     def decode_aval(self, value: Any) -> Any:
-        """The type that `encode_aval` wrote."""
+        """The type that `encode_aval` wrote; many arguments of a program have one type."""
+        text = repr(value)
+        if text not in self._avals:
+            self._avals[text] = self._aval(value)
+        return self._avals[text]
+
+    def _aval(self, value: Any) -> Any:
         dtype, shape, weak, mesh, spec, memory = value
         return jax_core.ShapedArray(
             tuple(shape),
