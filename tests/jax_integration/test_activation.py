@@ -256,7 +256,7 @@ def test_the_users_cache_directory_is_this_users_alone(run_forked, clean_environ
         """,
         url,
     )
-    assert above.stat().st_mode & 0o777 == 0o777
+    assert above.stat().st_mode & 0o777 == 0o700
     assert (above / "ejcache").stat().st_mode & 0o777 == 0o700
 
 
