@@ -30,7 +30,10 @@ cache = ejcache.enable(min_compile_seconds=0)
 @ejcache.autotuned(configs=({"n": 1}, {"n": 2}), name="op", version=1)
 def op(x, *, n):
     return x * n / n
-jax.jit(lambda x: jnp.sin(x @ x).sum())(jnp.ones((64, 64)))
+@ejcache.ejit
+def step(x):
+    return jnp.sin(x @ x).sum()
+step(jnp.ones((64, 64)))
 op(jnp.ones(8))
 cache.get("jit_absent")
 """
@@ -50,6 +53,7 @@ def world(tmp_path_factory):
         "WRITTEN": str(place / "written"),
         "PYTHONPATH": str(place / "hook"),
         "EJCACHE_AUTOTUNE_RECORD": "1",
+        "EJCACHE_REUSE_LOWERING": "1",
     }
 
     def run(*arguments, cache="local"):

@@ -25,7 +25,7 @@ from ejcache.util.log import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ejcache.cache.starts import ProgramRecord
+    from ejcache.cache.starts import ProgramRecord, ReuseNote
 
 T = TypeVar("T")
 
@@ -60,6 +60,7 @@ class Recorder:
         # Only single operations on these, which the interpreter makes atomic.
         self._programs: collections.deque[ProgramRecord] = collections.deque()
         self._trouble: collections.deque[str] = collections.deque()
+        self._reuse: collections.deque[ReuseNote] = collections.deque()
         self._lines: list[bytes] = []
         self._began = time.time()
         self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
@@ -90,14 +91,22 @@ class Recorder:
         self._count += 1
         if self._count <= _MOST:
             self._programs.append(program)
-            if self._at_once:
-                self.write()  # a forked child often ends by `os._exit`, which runs no exit handlers
-            elif not self._planned:
-                self._planned = True
-                run_later(_SECONDS, self._write_each_minute)
+            self._write_soon()
         if self.listeners:
             for event in _events(program):
                 self.tell(event)
+
+    def _write_soon(self) -> None:
+        if self._at_once:
+            self.write()  # a forked child often ends by `os._exit`, which runs no exit handlers
+        elif not self._planned:
+            self._planned = True
+            run_later(_SECONDS, self._write_each_minute)
+
+    def add_reuse(self, note: ReuseNote) -> None:
+        """Record what reuse did with a function."""
+        self._reuse.append(note)
+        self._write_soon()
 
     def add_trouble(self, kind: str, message: str) -> None:
         """Record a warning."""
@@ -112,9 +121,10 @@ class Recorder:
     def write(self) -> None:
         """Append what was recorded since the last line to the log of this host."""
         programs, trouble = list(_taken(self._programs)), Counter(_taken(self._trouble))
-        if programs or (trouble and self._count):
+        reuse = list(_taken(self._reuse))
+        if programs or reuse or (trouble and self._count):
             dropped, self._count = max(0, self._count - _MOST), min(self._count, _MOST)
-            line = encode_line(StartRecord(self._process(), programs, trouble, dropped))
+            line = encode_line(StartRecord(self._process(), programs, trouble, dropped, reuse))
             START_LOG.append(line)
             if self.share and sum(map(len, self._lines)) + len(line) <= _SHARED_BYTES:
                 self._lines.append(line)

@@ -10,6 +10,7 @@
         components, details, signature, module: of a miss, what `ejcache why` compares
       trouble  an object: kind of warning → how often
       dropped  how many programs are in no line, because the process had too many
+      reuse    a list of what reuse did with functions: the fields of `ReuseNote`; only if there is any
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
 after the last. A line that is damaged, or of another version, is skipped. `stores/shared/starts.py` has the objects on
@@ -121,6 +122,41 @@ class Process(NamedTuple):
     settings: Mapping[str, str] = _NOTHING
 
 
+class ReuseNote(NamedTuple):
+    """What reuse did with one question of a function.
+
+    Attributes:
+        function: module and qualified name.
+        did: `recorded`, `proven`, `reused`, `traced`, `plain` or `wrong`.
+        sentence: why, for a person.
+        advice: an item of the setting `reuse_ignore` that would make the difference not count, or other advice.
+        url: the cache.
+        process: its number.
+        time: seconds since the epoch.
+    """
+
+    function: str = ""
+    did: str = ""
+    sentence: str = ""
+    advice: str = ""
+    url: str = ""
+    process: int = 0
+    time: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """`traced, because the variable FOO changed`."""
+        return f"{_DID.get(self.did, self.did)}, because {self.sentence}"
+
+
+_DID: Final = {
+    "recorded": "traced and recorded",
+    "proven": "traced and proven",
+    "plain": "traced, and is not recorded",
+    "wrong": "traced, and nothing is reused any more",
+}
+
+
 class StartRecord(NamedTuple):
     """What one process has recorded."""
 
@@ -128,12 +164,15 @@ class StartRecord(NamedTuple):
     programs: Sequence[ProgramRecord] = ()
     trouble: Mapping[str, int] = _NOTHING
     dropped: int = 0
+    reuse: Sequence[ReuseNote] = ()
 
 
 def encode_line(record: StartRecord) -> bytes:
     """The line of a part of a process's record, without a line break."""
     programs = [_filled(program) for program in record.programs]
     body = {"v": _VERSION, "process": record.process._asdict(), "programs": programs, "trouble": dict(record.trouble)}
+    if record.reuse:
+        body["reuse"] = [note._asdict() for note in record.reuse]
     return json.dumps(body | {"dropped": record.dropped}, separators=(",", ":")).encode()
 
 
@@ -149,6 +188,7 @@ def decode_lines(lines: Iterable[bytes]) -> list[StartRecord]:
                 (*before.programs, *part.programs),
                 dict(Counter(before.trouble) + Counter(part.trouble)),
                 before.dropped + part.dropped,
+                (*before.reuse, *part.reuse),
             )
     ordered = sorted(found.values(), key=lambda record: record.process.began)
     return [each._replace(programs=tuple(sorted(each.programs, key=lambda program: program.time))) for each in ordered]
@@ -161,7 +201,9 @@ def decode_line(line: bytes) -> StartRecord | None:
         if body["v"] == _VERSION:
             programs = tuple(map(decode_program, body["programs"]))
             trouble = {str(kind): int(number) for kind, number in body.get("trouble", {}).items()}
-            return StartRecord(_checked(Process, body["process"]), programs, trouble, int(body.get("dropped", 0)))
+            reuse = tuple(_checked(ReuseNote, fields) for fields in body.get("reuse", ()))
+            process = _checked(Process, body["process"])
+            return StartRecord(process, programs, trouble, int(body.get("dropped", 0)), reuse)
     return None
 
 
@@ -191,4 +233,4 @@ def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
-_DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord)}
+_DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord, ReuseNote)}

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.starts import ProgramRecord
+    from ejcache.cache.starts import ProgramRecord, ReuseNote
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.nearest import Known
-    from ejcache.reuse.log import ReuseNote
 
 _LINES: Final = 20
 """Lines of one explanation, unless --full is given."""

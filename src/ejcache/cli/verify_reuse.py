@@ -16,7 +16,7 @@ from ejcache.util.text import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.reuse.log import ReuseNote
+    from ejcache.cache.starts import ReuseNote
 
 _RUNS: Final = 3
 

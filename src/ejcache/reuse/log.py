@@ -1,60 +1,18 @@
-"""What reuse did with each function, for `ejcache why`, in a log of this user on this host.
-
-line := JSON object: function, did, sentence, advice, url, process, time
-"""
+"""What reuse did with each function, for `ejcache why`: notes in the start records of this host (`cache.starts`)."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.run_counts import AppendedLog
-from ejcache.errors import MALFORMED
-from ejcache.util.tuples import NamedTuple
+from ejcache.cache.recorder import START_LOG, recorder
+from ejcache.cache.starts import ReuseNote, decode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LOG: Final = AppendedLog("reuse", limit=1_000_000)
 _said: Final[set[tuple[str, ...]]] = set()
-
-
-class ReuseNote(NamedTuple):
-    """What reuse did with one question of a function.
-
-    Attributes:
-        function: module and qualified name.
-        did: `recorded`, `proven`, `reused`, `traced`, `plain` or `wrong`.
-        sentence: why, for a person.
-        advice: an item of the setting `reuse_ignore` that would make the difference not count, or other advice.
-        url: the cache.
-        process: its number.
-        time: seconds since the epoch.
-    """
-
-    function: str
-    did: str
-    sentence: str
-    advice: str
-    url: str
-    process: int
-    time: float
-
-    @property
-    def words(self) -> str:
-        """`traced, because the variable FOO changed`."""
-        return f"{_DID.get(self.did, self.did)}, because {self.sentence}"
-
-
-_DID: Final = {
-    "recorded": "traced and recorded",
-    "proven": "traced and proven",
-    "plain": "traced, and is not recorded",
-    "wrong": "traced, and nothing is reused any more",
-}
 
 
 def note(function: str, did: str, sentence: str, advice: str = "", *, url: str) -> None:
@@ -62,18 +20,15 @@ def note(function: str, did: str, sentence: str, advice: str = "", *, url: str) 
     about = (function, did, sentence, url)
     if about not in _said:
         _said.add(about)
-        this = ReuseNote(function, did, sentence, advice, url, os.getpid(), time.time())
-        _LOG.append(json.dumps(this._asdict()).encode())
+        recorder.add_reuse(ReuseNote(function, did, sentence, advice, url, os.getpid(), time.time()))
 
 
 def read_notes() -> Iterator[ReuseNote]:
     """The notes of this user on this host, the latest first; damaged lines are skipped."""
-    for line in _LOG.lines():
-        with suppress(*MALFORMED):
-            fields: dict[str, Any] = json.loads(line)
-            found = ReuseNote(**fields)
-            if all(isinstance(text, str) for text in found[:5]):
-                yield found
+    recorder.write()
+    for line in START_LOG.lines():
+        part = decode_line(line)
+        yield from reversed(part.reuse) if part is not None else ()
 
 
 def latest_notes(what: str | None = None) -> list[ReuseNote]:
