@@ -68,8 +68,9 @@ are counted. Entries of plain JAX in the same directory or bucket are counted se
 1. `--name` restricts all rules to entries of matching names. Alone, it removes them.
 2. `--old-versions`, `--older-than` and `--unused-for` judge each entry by itself. An entry that any of them names is
    removed.
-3. `--max-entries` and `--max-size` limit what is left. The least recently used entries are removed first, but a plain
-   entry is removed before the one of its program that was compiled with a PGLE profile.
+3. `--max-entries` and `--max-size` limit what is left. The least recently used entries are removed first, or with
+   `EJCACHE_EVICT=cost` those that save the fewest seconds for their bytes and uses; but a plain entry is removed before
+   the one of its program that was compiled with a PGLE profile. `--dry-run` shows both orders.
 
 An entry is of an old version if its key names another environment (versions, native libraries, host) than the most
 recently created entry of its platform. If several kinds of hosts share a cache, all kinds but one count as old.

@@ -151,8 +151,7 @@ def prune(
         max_entries: number of entries that may stay.
         older_than: remove entries created longer ago than this, in seconds or as `"14d"`.
         unused_for: remove entries last used longer ago than this, in seconds or as `"14d"`.
-        name: a shell pattern (`"jit_eval*"`) that narrows all rules to the entries with such a name; alone, it removes
-            them.
+        name: a shell pattern (`"jit_eval*"`) that narrows all rules to entries of such names; alone, it removes them.
         old_versions: remove entries that another JAX, jaxlib or host compiled than the newest entry of their platform.
         keep: shell patterns; entries with such a name stay.
         keep_pgle: keep entries that were compiled with a profile, and the profiles.
@@ -178,6 +177,7 @@ def prune(
         old_versions=old_versions,
         keep=(keep,) if isinstance(keep, str) else tuple(keep),
         keep_pgle=keep_pgle,
+        by_cost=current_settings().evict == "cost",
     )
     with _opened(url, write=not dry_run) as opened:
         policy = asked if asked.has_criterion else opened.stored_policy()

@@ -15,6 +15,7 @@ from ejcache import entry
 from ejcache.cache.counters import Miss
 from ejcache.errors import StoreError, UsageError
 from ejcache.keys.key import evicted_before, is_side_key
+from ejcache.maintenance.worth import worth_by
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind, detect_shared_storage
@@ -188,6 +189,7 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
         read_only=settings.read_only,
         settings=settings,
         evict_before=evicted_before,
+        worth=worth_by(settings),
     )
 
 
@@ -216,6 +218,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
                 max_size=settings.local_max_size,
                 trusted=settings.trust_dir,
                 evict_before=evicted_before,
+                worth=worth_by(settings),
             )
         except StoreError as exc:
             log.warning("ejcache: copies of %s are kept in memory only: %s", location, exc)

@@ -33,11 +33,12 @@ def store_of(source: Target) -> Store:
 
 def open_for_writing(url: str, settings: Settings) -> Store:
     """The store to copy to, which is created if it does not exist."""
+    from ejcache.maintenance.worth import worth_by
     from ejcache.stores.opening import open_store
 
     # The size limit of the settings is meant for the cache that the settings name.
     limit = settings.store_limit if url == str(settings.cache_dir) else None
-    return open_store(url, max_size=limit, settings=settings)
+    return open_store(url, max_size=limit, settings=settings, worth=worth_by(settings))
 
 
 def report(

@@ -103,6 +103,7 @@ def _policy(
     keep_pgle: bool,
 ) -> EvictionPolicy:
     from ejcache.maintenance.plan import EvictionPolicy
+    from ejcache.settings.resolve import resolve
 
     return EvictionPolicy(
         max_size=size(max_size, option="--max-size"),
@@ -113,12 +114,14 @@ def _policy(
         old_versions=old_versions,
         keep=tuple(keep or ()),
         keep_pgle=keep_pgle,
+        by_cost=resolve().evict == "cost",
     )
 
 
 def _prune_entries(
     directory: str | None, given: EvictionPolicy, *, jax: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> int:
+    from ejcache.cli.orders import compare_orders, print_orders
     from ejcache.maintenance.eviction import EvictionPass
 
     with open_target(directory, write=not dry_run) as target:
@@ -133,9 +136,11 @@ def _prune_entries(
                     left = output.count_and_size(planned.left, planned.left_size)
                     confirm(f"Remove {goes} from {target.url}? {left} would stay.", yes=False, as_json=False)
             report = _run(eviction, quiet=as_json or dry_run)
+            orders = compare_orders(target, policy, quiet=as_json) if dry_run and store is target.store else []
             if as_json:
-                output.print_json(_plan_fields(target, planned, report))
+                output.print_json(_plan_fields(target, planned, report) | {"orders": orders})
             else:
+                print_orders(orders)
                 _print_pruned(target, report)
     return int(report.failures > 0)
 
@@ -216,7 +221,7 @@ def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Stor
     store = target.jax if jax or target.store is None else target.store
     if store is None:
         raise NotAStoreError(f"{target.url} holds no entries that could be pruned")
-    return store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle)
+    return store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle, by_cost=given.by_cost)
 
 
 def _run(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:

@@ -10,8 +10,8 @@ The rules of a policy, in the order in which they are applied:
 3. `old_versions`, `older_than` and `unused_for` each judge one entry by itself. What any of them names is deleted.
 4. `max_entries` and then `max_size` limit the rest: entries are deleted in the order of eviction until both hold.
 
-The order of eviction is least recently used first, except that what is of no use while another entry is there goes
-before that one. The keys say of which entries that is so (`keys.key.evicted_before`).
+The order of eviction is least recently used first, or with `by_cost` the order that a store gives its entries; but what
+is of no use while another entry is there goes before that one. The keys say of which entries that is so (`keys.key.evicted_before`).
 
 An old version is an entry whose key names another environment than the newest of its platform. The newest environment
 of a platform is that of its most recently created entry. If several kinds of hosts share a cache, all but one kind
@@ -85,6 +85,7 @@ class EvictionPolicy:
         keep: case-sensitive shell patterns; no rule deletes an entry whose name matches one of them.
         keep_used_since: no rule deletes an entry used at or after this time, in seconds since the epoch.
         keep_pgle: no rule deletes optimised entries and profiles.
+        by_cost: of entries that have an order of their own (`EntryInfo.order`), that order is the one of eviction.
 
     Raises:
         SettingError: a limit or an age is negative.
@@ -101,6 +102,7 @@ class EvictionPolicy:
     keep: tuple[str, ...] = ()
     keep_used_since: float | None = None
     keep_pgle: bool = False
+    by_cost: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_size", "max_entries", "older_than", "unused_for"):
@@ -153,20 +155,20 @@ _SCHEMA: Final = """
     )
 """
 _LIST: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
-_CHOSEN: Final = "SELECT key, used FROM entries WHERE chosen"
-_WORSE: Final = "CREATE TABLE worse (key BLOB, used REAL)"
-"""The keys that go before an entry of the listing, and when that was used."""
+_CHOSEN: Final = "SELECT key, turn FROM entries WHERE chosen"
+_WORSE: Final = "CREATE TABLE worse (key BLOB, turn REAL)"
+"""The keys that go before an entry of the listing, and the turn of that."""
 _LIST_WORSE: Final = "INSERT INTO worse VALUES (?, ?)"
 _DERIVED: Final = (
     "CREATE INDEX programs ON entries (logical)",
     "CREATE INDEX worse_keys ON worse (key)",
     # A profile counts as used whenever its program is, because it is read only when the program is compiled again.
-    """UPDATE entries
-       SET used = max(used, ifnull((SELECT max(used) FROM entries AS own WHERE own.logical = entries.profiled), used))
+    """UPDATE entries SET
+       used = max(used, ifnull((SELECT max(used) FROM entries AS own WHERE own.logical = entries.profiled), used)),
+       turn = max(turn, ifnull((SELECT max(turn) FROM entries AS own WHERE own.logical = entries.profiled), turn))
        WHERE profiled != ''""",
-    "UPDATE entries SET turn = used WHERE profiled != ''",
     """UPDATE entries
-        SET turn = min(used, (SELECT min(used) FROM worse WHERE worse.key = entries.key)),
+        SET turn = min(turn, (SELECT min(turn) FROM worse WHERE worse.key = entries.key)),
             better = (SELECT count(*) FROM worse WHERE worse.key = entries.key)
         WHERE chosen AND key IN (SELECT key FROM worse)""",
 )
@@ -230,13 +232,14 @@ class EvictionPlan(Closing):
             self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
         chosen = (glob is None or fnmatch.fnmatchcase(parts.name, glob)) and (only is None or entry.key in only)
         used = entry.last_used
-        row = row_key(entry.key), entry.size, entry.created, used, entry.version, used
+        turn = entry.order if self._policy.by_cost and entry.order is not None else used
+        row = row_key(entry.key), entry.size, entry.created, used, entry.version, turn
         return *row, parts.logical, profiled_program(entry.key), chosen, is_entry
 
     def _worse(self) -> Iterator[tuple[object, float]]:
-        for key, used in self._tables.rows(_CHOSEN):
+        for key, turn in self._tables.rows(_CHOSEN):
             for worse in evicted_before(key_of_row(key)):
-                yield row_key(worse), used
+                yield row_key(worse), turn
 
     def __iter__(self) -> Iterator[Deletion]:
         for key, *fields, reason in self._tables.rows(_PLANNED):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         enabled: bool
         min_compile_seconds: float
         min_entry_size: int
+        evict: Literal["lru", "cost"]
         include_metadata_in_key: bool
         source_file_regex: str | PathLike[str] | None
         remove_custom_partitioning_ptr: bool
@@ -95,6 +96,13 @@ class Settings:
         "a smaller entry is not stored",
         flag="jax_persistent_cache_min_entry_size_bytes",
         accepted="a number of bytes, 0, or -1 for no restriction",
+    )
+    evict: Literal["lru", "cost"] = setting(
+        "lru",
+        "what a local cache that is full evicts first: what was not used for longest, or what saves the fewest seconds"
+        " of compiling for its bytes and uses",
+        parse=read.eviction_order,
+        accepted="lru or cost",
     )
     include_metadata_in_key: bool = setting(
         False,

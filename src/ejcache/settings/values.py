@@ -83,6 +83,14 @@ setting: Final[Callable[..., Any]] = Setting
 """Declares a setting, as the value of an attribute of a class. A type checker takes the attribute for its value."""
 
 
+def eviction_order(value: Any) -> str:
+    """A word of the setting `evict`."""
+    text = str(value).strip().lower()
+    if text not in {"lru", "cost"}:
+        raise ValueError(text)
+    return text
+
+
 def autotune_policy(value: Any) -> str:
     """A word of the setting `autotune_policy`."""
     text = str(value).strip().lower()

@@ -40,6 +40,7 @@ class EntryInfo(NamedTuple):
         last_used: seconds since the epoch; the later of creation and the last `get`.
         version: on storage that versions its objects, which version was listed; empty elsewhere.
         hits: how often `get` has found it; None where that is not counted, which is everywhere but in a local store.
+        order: the lowest is evicted first; None where the last use decides.
     """
 
     key: str
@@ -48,6 +49,7 @@ class EntryInfo(NamedTuple):
     last_used: float
     version: str = ""
     hits: int | None = None
+    order: float | None = None
 
 
 class Store(Closing):

@@ -54,6 +54,7 @@ def open_store(
     read_only: bool = False,
     settings: Settings | None = None,
     evict_before: Callable[[str], Iterable[str]] | None = None,
+    worth: Callable[[bytes, int], float] | None = None,
 ) -> Store:
     """The store at `url`. Remote storage is not asked yet: whether it can be reached shows at the first use.
 
@@ -72,6 +73,8 @@ def open_store(
         settings: give the credentials and the endpoint; by default those of the environment.
         evict_before: of a local directory, the keys of entries that are of no use while the entry of a key exists;
             they are evicted first.
+        worth: of a local directory, what an entry is worth, by its beginning and its size, if what is worth least is to
+            be evicted first; otherwise what was not used for longest is.
 
     Raises:
         UsageError: the URL or the size cannot be understood, or the URL needs EJCACHE_UNTESTED_SCHEMES; nothing was
@@ -92,7 +95,9 @@ def open_store(
     from ejcache.stores.local.store import LocalStore
 
     trusted = (settings or resolve()).trust_dir
-    return LocalStore(location.path, max_size=given, read_only=read_only, trusted=trusted, evict_before=evict_before)
+    return LocalStore(
+        location.path, max_size=given, read_only=read_only, trusted=trusted, evict_before=evict_before, worth=worth
+    )
 
 
 def open_bucket(

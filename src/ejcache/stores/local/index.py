@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.local.cost_order import add_turns, age_of, has_turns
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
@@ -149,8 +150,11 @@ _MARK_USES: Final = """
     WITH Used (key, at, times) AS (VALUES {rows})
     UPDATE Cache SET
         access_time = max(access_time, (SELECT at FROM Used WHERE Used.key = Cache.key)),
-        access_count = access_count + (SELECT times FROM Used WHERE Used.key = Cache.key)
+        access_count = access_count + (SELECT times FROM Used WHERE Used.key = Cache.key){turn}
     WHERE raw = 1 AND key IN (SELECT key FROM Used)
+"""
+_TURN: Final = """,
+        turn = :age + worth * (1 + access_count + (SELECT times FROM Used WHERE Used.key = Cache.key))
 """
 _ROWS_OF_USES: Final = 300
 """Rows of one statement, which may have 999 values."""
@@ -169,11 +173,14 @@ class IndexOptions(NamedTuple):
         max_size: bytes of all entries, -1 for no limit.
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
         observer: called with the name of each step of a write, for tests that interrupt it there.
+        worth: what an entry is worth, by its beginning and its size, if what is worth least is evicted first; None if
+            what was not used for longest is.
     """
 
     max_size: int = -1
     evict_before: Callable[[str], Iterable[str]] | None = None
     observer: Callable[[str], object] = bool
+    worth: Callable[[bytes, int], float] | None = None
 
 
 class PendingUses:
@@ -244,6 +251,7 @@ class EntryIndex:
         values: the value files.
         uses: when entries were used that this index does not know of yet.
         deadline: monotonic seconds until which writes wait for other writers.
+        puts_by_cost: how often this connection has evicted by what entries are worth.
         unclean: something may have been left behind, so the next process that opens the store sweeps it.
     """
 
@@ -262,6 +270,7 @@ class EntryIndex:
         self.uses = PendingUses()
         self.deadline = 0.0
         self.unclean = False
+        self.puts_by_cost = 0
         self._presence = presence
         self._marked: list[tuple[str, float, int]] = []  # of the transaction that is open, as is `_removed`
         self._removed: list[str] = []
@@ -305,6 +314,10 @@ class EntryIndex:
             self._sql("SELECT 1 FROM Cache, Settings, EjcacheCounters LIMIT 1")
             raise damage(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
         self.total()
+        if self.options.worth is not None and not self.read_only and "Cache_turn" not in names:
+            self._sql("BEGIN IMMEDIATE")  # who opens the index tries again if another process is writing
+            add_turns(self._sql)
+            self._sql("COMMIT")
 
     def _watch(self) -> int:
         self._steps -= 1
@@ -482,9 +495,10 @@ class EntryIndex:
             return True
 
     def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
-        """The next `number` rows in the order of keys: key, size, store_time, access_time, access_count."""
+        """The next `number` rows in the order of keys: key, size, store_time, access_time, access_count, turn."""
+        turn = "turn" if has_turns(self._sql) else "NULL"
         return self.rows(
-            "SELECT key, size, store_time, access_time, access_count FROM Cache"
+            f"SELECT key, size, store_time, access_time, access_count, {turn} FROM Cache"
             " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?",
             after,
             number,
@@ -534,7 +548,8 @@ class EntryIndex:
         for start in range(0, len(self._marked), _ROWS_OF_USES):
             some = self._marked[start : start + _ROWS_OF_USES]
             rows = ", ".join(["(?, ?, ?)"] * len(some))
-            self._sql(_MARK_USES.format(rows=rows), [value for row in some for value in row])
+            turn = "" if self.options.worth is None else _TURN.replace(":age", repr(age_of(self._sql)))
+            self._sql(_MARK_USES.format(rows=rows, turn=turn), [value for row in some for value in row])
 
     def write_uses(self) -> None:
         """Write when entries were used; raises StoreBusyError if another process kept the index busy."""

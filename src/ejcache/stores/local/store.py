@@ -58,6 +58,8 @@ class LocalStore(Store):
         timeout: seconds that a call waits for other processes.
         trusted: use the directory even if other users could have put code there.
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
+        worth: what an entry is worth, by its beginning and its size, if what is worth least is to be evicted first;
+            otherwise what was not used for longest is.
         observer: called with the name of each step of a write, for tests that interrupt it there.
 
     Raises:
@@ -77,13 +79,14 @@ class LocalStore(Store):
         timeout: float = TIMEOUT,
         trusted: bool = False,
         evict_before: Callable[[str], Iterable[str]] | None = None,
+        worth: Callable[[bytes, int], float] | None = None,
         observer: Callable[[str], object] | None = None,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 (Path.absolute keeps "..")
         self.url = str(self.path)
         self._layout = Layout(self.path, trusted=trusted)
         self.max_size = self._layout.limit() if max_size is None else max_size
-        options = IndexOptions(self.max_size, evict_before, observer or bool)
+        options = IndexOptions(self.max_size, evict_before, observer or bool, worth)
         self._manager = ConnectionManager(self._layout, options=options, read_only=read_only, timeout=timeout)
         self._manager.run(lambda _: None, make=True)
 
@@ -154,10 +157,11 @@ class LocalStore(Store):
         self._manager.write_uses()
         while True:
             page = self._manager.run(partial(EntryIndex.page, after=after, number=_PAGE)) or []
-            for key, size, stored, used, count in page:
+            for key, size, stored, used, count, turn in page:
                 if type(size) is int and isinstance(stored, float) and isinstance(used, float):
                     hits = count if type(count) is int and count >= 0 else None
-                    yield EntryInfo(key, size, stored, max(stored, used), hits=hits)
+                    order = turn if isinstance(turn, float) else None
+                    yield EntryInfo(key, size, stored, max(stored, used), hits=hits, order=order)
             if len(page) < _PAGE:
                 return
             after = page[-1][0]

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
+from ejcache.stores.local.cost_order import convert, raise_age, set_turn
 from ejcache.stores.local.index import translate
 from ejcache.stores.local.tables import Rows
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _CLOCK_SLACK: Final = 60.0
 """Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""
 _TRIES: Final = 5
+_CONVERTING: Final = 50
+"""Puts between two looks for rows of processes that evict by last use."""
 
 
 def write_entry(manager: ConnectionManager, key: str, data: bytes, *, replace: bool) -> bool:
@@ -41,9 +44,10 @@ def write_entry(manager: ConnectionManager, key: str, data: bytes, *, replace: b
                 if index.stale():
                     continue  # the directory was moved or deleted
                 raise translate(exc, manager.root) from exc
+            worth = None if index.options.worth is None else index.options.worth(data, len(data))
             written = None
             try:
-                written = manager.change(partial(_write_row, index, value, replace), make=True)
+                written = manager.change(partial(_write_row, index, value, replace, worth), make=True)
             finally:
                 if not written:
                     index.values.discard(value.filename)
@@ -52,7 +56,13 @@ def write_entry(manager: ConnectionManager, key: str, data: bytes, *, replace: b
     raise StoreUnavailableError(f"{manager.root} is being removed or replaced again and again")
 
 
-def _write_row(index: EntryIndex, value: PendingValue, replace: bool, current: EntryIndex) -> bool | None:  # noqa: FBT001
+def _write_row(
+    index: EntryIndex,
+    value: PendingValue,
+    replace: bool,  # noqa: FBT001 (by `partial`)
+    worth: float | None,
+    current: EntryIndex,
+) -> bool | None:
     """Make the row, give the file its final name, and evict, or change nothing; None if the index is not in use now."""
     if current is not index:
         return None
@@ -65,11 +75,13 @@ def _write_row(index: EntryIndex, value: PendingValue, replace: bool, current: E
         index.options.observer("row-written")
         if index.options.max_size >= 0:
             _evict(index, value)
+        if worth is not None:
+            set_turn(index.connection.execute, value.key, worth)
     return True
 
 
 def _evict(index: EntryIndex, value: PendingValue) -> None:
-    """Delete the least recently used entries until the limit holds, inside the transaction that stores `value`."""
+    """Delete entries in the order of eviction until the limit holds, inside the transaction that stores `value`."""
     sql, limit = index.connection.execute, index.options.max_size
     index.mark_uses()
     excess = index.total() - limit
@@ -82,28 +94,42 @@ def _evict(index: EntryIndex, value: PendingValue) -> None:
         # entry would be evicted first.
         now = time.time()
         sql("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
-    number = 1
+    order, condition = "access_time", ""
+    if excess > 0 and index.options.worth is not None:
+        if index.puts_by_cost % _CONVERTING == 0:
+            convert(sql, index.generation, index.options.worth, besides=value.key)
+        index.puts_by_cost += 1
+        order, condition = "turn", "AND turn IS NOT NULL"
+    number, highest = 1, 0.0
     gone: dict[int, Any] = {}
     while excess > 0:
         number = min(4 * number, 256)
         rows = sql(
-            "SELECT rowid, size, filename, key FROM Cache WHERE key IS NOT ? ORDER BY access_time, rowid LIMIT ?",
+            f"SELECT rowid, size, filename, {order}, key FROM Cache WHERE key IS NOT ? {condition}"  # noqa: S608 (constants)
+            f" ORDER BY {order}, rowid LIMIT ?",
             (value.key, number),
         ).fetchall()
+        if not rows and condition:
+            order, condition = "access_time", ""
+            continue
         if not rows:
             excess = index.recount() - limit
             if excess > 0:
                 raise StoreTooSmallError(
                     f"an entry of {value.size} bytes is larger than the limit of {index.generation}"
                 )
-        for rowid, size, filename in _with_useless_ones(index, value, rows):
+        for rowid, size, filename, turn in _with_useless_ones(index, value, rows):
             if rowid in gone:
                 continue
+            if condition and isinstance(turn, float):
+                highest = max(highest, turn)
             sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
             gone[rowid] = filename
             excess -= size if type(size) is int else 0
             if excess <= 0:
                 break
+    if highest:
+        raise_age(sql, highest)
     index.delete_later(*gone.values())
 
 
@@ -115,7 +141,7 @@ def _with_useless_ones(
     for *row, key in rows:
         for other in useless(key) if useless is not None and type(key) is str else ():
             yield from index.rows(
-                "SELECT rowid, size, filename FROM Cache WHERE key IS NOT ? AND key = ? AND raw = 1",
+                "SELECT rowid, size, filename, NULL FROM Cache WHERE key IS NOT ? AND key = ? AND raw = 1",
                 value.key,
                 other,
             )

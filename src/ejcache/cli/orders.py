@@ -1,0 +1,51 @@
+"""What each order of eviction would remove, for `ejcache prune --dry-run`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ejcache.cli import output
+from ejcache.cli.listing import list_entries, read_facts
+from ejcache.maintenance.plan import EvictionPlan
+from ejcache.util.text import format_size, plural
+
+if TYPE_CHECKING:
+    from ejcache.cli.listing import Target
+    from ejcache.maintenance.plan import EvictionPolicy
+
+
+def compare_orders(target: Target, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
+    """What a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
+
+    Of a shared cache nobody counts the uses of an entry, so that there is one order; the answer is empty then.
+    """
+    if target.shared or target.store is None or (policy.max_size is None and policy.max_entries is None):
+        return []
+    rows = [row for row in list_entries(target) if not row.is_jax]
+    with output.progress("reading", len(rows), quiet=quiet) as advance:
+        facts = list(read_facts(rows, target, advance=advance))
+    seconds = {row.info.key: fact["compile_seconds"] or 0.0 for row, fact in zip(rows, facts, strict=True)}
+    infos = [
+        row.info._replace(order=seconds[row.info.key] * (1 + (row.info.hits or 0)) / max(row.info.size, 1))
+        if row.info.order is None
+        else row.info
+        for row in rows
+    ]
+    answer = []
+    for name, by_cost in (("lru", False), ("cost", True)):
+        with EvictionPlan(infos, now=time.time(), policy=replace(policy, by_cost=by_cost)) as plan:
+            again = sum(seconds.get(deletion.entry.key, 0.0) for deletion in plan)
+            sizes = {"entries": plan.entries, "size": plan.size, "compile_seconds": again}
+            answer.append({"order": name, "chosen": by_cost is policy.by_cost, **sizes})
+    return answer
+
+
+def print_orders(orders: list[dict[str, Any]]) -> None:
+    """Say what each order costs."""
+    for each in orders:
+        chosen = "" if each["chosen"] else f" (EJCACHE_EVICT={each['order']})"
+        number = plural(each["entries"], "entry", "entries")
+        again = f"{output.seconds(each['compile_seconds'])} s to compile again"
+        output.say(f"in the order {each['order']}{chosen}: {number}, {format_size(each['size'])}, {again}")

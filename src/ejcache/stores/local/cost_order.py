@@ -1,0 +1,100 @@
+"""The order of eviction by what an entry saves: GreedyDual-Size-Frequency.
+
+    turn := age + worth * uses        worth: seconds of compiling ÷ bytes; uses: the put and every hit
+
+The entry with the lowest turn goes first, and its turn becomes the age: what is not used any more is overtaken by what
+comes later, however much it was worth. Source: Cherkasova, "Improving WWW proxies performance with Greedy-Dual-Size-
+Frequency caching policy", HP Labs 1998.
+
+A store that is kept in this order has two more columns and one more index, which the first process makes that wants
+them; the age is a row of the settings. Processes that evict by last use go on using the same store. A row that one of
+them wrote has no turn, and gets one before the next eviction in this order.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from ejcache.stores.local.values import MODE_RAW
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Sql = Callable[..., sqlite3.Cursor]
+    """Runs a statement on the connection to an index."""
+
+_AGE: Final = "ejcache_age"
+_START: Final = 8192
+"""Bytes of an entry that are read for its worth; a header hardly has more."""
+_CONVERTED: Final = 1_000
+"""Rows that get a turn in one put."""
+_ADDED: Final = (
+    "ALTER TABLE Cache ADD COLUMN worth REAL",
+    "ALTER TABLE Cache ADD COLUMN turn REAL",
+    "CREATE INDEX Cache_turn ON Cache (turn)",
+)
+
+_SET_TURN: Final = f"""
+    UPDATE Cache SET worth = ?, turn = ? + ifnull((SELECT value FROM Settings WHERE key = '{_AGE}'), 0.0)
+    WHERE key = ? AND raw = 1
+"""  # noqa: S608 (a constant)
+_RAISE_AGE: Final = """
+    INSERT INTO Settings VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)
+"""
+
+
+def has_turns(sql: Sql) -> bool:
+    """True if the rows of the index have turns, or can have some."""
+    return any(name == "turn" for _, name, *_ in sql("PRAGMA table_info(Cache)").fetchall())
+
+
+def add_turns(sql: Sql) -> None:
+    """Make the columns and the index, inside a transaction, unless another process has made them."""
+    if not has_turns(sql):
+        for statement in _ADDED:
+            sql(statement)
+
+
+def set_turn(sql: Sql, key: str, worth: float) -> None:
+    """Give the row that was just written its worth and its turn."""
+    sql(_SET_TURN, (worth, worth, key))
+
+
+def age_of(sql: Sql) -> float:
+    """The highest turn at which an entry was evicted."""
+    rows = sql("SELECT value FROM Settings WHERE key = ?", (_AGE,)).fetchall()
+    return rows[0][0] if rows and isinstance(rows[0][0], float) else 0.0
+
+
+def raise_age(sql: Sql, turn: float) -> None:
+    """Note the highest turn of entries that were evicted."""
+    sql(_RAISE_AGE, (_AGE, turn))
+
+
+def convert(sql: Sql, generation: Path, worth: Callable[[bytes, int], float], *, besides: str) -> None:
+    """Give a turn to rows that have none, but for the row of the key `besides`, inside a transaction."""
+    select = (
+        "SELECT rowid, size, mode, filename, substr(value, 1, ?), access_count FROM Cache WHERE turn IS NULL"
+        " AND key IS NOT ? LIMIT ?"
+    )
+    rows = sql(select, (_START, besides, _CONVERTED)).fetchall()
+    if not rows:
+        return
+    age = age_of(sql)
+    for rowid, size, mode, filename, value, count in rows:
+        start = value if mode == MODE_RAW else _read_start(f"{generation}/{filename}")
+        of = worth(start if isinstance(start, bytes) else b"", size if type(size) is int else 0)
+        turn = age + of * (1 + (count if type(count) is int else 0))
+        sql("UPDATE Cache SET worth = ?, turn = ? WHERE rowid = ?", (of, turn, rowid))
+
+
+def _read_start(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read(_START) or b""

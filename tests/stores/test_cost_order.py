@@ -1,0 +1,147 @@
+"""Eviction by what an entry saves: the order, its age, other processes' entries, and a replay of real life."""
+
+from __future__ import annotations
+
+import math
+import random
+import sqlite3
+
+import pytest
+from cli_helpers import ejcache
+
+from ejcache import entry
+from ejcache.maintenance.worth import worth
+from ejcache.stores.local.store import LocalStore
+
+
+def stored(store, key, *, seconds, size=10_000):
+    """Put an entry of this size that took so long to compile."""
+    header = entry.Header(key=key, compile_seconds=seconds)
+    data = entry.encode(header, random.Random(key).randbytes(size - len(entry.encode(header, b""))))
+    assert store.put(key, data)
+
+
+def keys_of(store):
+    return {info.key for info in store.entries()}
+
+
+def test_the_cheapest_goes_first(tmp_path):
+    """Seconds count, and bytes, and uses."""
+    with LocalStore(tmp_path, max_size=52_000, worth=worth) as store:
+        stored(store, "slow", seconds=10)
+        stored(store, "quick", seconds=1)
+        stored(store, "large", seconds=1.5, size=20_000)
+        stored(store, "new", seconds=3)
+        assert keys_of(store) == {"slow", "quick", "large", "new"}
+        assert store.get("large") is not None
+        assert store.get("large") is not None
+        stored(store, "newer", seconds=3)
+        assert keys_of(store) == {"slow", "large", "new", "newer"}
+        assert store.check() == []
+
+
+def test_what_is_not_used_any_more_ages(tmp_path):
+    """Ten times the worth of the others keeps an entry for some time, and not for ever."""
+    with LocalStore(tmp_path, max_size=52_000, worth=worth) as store:
+        stored(store, "once", seconds=10)
+        left = []
+        for number in range(80):
+            stored(store, f"k{number}", seconds=1)
+            left.append("once" in keys_of(store))
+        assert (left[20], left[-1]) == (True, False)
+
+
+def test_processes_of_both_orders_share_a_store(tmp_path):
+    """Entries that were there before get their place by their worth; who evicts by last use goes on doing so."""
+    with LocalStore(tmp_path, max_size=52_000) as store:
+        stored(store, "slow", seconds=10)
+        stored(store, "large", seconds=1, size=20_000)
+        stored(store, "quick", seconds=1)
+    with LocalStore(tmp_path, max_size=52_000, worth=worth) as by_cost, LocalStore(tmp_path, max_size=52_000) as by_use:
+        stored(by_cost, "new", seconds=2)
+        stored(by_cost, "newer", seconds=2)
+        assert keys_of(by_cost) == {"slow", "quick", "new", "newer"}
+        stored(by_use, "mine", seconds=0.01)
+        stored(by_use, "mine too", seconds=0.01)
+        assert "slow" not in keys_of(by_use)
+        assert {info.key: info.order is None for info in by_use.entries()}["mine"]
+        for number in range(60):  # it looks for such rows now and then
+            stored(by_cost, f"newest{number}", seconds=2)
+        assert by_cost.check() == []
+        assert not {"mine", "mine too"} & keys_of(by_cost)
+
+
+def test_a_store_by_last_use_has_no_more_columns(tmp_path):
+    """Who does not want the order does not pay for it."""
+    with LocalStore(tmp_path, max_size=52_000) as store:
+        stored(store, "a", seconds=1)
+        assert [info.order for info in store.entries()] == [None]
+    (index,) = tmp_path.rglob("cache.db")
+    with sqlite3.connect(index) as connection:
+        assert "turn" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(Cache)")}
+
+
+def test_an_unreadable_entry_is_worth_little(tmp_path):
+    """Bytes that are no entry go before one."""
+    with LocalStore(tmp_path, max_size=32_000, worth=worth) as store:
+        stored(store, "a", seconds=1)
+        store.put("garbage", b"x" * 10_000)
+        stored(store, "b", seconds=1)
+        stored(store, "c", seconds=1)
+        assert keys_of(store) == {"a", "b", "c"}
+
+
+def test_prune_shows_both_orders(tmp_path, monkeypatch):
+    """A dry run says what each order would remove and what that costs; the setting chooses."""
+    place = tmp_path / "cache"
+    with LocalStore(place) as store:
+        stored(store, "slow", seconds=10)
+        stored(store, "quick", seconds=1)
+    options = ("prune", "--dir", place, "--max-size", "15kB")
+    dry = ejcache(*options, "-n", "--json").json["orders"]
+    assert [(each["order"], each["chosen"], each["compile_seconds"]) for each in dry] == [
+        ("lru", True, 10.0),
+        ("cost", False, 1.0),
+    ]
+    assert (
+        "in the order cost (EJCACHE_EVICT=cost): 1 entry, 10 kB, 1.00 s to compile again" in ejcache(*options, "-n").out
+    )
+    monkeypatch.setenv("EJCACHE_EVICT", "cost")
+    with LocalStore(place, worth=worth, max_size=21_000) as store:
+        stored(store, "another", seconds=2)
+        assert keys_of(store) == {"slow", "another"}
+    assert ejcache(*options, "--json").json["removed_entries"] == 1
+    with LocalStore(place) as store:
+        assert keys_of(store) == {"slow"}
+
+
+def programs(number, sigma, chance, prefix=""):
+    """(key, bytes, seconds): sizes and seconds per byte are spread as those of programs."""
+    sizes = [int(min(max(20_000 * math.exp(chance.gauss(0, 1)), 2_000), 400_000)) for _ in range(number)]
+    return [
+        (f"{prefix}{n}", size, size * chance.lognormvariate(math.log(20e-6), sigma)) for n, size in enumerate(sizes)
+    ]
+
+
+def saved(place, trace, limit, *, by_cost):
+    """The share of the seconds that a larger cache would have saved."""
+    done = possible = 0.0
+    with LocalStore(place, max_size=limit, worth=worth if by_cost else None) as store:
+        seen = set()
+        for key, size, seconds in trace:
+            possible += seconds * (key in seen)
+            if store.get(key) is not None:
+                done += seconds
+            else:
+                stored(store, key, seconds=seconds, size=size)
+            seen.add(key)
+    return done / possible
+
+
+@pytest.mark.parametrize(("sigma", "least"), [(1.1, 0.90), (0.3, 0.70)])
+def test_a_suite_that_runs_in_a_loop(tmp_path, sigma, least):
+    """A cache that is a little too small for a suite saves nothing by last use, and most of it by cost."""
+    suite = programs(100, sigma, random.Random(1))
+    limit = int(0.87 * sum(size for _, size, _ in suite))
+    assert saved(tmp_path / "lru", suite * 6, limit, by_cost=False) == 0
+    assert saved(tmp_path / "cost", suite * 6, limit, by_cost=True) >= least
