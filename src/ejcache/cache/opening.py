@@ -227,7 +227,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     shared = SharedStore(
         open_bucket(location, settings=settings, prepare=scratch is None),
         max_size=UNLIMITED if settings.chosen_max_size is None else settings.chosen_max_size,
-        read_only=settings.read_only,
+        read_only=settings.read_only or location.anonymous,
         log=host_log,
     )
     shared.bucket.entries_only = True

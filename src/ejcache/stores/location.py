@@ -27,8 +27,9 @@ from ejcache.util.tuples import NamedTuple
 
 ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
-    "az://container/prefix or abfs://container/prefix, sftp://host/directory, memory://name, or with "
-    "EJCACHE_UNTESTED_SCHEMES=1 a URL of another file system that fsspec can write to"
+    "az://container/prefix or abfs://container/prefix, each with ?anonymous behind it if the bucket is public, "
+    "sftp://host/directory, memory://name, or with EJCACHE_UNTESTED_SCHEMES=1 a URL of another file system that fsspec "
+    "can write to"
 )
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
@@ -59,6 +60,9 @@ _BUCKETS: Final = {
     "sftp": ("sftp", LocationKind.SFTP),
 }
 """For each spelling of a scheme: the one that is used in messages and digests, and its kind."""
+_ANONYMOUS: Final = "?anonymous"
+_PUBLIC: Final = frozenset({LocationKind.GCS, LocationKind.S3, LocationKind.AZURE})
+"""Kinds of storage that may be public: `gs://bucket/prefix?anonymous` is read without credentials."""
 _NAMES_ACCOUNT: Final = frozenset(
     {"abfs", "abfss", "adl", "az", "ftp", "hdfs", "oci", "ocilake", "sftp", "smb", "webhdfs"}
 )
@@ -78,6 +82,7 @@ class Location(NamedTuple):
         path: of a directory: the absolute path.
         bucket: of a bucket: its name; of a memory store: its name; of another URL: the host part.
         prefix: of a bucket or another URL: what follows, without slashes at its ends.
+        anonymous: of a bucket: it is read without credentials.
     """
 
     url: str
@@ -85,6 +90,7 @@ class Location(NamedTuple):
     path: str = ""
     bucket: str = ""
     prefix: str = ""
+    anonymous: bool = False
 
     def __str__(self) -> str:
         return self.url
@@ -134,13 +140,14 @@ def display_url(text: str | os.PathLike[str]) -> str:
     scheme = _SCHEME.match(shown)
     if scheme is None or scheme[2] is None:
         return shown
-    rest, query, _ = shown[scheme.end() :].partition("?")
+    rest, mark, query = shown[scheme.end() :].partition("?")
     name = scheme[1].lower()
     if _PASSWORD.match(rest):
         rest = "***@" + rest.rpartition("@")[2] if "@" in rest else "***"
     elif "@" in rest.partition("/")[0] and name not in _NAMES_ACCOUNT:
         rest = "***@" + rest.partition("@")[2]
-    return f"{shown[: scheme.end()]}{rest}{'?***' if query else ''}"
+    query = mark + query if mark + query in ("", _ANONYMOUS) else "?***"
+    return f"{shown[: scheme.end()]}{rest}{query}"
 
 
 def display_value(value: Any) -> Any:
@@ -154,6 +161,8 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
     if scheme not in _BUCKETS and scheme not in _OTHERS:
         raise _refused(text, "this version does not support that kind of storage")
     meant, kind = _BUCKETS.get(scheme, (scheme, LocationKind.FSSPEC))
+    anonymous = kind in _PUBLIC and rest.endswith(_ANONYMOUS)
+    rest = rest.removesuffix(_ANONYMOUS) if anonymous else rest
     host = rest.partition("/")[0]
     if _PASSWORD.match(rest) or "?" in rest or ("@" in host and scheme not in _NAMES_ACCOUNT):
         raise UsageError(
@@ -164,7 +173,8 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
     if not bucket or any(character in " #" for character in bucket):
         is_bucket = kind in (LocationKind.GCS, LocationKind.S3)
         raise _refused(text, "it names no bucket" if is_bucket else "it names no host")
-    return Location(f"{meant}://{rest.rstrip('/')}", kind, bucket=bucket, prefix=prefix.strip("/"))
+    url = f"{meant}://{rest.rstrip('/')}{_ANONYMOUS if anonymous else ''}"
+    return Location(url, kind, bucket=bucket, prefix=prefix.strip("/"), anonymous=anonymous)
 
 
 def _directory(path: str, text: str) -> Location:

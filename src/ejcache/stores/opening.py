@@ -87,6 +87,7 @@ def open_store(
     if detect_shared_storage(location):
         from ejcache.stores.shared.store import SharedStore
 
+        read_only = read_only or location.anonymous
         return SharedStore(open_bucket(location, settings=settings), max_size=limit, read_only=read_only)
     if location.kind is LocationKind.MEMORY:
         from ejcache.stores.memory import MemoryStore
@@ -144,17 +145,20 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
             location.bucket,
             location.prefix,
             policy=policy,
-            credentials=environment_variable("EASYDEL_GCS_CLIENT"),
+            credentials=None if location.anonymous else environment_variable("EASYDEL_GCS_CLIENT"),
             endpoint_url=environment_variable("STORAGE_EMULATOR_HOST"),
+            options={"token": "anon"} if location.anonymous else None,
         )
     if location.kind is LocationKind.S3:
         from ejcache.bucket.s3 import S3Bucket
 
-        return S3Bucket(location.bucket, location.prefix, policy=policy)
+        options = {"anon": True} if location.anonymous else None
+        return S3Bucket(location.bucket, location.prefix, policy=policy, options=options)
     if location.kind is LocationKind.AZURE:
         from ejcache.bucket.fsspec_bucket import AzureBucket
 
-        return AzureBucket(location.url, policy=policy)
+        options = {"anon": True} if location.anonymous else None
+        return AzureBucket(location.url.partition("?")[0], policy=policy, options=options)
     if location.kind is LocationKind.SFTP:
         from ejcache.bucket.sftp import SftpBucket
 
