@@ -59,6 +59,7 @@ COMMANDS: Final = {
             "warm train.py:step --shapes 'f32[8,128] i32[8]'",
             "warm train.py:step --shapes @shapes.txt -j 8",
             "warm train.py --steps 1",
+            "warm model.bin --target v5p-128",
         ),
     ),
     "target": Command(

@@ -19,7 +19,7 @@ from ejcache.cli.configuration import share_cache
 from ejcache.cli.listing import command_settings
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument, examples, flag, option, positive
 from ejcache.cli.run import RunCommand, absolute_url, command_of, export, run_and_report
-from ejcache.cli.warm_worker import FAILED
+from ejcache.cli.warm_worker import EXPORTED, FAILED
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.text import format_size
 from ejcache.util.threads import cores
@@ -182,14 +182,14 @@ REGISTRATION: Final = {"warm": {"cls": WarmCommand}}
 
 
 def _is_function(target: str) -> bool:
-    """Whether a target is MODULE:FUNCTION rather than a script."""
-    return ":" in target and not Path(target).exists()
+    """Whether a target is MODULE:FUNCTION or an exported function, rather than a script."""
+    return target.endswith(EXPORTED) or (":" in target and not Path(target).exists())
 
 
 def warm(
     target: Annotated[
         str,
-        argument("TARGET", "MODULE:FUNCTION or FILE.py:FUNCTION; or a script, which is run."),
+        argument("TARGET", "MODULE:FUNCTION, FILE.py:FUNCTION or FILE.bin; or a script, which is run."),
     ],
     arguments: Annotated[list[str] | None, argument("[ARGS]...", "Of the script.")] = None,
     shapes: Shapes = None,
@@ -209,6 +209,10 @@ def warm(
     Without --shapes, FUNCTION is called without arguments, and is to call ejcache.warm(function, *arguments) for what
     these texts cannot say: PyTrees, shardings over several devices, meshes, keys of jax.random. What it compiles
     belongs to one process: warm a program that spans processes by a short run of the job itself.
+
+    FILE.bin holds what Exported.serialize() of jax.export returned, in any version that this JAX reads. It is compiled
+    for the shapes that it was exported for, or for --shapes if these are symbols, and a run that calls it by
+    jax.jit(jax.export.deserialize(data).call) loads it.
 
     A SCRIPT is run as by `ejcache run`, with all that it does: let its arguments ask for one step.
 

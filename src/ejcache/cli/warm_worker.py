@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 FAILED: Final = "failed"
+EXPORTED: Final = ".bin"
+"""How files end that hold what `jax.export` has serialized."""
 TARGET: Final = "target"
 """In place of the platform: the process has none of the devices that it compiles for."""
 _UPLOAD_SECONDS: Final = 600.0
@@ -82,19 +84,36 @@ def _serve(
         with warm_start.told(lambda warmed: answer(**warmed._asdict())):
             if "shapes" in request:
                 args, kwargs = warm_start.abstract_call(parse_call(request["shapes"]))
-                warm_start.warm(function, *args, **kwargs)
+                warm_start.warm(getattr(function, "exported", function), *args, **kwargs)
             else:
                 function(*([devices] if devices is not None and _takes_devices(function) else []))
     except Exception as exc:
         answer(program=name, outcome=FAILED, reason=_sentence(exc), seconds=time.monotonic() - began)
 
 
+class _Exported:
+    """What `jax.export` has written into a file. To call it is to warm it for the shapes that it was exported for."""
+
+    def __init__(self, path: str) -> None:
+        from ejcache.jax_integration.warm_start import read_exported
+
+        self.exported = read_exported(path)
+        self.__name__ = str(self.exported.fun_name)
+
+    def __call__(self) -> None:
+        from ejcache.jax_integration.warm_start import warm
+
+        warm(self.exported)
+
+
 def _function(target: str) -> Callable[..., Any]:
-    """The function that `MODULE:FUNCTION` or `FILE.py:FUNCTION` names.
+    """The function that `MODULE:FUNCTION` or `FILE.py:FUNCTION` names, or that is exported in `FILE.bin`.
 
     Raises:
         UsageError: there is none.
     """
+    if target.endswith(EXPORTED):
+        return _Exported(target)
     where, _, names = target.rpartition(":")
     path = None
     if where.endswith(".py"):

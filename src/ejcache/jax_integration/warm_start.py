@@ -6,6 +6,7 @@ import contextlib
 import re
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -66,7 +67,8 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
         ejcache.warm(train_step, state_shapes, x, mode="fast")
 
     Args:
-        function: a jitted function, or one that `jax.jit` takes.
+        function: a jitted function, or one that `jax.jit` takes; or what `jax.export.deserialize` returns, which a run
+            calls by `jax.jit(exported.call)`. Its shapes are known: without arguments, it is compiled for these.
         args: its positional arguments. In place of arrays, also within PyTrees, `jax.ShapeDtypeStruct` is enough, with
             a `sharding` where the run's array is placed or committed. `jax.eval_shape` gives the shapes of a whole
             training state. Static arguments and Python numbers are passed as they are.
@@ -81,6 +83,8 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
     Raises what tracing, lowering and compiling raise. In a program that spans processes, every rank must call it. While
     it compiles, other threads of the process should not: the outcome is taken from the counters of the process.
     """
+    if hasattr(function, "mlir_module_serialized"):
+        function, args, kwargs = _calling(function, args, kwargs)
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     enable_by_default()
     current = _current()
@@ -190,6 +194,35 @@ def _outcome(before: Stats, after: Stats) -> tuple[str, str]:
     if Skip.DUPLICATE in new or Skip.OTHER_RANK in new:
         return COMPILED, ""
     return NOT_STORED, why_not_stored(new[0]) if new else "this process had compiled it already"
+
+
+def _calling(exported: Any, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Any, Any]:
+    """The function that calls what `jax.export` made, and its arguments.
+
+    Raises:
+        UsageError: its sizes are symbols, and no arguments say for which sizes to compile it.
+    """
+    if not (args or kwargs):
+        if any(not isinstance(size, int) for aval in exported.in_avals for size in aval.shape):
+            avals = ", ".join(map(str, exported.in_avals))
+            raise UsageError(f"{exported.fun_name} was exported for {avals}: say for which shapes to compile it")
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in exported.in_avals]
+        args, kwargs = jax.tree.unflatten(exported.in_tree, shapes)
+    return exported.call, args, kwargs
+
+
+def read_exported(path: str) -> Any:
+    """The function that `Exported.serialize` wrote into a file, as `jax.export.deserialize` gives it.
+
+    Raises:
+        UsageError: there is no such file, or this JAX cannot read it.
+    """
+    from jax import export
+
+    try:
+        return export.deserialize(bytearray(Path(path).read_bytes()))
+    except Exception as exc:
+        raise UsageError(f"{path} holds no function that jax.export of this JAX reads: {exc}") from exc
 
 
 def key_of(lowered: Any) -> str | None:

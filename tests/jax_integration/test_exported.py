@@ -1,0 +1,53 @@
+"""What `jax.export` has serialized is compiled ahead, and is a hit when a program calls it.
+
+JAX 0.10.2 wrote the files in `data/exported`, of ten programs.
+"""
+
+from __future__ import annotations
+
+import pytest
+from cli_helpers import ejcache
+from helpers import ROOT
+
+FILES = ROOT / "tests" / "data" / "exported"
+
+CALLS = """
+import sys
+from pathlib import Path
+import jax, jax.numpy as jnp
+import ejcache
+
+cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+exported = [jax.export.deserialize(bytearray(path.read_bytes())) for path in sorted(Path(sys.argv[2]).glob("*.bin"))]
+if sys.argv[3] == "warm":
+    print([ejcache.warm(each).outcome for each in exported])
+else:
+    counts = []
+    for each in exported:
+        args, kwargs = jax.tree.unflatten(each.in_tree, [jnp.zeros(aval.shape, aval.dtype) for aval in each.in_avals])
+        before = cache.stats()
+        jax.block_until_ready(jax.jit(each.call)(*args, **kwargs))
+        counts.append((cache.stats().hits - before.hits, cache.stats().misses - before.misses))
+    print(counts)
+"""
+
+
+def test_ten_programs_of_an_earlier_jax(run_python, tmp_path):
+    """Each is compiled once by `warm`, and loaded by the process that calls it."""
+    pytest.importorskip("flatbuffers")
+    said = run_python(CALLS, str(tmp_path / "cache"), str(FILES), "warm").stdout
+    assert said == f"{['compiled'] * 10}\n"
+    said = run_python(CALLS, str(tmp_path / "cache"), str(FILES), "call").stdout
+    assert said == f"{[(1, 0)] * 10}\n"
+
+
+def test_the_command(tmp_path):
+    """`ejcache warm FILE.bin` compiles it once; a file that holds none is bad usage."""
+    pytest.importorskip("flatbuffers")
+    options = ("--dir", tmp_path / "cache", "--min-compile-seconds", "0", "--json")
+    said = ejcache("warm", FILES / "matmul.bin", *options).json
+    assert [(program["outcome"], program["program"]) for program in said["programs"]] == [("compiled", "jit_call")]
+    assert ejcache("warm", FILES / "matmul.bin", *options).json["hit"] == 1
+    (tmp_path / "no.bin").write_bytes(b"no")
+    said = ejcache("warm", tmp_path / "no.bin", *options)
+    assert (said.status, "no.bin" in said.err) == (2, True)
