@@ -136,8 +136,8 @@ def test_old_versions_of_a_name_are_judged_by_all_names():
 
 def test_what_is_kept_stays():
     """Kept entries survive every rule, and count for the limits."""
-    kept, other = info(key(logical="a"), age=50 * DAY), info(key(logical="b"))
-    policy = {"keep": frozenset({kept.key})}
+    kept, other = info(key("jit_kept", logical="a"), age=50 * DAY), info(key(logical="b"))
+    policy = {"keep": ("nothing", "jit_k*")}
     assert removed([kept, other], older_than=DAY, **policy) == []
     assert removed([kept, other], max_entries=1, **policy) == [(other.key, Reason.MAX_ENTRIES)]
     assert removed([kept, other], max_size=5, **policy) == [(other.key, Reason.MAX_SIZE)]

@@ -11,7 +11,8 @@ The rules of a policy, in the order in which they are applied:
 4. `max_entries` and then `max_size` limit the rest: entries are deleted in the order of eviction until both hold.
 
 The order of eviction is least recently used first, or with `by_cost` the order that a store gives its entries; but what
-is of no use while another entry is there goes before that one. The keys say of which entries that is so (`keys.key.evicted_before`).
+is of no use while another entry is there goes before that one. The keys say of which entries that is so
+(`keys.key.evicted_before`).
 
 An old version is an entry whose key names another environment than the newest of its platform. The newest environment
 of a platform is that of its most recently created entry. If several kinds of hosts share a cache, all but one kind
