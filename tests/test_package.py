@@ -35,8 +35,11 @@ def test_dependencies_have_reasons():
 
 
 def test_workflows_are_well_formed():
-    """The workflows of this repository, and the one among the examples, are what GitHub accepts."""
-    files = [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), ROOT / "examples" / "github_actions.yml"]
-    assert len(files) == 4
-    schema = ["--builtin-schema", "vendor.github-workflows"]
-    run_program([sys.executable, "-m", "check_jsonschema", *schema, *files])
+    """The workflows of this repository, and those among the examples, are what each service accepts."""
+    files = [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), *sorted((ROOT / "examples").glob("github_*.yml"))]
+    assert len(files) == 5
+    kinds = {"github-workflows": files, "gitlab-ci": ["gitlab_ci.yml"], "buildkite": ["buildkite.yml"]}
+    for kind, each in kinds.items():
+        schema = ["--builtin-schema", f"vendor.{kind}"]
+        paths = [ROOT / "examples" / path for path in each]
+        run_program([sys.executable, "-m", "check_jsonschema", *schema, *paths])
