@@ -59,12 +59,12 @@ def advise(
     """
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
-    texts = Texts(fetch)
     found: list[Advice] = []
     looked_at = [each for each in every if each.process.began >= since and only in ("", each.process.id)]
-    for record in last_starts(looked_at):
-        asks = asks_of(record.programs, by_key)
-        groups = by_function(asks)
+    asked = [asks_of(record.programs, by_key) for record in last_starts(looked_at)]
+    ordered = [by_function(asks) for asks in asked]
+    texts = Texts([group for groups in ordered for group in groups[:_FUNCTIONS]], fetch)
+    for asks, groups in zip(asked, ordered, strict=True):
         for number, group in enumerate(groups):
             for kind in _OF_FUNCTION:
                 these = list(kind(group, texts))

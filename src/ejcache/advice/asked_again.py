@@ -38,7 +38,6 @@ def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     calls = sum(map(len, repeated))
     saves = sum(ask.seconds for asks in repeated for ask in asks[1:])
     definition, caller = first.definition, first.caller
-    texts.prepare([first])
     is_local = definition.is_lambda or "<locals>" in texts.qualified_name(first)
     is_there = first.is_of_user and is_local
     file, line = (definition.file, definition.line) if is_there else (caller.file, caller.line)
@@ -80,7 +79,6 @@ def compiled_twice(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
         second = next(ask for ask in group if ask.program.key != first.program.key)
         if first.signature != second.signature or first.weak != second.weak:
             return
-        texts.prepare([first, second])
         one, other = texts.read(first), texts.read(second)
         changed = _placement(one, other) if one is not None and other is not None else []
         if not changed:

@@ -21,8 +21,9 @@ _JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _LARGEST: Final = 4_000_000
 """Characters of a text that is read."""
-_BUDGET: Final = 12_000_000
+_BUDGET: Final = 8_000_000
 """Characters of all texts that are read for one report: reading them takes about a second."""
+_TEXTS: Final = 4
 _PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "compiled", "stored")
 """The phases that a change of the program spares."""
 
@@ -98,26 +99,23 @@ class Ask(NamedTuple):
 
 
 class Texts:
-    """The texts of programs by the digests of their computations, each fetched and read once, up to a budget.
+    """The texts of programs by the digests of their computations, fetched at once and each read once, up to a budget.
 
     Args:
+        groups: the programs of each function; of each, the first ones, the costliest and the last one are fetched.
         fetch: returns the texts that are known of these digests.
     """
 
-    def __init__(self, fetch: Callable[[Collection[str]], Mapping[str, str]]) -> None:
-        self._fetch = fetch
+    def __init__(self, groups: Iterable[Sequence[Ask]], fetch: Callable[[Collection[str]], Mapping[str, str]]) -> None:
         self._raw: dict[str, str] = {}
         self._read: dict[str, ProgramText] = {}
-        self._left = _BUDGET
-
-    def prepare(self, asks: Iterable[Ask]) -> None:
-        """Fetch the texts of these programs at once, the first ones first."""
-        digests = dict.fromkeys(ask.computation for ask in asks if ask.computation)
-        found = self._fetch([digest for digest in digests if digest not in self._raw])
+        digests = dict.fromkeys(ask.computation for group in groups for ask in _compared(group) if ask.computation)
+        found = fetch(list(digests)) if digests else {}
+        left = _BUDGET
         for digest in digests:
             text = found.get(digest, "")
-            if text and len(text) <= min(_LARGEST, self._left):
-                self._left -= len(text)
+            if text and len(text) <= min(_LARGEST, left):
+                left -= len(text)
                 self._raw[digest] = text
 
     def raw(self, ask: Ask) -> str:
@@ -136,6 +134,13 @@ class Texts:
     def qualified_name(self, ask: Ask) -> str:
         """The name of the program's function with those around it; empty if it is not known."""
         return qualified_name(self.raw(ask), ask.definition)
+
+
+def _compared(group: Sequence[Ask]) -> list[Ask]:
+    """The programs of a function whose texts are compared."""
+    first_of = {ask.program.key: ask for ask in reversed(group)}
+    ordered = sorted(first_of.values(), key=lambda ask: ask.program.time)
+    return [max(group, key=lambda ask: ask.seconds), *ordered[:_TEXTS], *ordered[-1:]]
 
 
 def asks_of(programs: Iterable[ProgramRecord], by_key: Mapping[str, ProgramRecord]) -> list[Ask]:

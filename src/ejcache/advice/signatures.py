@@ -43,7 +43,6 @@ def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     after = len(dict.fromkeys(chosen))
     padding = sum(chosen) / max(1, sum(sizes)) - 1
     seconds = sum(ask.seconds for ask in asks)
-    texts.prepare(asks[:1])
     text = texts.read(asks[0])
     names = [each.name for each in text.arguments] if text is not None and text.is_named else []
     name = names[argument] if argument < len(names) else f"argument {argument}"
@@ -118,7 +117,6 @@ def weak_type(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
         other = argument_types(second.signature)
         if [each.shape for each in types] != [each.shape for each in other] or not second.caller.file:
             continue
-        texts.prepare([first, second])
         text = texts.read(second)
         names = [each.name for each in text.arguments] if text is not None and text.is_named else []
         retyped = [

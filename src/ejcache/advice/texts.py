@@ -45,7 +45,6 @@ def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     if len(alike) < _NUMBERS:
         return
     compared = sorted(alike, key=lambda ask: ask.program.time)[:_NUMBERS]
-    texts.prepare(compared)
     read = [text for text in map(texts.read, compared) if text is not None]
     if len(read) < _NUMBERS:
         return
@@ -104,7 +103,6 @@ def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     ask = max(group, key=lambda each: each.seconds)
     if ask.is_of_jax:
         return
-    texts.prepare([ask])
     text = texts.read(ask)
     if text is None:
         return
@@ -203,7 +201,6 @@ def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     ask = max(group, key=lambda each: each.seconds)
     if ask.is_of_jax:
         return
-    texts.prepare([ask])
     raw = texts.raw(ask)
     found = list(_large_constants(raw)) if raw else []
     if not found:
