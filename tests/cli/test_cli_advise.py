@@ -19,6 +19,7 @@ def step(x):
 
 for size in (3, 5, 9, 17):
     step(np.ones(size, np.float32))
+print("trained")
 """
 
 

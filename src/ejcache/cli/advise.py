@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, Annotated, Final
@@ -60,7 +61,7 @@ def advise(
         raise UsageError(f"--ignore {unknown[0]}: accepted is one of {', '.join(KINDS)}")
     if fresh and directory is not None:
         raise UsageError("--fresh and --dir: pass one of them")
-    since = _run(program, directory, fresh=fresh) if program else 0.0
+    since = _run(program, directory, fresh=fresh, is_apart=as_json or github) if program else 0.0
     found = findings(read_starts(), ignore=ignore or (), since=since)
     if as_json:
         output.print_json(document(found))
@@ -97,14 +98,15 @@ def lines_of(found: Sequence[Advice], *, most: int | None = _SHOWN) -> list[str]
     return lines
 
 
-def _run(program: Sequence[str], directory: str | None, *, fresh: bool) -> float:
-    """Run the program to its end; returns when it began."""
+def _run(program: Sequence[str], directory: str | None, *, fresh: bool, is_apart: bool) -> float:
+    """Run the program to its end; returns when it began. With `is_apart`, what it prints goes to stderr."""
     command = command_of(program)
     with tempfile.TemporaryDirectory(prefix="ejcache-advise-") as empty:
         given = environment_variable("EJCACHE") or ""
         cache = f"{empty}/" if fresh else absolute_url(directory) or (given if "/" in given else "1")
         began = time.time()
-        done = subprocess.run(command, env=child_environment({"EJCACHE": cache}), check=False)
+        output_to = sys.stderr if is_apart else None
+        done = subprocess.run(command, env=child_environment({"EJCACHE": cache}), stdout=output_to, check=False)
     if done.returncode:
         output.warn(f"{program[0]} ended with status {done.returncode}; what it compiled until then counts")
     return began
