@@ -140,6 +140,7 @@ SEAMS = {
         "reuse/*.py",
         "autotune/measure/inputs.py",
         "autotune/measure/results.py",
+        "autotune/measure/search.py",
         "autotune/measure/variation.py",
         "cli/demo_program.py",
     ],

@@ -416,8 +416,46 @@ def test_records_of_another_toolchain_are_used_where_nothing_may_be_measured(sto
     store.delete(record.key)
     store.publish(dataclasses.replace(record, key=old))
     with policy_override(on_miss="heuristics"):
-        assert walk.choose(X).source is Source.STALE
+        assert walk.choose(X).source is Source.SIMILAR
     assert walk.choose(X).source is Source.TUNED
+
+
+def moved(record, **changes):
+    """The record as if it had been measured elsewhere."""
+    key = record.key
+    device = changes.pop("device", key.device)
+    return dataclasses.replace(
+        record, key=dataclasses.replace(key, device=device, environment={**key.environment, **changes})
+    )
+
+
+def test_a_shipped_record_serves_other_cores_and_versions(store, tmp_path):
+    """Nobody who installs the package measures anything, unless they ask for it."""
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    for change in ({"cores": "96"}, {"jaxlib": "0.99"}, {"toolkit": "cuda 99.1"}):
+        place = tmp_path / str(change)
+        AutotuneStore(str(place), seeds=()).publish(moved(record, **change))
+        other = AutotuneStore(str(tmp_path / f"user {change}"), seeds=[str(place)], refresh_seconds=0.0)
+        shipped = slow_or_quick(other)
+        choice = shipped.choose(X)
+        assert (choice.source, choice.configuration) == (Source.SIMILAR, record.configuration)
+        shipped(X)
+        assert other.stats()["published"] == 0
+        assert shipped.tune(X).source is Source.TUNED
+        assert shipped.choose(X).source is Source.TUNED
+
+
+def test_a_record_of_another_device_is_no_answer(store, caplog):
+    """Where nothing may be measured the default is used, and one warning says for which devices there is a record."""
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    store.delete(record.key)
+    store.publish(moved(record, device="NVIDIA H200"))
+    with policy_override(on_miss="heuristics"):
+        choice = walk.choose(X)
+    assert (choice.source, choice.configuration) == (Source.HEURISTIC, {"steps": 1000})
+    assert "was tuned for NVIDIA H200 only" in caplog.text
 
 
 def test_a_candidate_that_is_gone_is_not_used(store, tmp_path):

@@ -154,26 +154,28 @@ def test_merging_keeps_the_stronger_choice_and_all_evidence():
 
 
 def test_sources_rank_as_the_chain_says():
-    """Override, overlay, pinned, PGLE, tuned, imported, seed, stale, nearest, heuristic."""
+    """Override, overlay, pinned, PGLE, tuned, imported, seed, similar, nearest, heuristic."""
     assert [s.value for s in sorted(Source, key=lambda s: s.rank)] == [
-        "override", "overlay", "pinned", "pgle", "tuned", "imported", "seed", "stale", "nearest", "heuristic",
+        "override", "overlay", "pinned", "pgle", "tuned", "imported", "seed", "similar", "nearest", "heuristic",
     ]  # fmt: skip
 
 
 def test_keys_tell_apart_what_differs():
-    """Each part of a key changes its digest; the environment changes only the end of it."""
+    """Each part of a key changes its digest; the device and the environment change only the end of it."""
     base = key()
     others = [
-        key("softmax"), key(version="2"), key(device="NVIDIA H200"), key(x="float32[8,16]"), key(x="bfloat16[8,8]"),
+        key("softmax"), key(version="2"), key(x="float32[8,16]"), key(x="bfloat16[8,8]"),
     ]  # fmt: skip
-    assert len({k.call_digest for k in [base, *others]}) == 6
+    assert len({k.call_digest for k in [base, *others]}) == 5
+    device = key(device="NVIDIA H200")
+    assert (device.call_digest, device == base) == (base.call_digest, False)
     elsewhere = key(environment={"platform": "cpu", "jaxlib": "0.11"})
     assert elsewhere.call_digest == base.call_digest
     assert elsewhere.digest != base.digest
     assert differences(base, elsewhere) == {"environment.jaxlib": ("0.10", "0.11")}
     assert differences(base, key(x="float32[8,16]")) == {"call.arguments.x": ("float32[8,8]", "float32[8,16]")}
     assert base == key()
-    assert base.path == f"autotune/matmul/cpu/{base.digest}.json"
+    assert base.path == f"autotune/matmul/{base.call_digest}/cpu-{base.environment_digest}.json"
 
 
 @given(st.text(max_size=60))

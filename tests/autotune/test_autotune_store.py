@@ -11,7 +11,7 @@ import sys
 import textwrap
 
 import pytest
-from autotune_helpers import key, record
+from autotune_helpers import ENVIRONMENT, key, record
 from buckets import GcsServerProcess, gcs_bucket
 from forking import Forked
 from helpers import SUPPORT, local_documents
@@ -128,7 +128,7 @@ def test_damaged_records_are_misses_and_heal(tmp_path, data, caplog):
     assert store.find(key()) is None
     assert store.stats()["corrupt"] == 1
     assert not path.exists()
-    assert (tmp_path / QUARANTINE / path.name).read_bytes() == data
+    assert (tmp_path / QUARANTINE / "-".join(path.parts[-3:])).read_bytes() == data
     assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
     assert store.publish(record())
     assert AutotuneStore(str(tmp_path)).find(key()) is not None
@@ -283,16 +283,30 @@ def test_read_only_stores_publish_nothing(tmp_path):
         open_documents(str(tmp_path), read_only=True).create("a.json", b"")
 
 
-def test_records_of_other_environments_are_listed(tmp_path):
-    """The same call in other environments is found by its key's beginning."""
+def test_records_of_a_call_lie_together(tmp_path):
+    """Those of other versions and cores on such a device are similar; those of other devices are only listed."""
     store = AutotuneStore(str(tmp_path))
-    store.publish(record(key(environment={"platform": "cpu", "jaxlib": "0.9"}), block=4))
+    store.publish(record(key(environment={**ENVIRONMENT, "jaxlib": "0.9", "cores": "64"}), block=4))
+    store.publish(record(key(environment={**ENVIRONMENT, "XLA_FLAGS": "--xla_other"}), block=5))
+    store.publish(record(key(device="NVIDIA H200"), block=6))
+    store.publish(record(key(x="float32[9,9]"), block=7))
     assert store.find(key()) is None
-    assert [(f.source, f.record.configuration) for f in store.other_environments(key())] == [
-        (Source.STALE, {"block": 4})
-    ]
-    assert [f.record.configuration for f in store.records(operation="matmul", device="cpu")] == [{"block": 4}]
+    assert [(f.source, f.record.configuration) for f in store.similar(key())] == [(Source.SIMILAR, {"block": 4})]
+    assert {f.record.configuration["block"] for f in store.elsewhere(key())} == {4, 5, 6}
+    assert len({(tmp_path / f.record.key.path).parent for f in store.elsewhere(key())}) == 1
+    assert [f.record.configuration for f in store.records(operation="matmul", device="NVIDIA H200")] == [{"block": 6}]
     assert list(store.records(operation="other")) == []
+
+
+def test_a_damaged_record_of_a_call_costs_none_of_the_others(tmp_path):
+    """They lie in one folder, one file for each device and environment."""
+    store = AutotuneStore(str(tmp_path))
+    keys = [key(environment={**ENVIRONMENT, "jaxlib": f"0.{minor}"}) for minor in range(4)]
+    for block, each in enumerate(keys):
+        store.publish(record(each, block=block))
+    (tmp_path / keys[1].path).write_bytes(b"{")
+    assert {f.record.configuration["block"] for f in store.similar(key())} == {0, 2, 3}
+    assert store.stats()["corrupt"] == 1
 
 
 def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog, monkeypatch):

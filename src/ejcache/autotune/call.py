@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import math
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _SIMILAR: Final = 3
+_MOST_RECORDS: Final = 200
 _being_measured: Final[ContextVar[frozenset[str]]] = ContextVar("ejcache_autotune_being_measured", default=frozenset())
 
 
@@ -159,6 +161,7 @@ class Call(abc.ABC):
                 axes=self.axes,
                 call=self.described() if tuner.isolate else None,
                 starts=self._similar_configurations,
+                history=self._history,
             )
         finally:
             _being_measured.reset(token)
@@ -176,6 +179,19 @@ class Call(abc.ABC):
             _being_measured.reset(token)
 
     def _similar_configurations(self) -> list[Any]:
-        """The configurations, JSON values, of the most similar calls."""
-        found = self.store().nearest(self.key)[:_SIMILAR]
+        """The configurations, JSON values, that are chosen for this call elsewhere, and for the most similar calls."""
+        found = [*self.store().similar(self.key), *self.store().nearest(self.key)[:_SIMILAR]]
         return [item.record.configuration for item in found if item.record.works]
+
+    def _history(self) -> list[dict[str, float]]:
+        """The times in the records of the operation, of any call, device and environment, by canonical JSON."""
+        found = sorted(self.store().records(operation=self.key.operation), key=lambda item: -item.record.created)
+        times = [
+            {
+                candidate.digest: math.inf if candidate.seconds is None else candidate.seconds.p50
+                for candidate in item.record.candidates
+                if not candidate.transient
+            }
+            for item in found[:_MOST_RECORDS]
+        ]
+        return [each for each in times if len(each) > 1]

@@ -1,9 +1,10 @@
 """Which configuration a call runs with.
 
     override > overlay > memory > pinned > measured under PGLE > tuned > imported > shipped seed
-             > tuned for this call in another environment > nearest shape (only if asked) > heuristic > error
+             > similar > nearest shape (only if asked) > heuristic > error
 
-The links below `tuned` are used only where the policy forbids tuning or tuning failed.
+The links below the seed are used only where the policy forbids tuning or tuning failed, but for a similar record that a
+package ships: who installs the package measures nothing.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ class Chooser:
 
     def _keep(self, state: _KeyState, choice: Choice, policy: Policy) -> None:
         state.choice, state.policy = choice, policy
-        if choice.source.rank <= Source.SEED.rank or choice.layer == POD:
+        shipped = choice.source is Source.SIMILAR and policy.on_miss == "autotune"
+        if choice.source.rank <= Source.SEED.rank or choice.layer == POD or shipped:
             state.until = math.inf
         else:
             # A guess is kept for a while only: another process may publish a better configuration.
@@ -180,6 +182,8 @@ class Chooser:
     def _resolve(self, call: Call, policy: Policy, state: _KeyState) -> Choice:
         choice = self._stored(call, policy, state)
         if choice is not None:
+            return choice
+        if (choice := self._similar(call, shipped=True)) is not None:
             return choice
         self.emit("miss", call.key)
         if policy.on_miss == "autotune" and (choice := self._tuned(call, None, state)) is not None:
@@ -283,14 +287,32 @@ class Chooser:
         warn_once(subject, message, key.text, reason)
 
     def _second_best(self, call: Call, policy: Policy) -> Choice:
-        substitutes = self.store.other_environments(call.key)
-        if policy.nearest:
-            substitutes += self.store.nearest(call.key)
-        for found in substitutes:
-            choice = self._usable(call, found)
-            if choice is not None:
+        if (choice := self._similar(call)) is not None:
+            return choice
+        for found in self.store.nearest(call.key) if policy.nearest else ():
+            if (choice := self._usable(call, found)) is not None:
                 return choice
+        self._say_elsewhere(call.key)
         return self._guess(call)
+
+    def _similar(self, call: Call, *, shipped: bool = False) -> Choice | None:
+        """What was measured for the call on such a device, with other cores or versions; only `shipped` if so."""
+        for found in self.store.similar(call.key):
+            usable = found.record.works and (found.shipped or not shipped)
+            if usable and (choice := self._usable(call, found)) is not None:
+                return choice
+        return None
+
+    def _say_elsewhere(self, key: RecordKey) -> None:
+        """Say so if the call was measured on other devices only, which says nothing of this one."""
+        if devices := sorted({found.record.key.device for found in self.store.elsewhere(key)} - {key.device}):
+            warn_once(
+                f"elsewhere {key.operation}",
+                "%s was tuned for %s only, and not for %s: it runs with its own guess",
+                key.operation,
+                ", ".join(devices),
+                key.device,
+            )
 
     def _unmeasured(self, call: Call) -> Choice:
         """A choice for a program that is only traced: not measured, not agreed on, and not remembered."""

@@ -156,7 +156,7 @@ def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
             "key": wanted.digest,
             "text": wanted.text,
             "records": [record_fields(item) for item in found],
-            "elsewhere": compared(store.other_environments(wanted)),
+            "elsewhere": compared(store.elsewhere(wanted)),
             "nearest": compared([] if found else store.nearest(wanted, same_environment=False)[:3]),
         }
     if as_json:
@@ -187,7 +187,7 @@ def _print_why(fields: dict[str, Any]) -> None:
         output.say(f"  {verdict} {item['configuration']} ({item['source']}, {item['layer']})")
     if not fields["records"]:
         output.say("  has no record")
-    for title, name in (("in another environment", "elsewhere"), ("similar", "nearest")):
+    for title, name in (("measured elsewhere", "elsewhere"), ("of another call", "nearest")):
         for item in fields[name]:
             output.say(f"  {title}: {item['configuration']} ({item['source']}, {item['layer']})")
             for key, (here, there) in item["differences"].items():

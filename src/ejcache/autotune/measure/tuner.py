@@ -6,9 +6,7 @@ being traced, nothing is added to the caller's program.
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -17,8 +15,10 @@ from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.bench import Bench
 from ejcache.autotune.measure.device import device_of, provenance
 from ejcache.autotune.measure.inputs import split_arguments
+from ejcache.autotune.measure.listed_space import ListedSpace
 from ejcache.autotune.measure.race import Race
 from ejcache.autotune.measure.results import check_setting
+from ejcache.autotune.measure.search import Search
 from ejcache.autotune.measure.trial import Trial, refuse_spanning
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
@@ -39,132 +39,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.autotune.measure.results import Check
+    from ejcache.autotune.measure.search import Times
     from ejcache.autotune.records.record import RecordKey
     from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
-
-
-_RANDOM_STARTS: Final = 12
-_BATCH: Final = 8
-
-Point = tuple[int, ...]
-
-
-class AxisSearch:
-    """Asks for the times of some configurations, learns them, and asks for more near the best ones.
-
-    The axes are the names that all configurations have, nested ones too, and the values that occur. The search measures
-    the starts and some random configurations. From the best one it goes to the best neighbour on all axes, then on all
-    pairs of axes, because parameters depend on each other. Where no neighbour is better, it starts again from the next
-    best configuration.
-
-    Args:
-        configurations: JSON values.
-        starts: positions of configurations to measure first, such as the default.
-        limit: at most so many configurations are measured.
-        seed: of the random ones.
-
-    Attributes:
-        times: seconds by position; infinite for one that failed.
-    """
-
-    def __init__(self, configurations: Sequence[Any], *, starts: Iterable[int], limit: int, seed: int = 0) -> None:
-        self.times: dict[int, float] = {}
-        self._limit = limit
-        flat = [_flattened(item) for item in configurations]
-        names = sorted(set(flat[0]).intersection(*flat[1:]))
-        values = {name: sorted({item[name] for item in flat}, key=_order) for name in names}
-        names = [name for name in names if len(values[name]) > 1]
-        places = {name: {value: place for place, value in enumerate(values[name])} for name in names}
-        self._points: list[Point] = [tuple(places[name][item[name]] for name in names) for item in flat]
-        # Several configurations are at one point if they differ in names that not all have.
-        self._at: dict[Point, list[int]] = {}
-        for position, point in enumerate(self._points):
-            self._at.setdefault(point, []).append(position)
-        self._sizes = [len(values[name]) for name in names]
-        self._exhausted: set[Point] = set()
-        first = list(dict.fromkeys(starts))
-        rest = [position for position in range(len(flat)) if position not in first]
-        random.Random(seed).shuffle(rest)  # noqa: S311 (not a secret)
-        self._queue = first + rest[:_RANDOM_STARTS]
-        self._rest = rest[_RANDOM_STARTS:]
-
-    def ask(self) -> list[int]:
-        """The positions to measure next; empty at the end."""
-        left = self._limit - len(self.times)
-        if left <= 0:
-            return []
-        if not self._queue:
-            self._queue = self._near_best()
-        batch = [position for position in self._queue[: min(_BATCH, left)] if position not in self.times]
-        self._queue = self._queue[_BATCH:]
-        return batch or (self.ask() if self._queue or self._rest else [])
-
-    def tell(self, times: Mapping[int, float]) -> None:
-        """Learn the seconds of positions; infinite for one that failed."""
-        best = min(self.times.values(), default=math.inf)
-        self.times.update(times)
-        if min(times.values(), default=math.inf) < best and self._exhausted:
-            # Go on from there at once, not after all neighbours of the former best one.
-            self._queue = []
-
-    def _near_best(self) -> list[int]:
-        for position in sorted(self.times, key=self.times.__getitem__):
-            if self.times[position] == math.inf:
-                break
-            point = self._points[position]
-            if point in self._exhausted:
-                continue
-            for neighbours in (self._along_axes(point, 1), self._along_axes(point, 2), self._along_pairs(point)):
-                if found := self._unknown(neighbours):
-                    return found
-            self._exhausted.add(point)
-        found, self._rest = self._rest[:_BATCH], self._rest[_BATCH:]
-        return found
-
-    def _unknown(self, points: Iterable[Point]) -> list[int]:
-        found = [position for point in points for position in self._at.get(point, ())]
-        return [position for position in found if position not in self.times]
-
-    def _along_axes(self, point: Point, reach: int) -> list[Point]:
-        """The neighbours on each axis, `reach` steps away."""
-        steps = {sign * reach for sign in (-1, 1)}
-        return [
-            (*point[:axis], place, *point[axis + 1 :])
-            for axis, size in enumerate(self._sizes)
-            for place in range(size)
-            if place - point[axis] in steps
-        ]
-
-    def _along_pairs(self, point: Point) -> list[Point]:
-        """One step on each of two axes."""
-        found = []
-        for one, other in itertools.combinations(range(len(point)), 2):
-            for step, step_other in itertools.product((-1, 1), repeat=2):
-                moved = list(point)
-                moved[one] += step
-                moved[other] += step_other
-                found.append(tuple(moved))
-        return found
-
-
-def _flattened(value: Any, name: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {path: item for key, inner in value.items() for path, item in _flattened(inner, f"{name}.{key}").items()}
-    return {name: value if isinstance(value, int | float | str) else canonical_json(value)}
-
-
-def _order(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, then texts."""
-    number = isinstance(value, int | float)
-    return not number, float(value) if number else 0.0, str(value)
 
 
 Timer = Literal["wall", "device"]
 """What a tuner reads times from."""
 
 _FEW: Final = 8
-_SEARCHED: Final = 0.134
-"""The share of a large space that is measured."""
+_MOST: Final = 1_000
+"""At most so many configurations of a large space are measured. A search ends before, when it stops to improve."""
 
 _FINALISTS: Final = 6
 _CONFIRMED: Final = 3
@@ -197,8 +82,9 @@ class Tuner:
         timer: `wall`, or `device` for the time during which operations ran on the device, from the profiler's trace. It
             does not contain the dispatch, which hides the differences between kernels of a few microseconds. If there
             is no such trace, the record says why, and the times are those of the wall clock.
-        exhaustive: up to so many candidates are all measured. More are searched along their axes, which are the names
-            that all of them have: then about one in eight is measured.
+        exhaustive: up to so many candidates are all measured. Of more, a search measures as many, or half as many where
+            there are records of the operation, and then more until it has stopped to improve, or until a budget ends.
+            Their axes are the names that all of them have.
     """
 
     warmup: int = 2
@@ -237,6 +123,7 @@ class Tuner:
         axes: tuple[MappedAxis, ...] | None = None,
         call: dict[str, Any] | None = None,
         starts: Callable[[], Sequence[Any]] = tuple,
+        history: Callable[[], Sequence[Times]] = tuple,
     ) -> Record:
         """Measure the candidates and choose one.
 
@@ -253,6 +140,8 @@ class Tuner:
             call: the call as `call_documents` records it; needed for `isolate`.
             starts: returns configurations, JSON values, that are probably good, such as those of similar calls. If
                 there are many candidates, these are measured first.
+            history: returns the times in records of the operation, of other calls, devices and environments. If there
+                are many candidates, the search begins with what covers them best.
 
         Returns:
             A record with the time or the error of each candidate that was tried. If all of them failed, its
@@ -275,7 +164,7 @@ class Tuner:
             likely = [canonical_json(item) for item in starts()] if len(trials) > _FEW else []
             # The default, the configurations that are probably good, and the others.
             trials.sort(key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
-            return _Contest(bench, trials, build, call).record(key, known)
+            return _Contest(bench, trials, build, call, likely, history).record(key, known)
         finally:
             progress.close()
             bench.close()
@@ -391,7 +280,11 @@ class _Contest:
         trials: list[Trial],
         build: Callable[[Any], Callable[..., Any]],
         call: dict[str, Any] | None,
+        likely: Sequence[str],
+        history: Callable[[], Sequence[Times]],
     ) -> None:
+        self.likely = likely
+        self.history = history
         self.bench = bench
         self.trials = trials
         self.build = build
@@ -469,18 +362,25 @@ class _Contest:
 
     def _search(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
         """Measure some of many candidates, and return the best of them and the default."""
-        tuner = self.bench.tuner
-        limit = max(tuner.exhaustive, math.ceil(_SEARCHED * len(fresh)))
-        search = AxisSearch([trial.stored for trial in fresh], starts=range(_FEW // 2), limit=limit, seed=tuner.seed)
+        by_text = {canonical_json(trial.stored): trial for trial in fresh}
+        likely = [by_text[text].stored for text in self.likely if text in by_text]
+        search = Search(
+            ListedSpace([trial.stored for trial in fresh]),
+            starts=[*([] if reference is None else [reference.stored]), *likely],
+            limit=_MOST,
+            history=self.history(),
+            seed=self.bench.tuner.seed,
+            enough=self.bench.tuner.exhaustive,
+        )
         like = 0.0
         while asked := search.ask():
-            batch = [fresh[position] for position in asked]
-            self._prepare(batch, reference)
-            for trial in batch:
+            batch = {text: by_text[text] for text in map(canonical_json, asked)}
+            self._prepare(list(batch.values()), reference)
+            for trial in batch.values():
                 if trial.ready and not self.bench.ended:
                     like = like or min(trial.warm)
                     self.bench.sample(trial, like=like)
-            search.tell({place: fresh[place].seconds if fresh[place].works else math.inf for place in asked})
+            search.tell({text: trial.seconds if trial.works else math.inf for text, trial in batch.items()})
             self.searched = len(search.times)
             if self.bench.ended or self.bench.out_of_compile_time():
                 break

@@ -56,14 +56,14 @@ class RecordKey:
 
     @cached_property
     def call_digest(self) -> str:
-        """20 hexadecimal digits of everything but the environment."""
-        parts = [self.operation, self.version, self.device, self.call]
+        """20 hexadecimal digits of the call: of everything but the device and the environment."""
+        parts = [self.operation, self.version, self.call]
         return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:20]
 
     @cached_property
     def environment_digest(self) -> str:
-        """8 hexadecimal digits of the environment."""
-        return hashlib.sha256(canonical_json(dict(self.environment)).encode()).hexdigest()[:8]
+        """8 hexadecimal digits of the device and the environment."""
+        return hashlib.sha256(canonical_json([self.device, dict(self.environment)]).encode()).hexdigest()[:8]
 
     @cached_property
     def digest(self) -> str:
@@ -72,13 +72,13 @@ class RecordKey:
 
     @property
     def directory(self) -> str:
-        """The path prefix of all records of the operation on the device."""
-        return f"{ROOT}/{slug(self.operation)}/{slug(self.device)}/"
+        """The path prefix of all records of the call, of any device and environment."""
+        return f"{ROOT}/{slug(self.operation)}/{self.call_digest}/"
 
     @cached_property
     def path(self) -> str:
         """The path of the record."""
-        return f"{self.directory}{self.digest}.json"
+        return f"{self.directory}{slug(self.device)}-{self.environment_digest}.json"
 
     @cached_property
     def text(self) -> str:
@@ -95,6 +95,20 @@ class RecordKey:
 
     def __str__(self) -> str:
         return self.text
+
+
+def is_similar(one: RecordKey, other: RecordKey) -> bool:
+    """Whether a record of one key says what is probably best for the other: the same call on the same device.
+
+    The number of cores, and the versions of jaxlib and of the toolkit, may differ. Other flags make other programs.
+    """
+    if (one.call_digest, one.device) != (other.call_digest, other.device) or one == other:
+        return False
+    names = {name.removeprefix("environment.") for name in differences(one, other)}
+    return names <= _MILD
+
+
+_MILD: Final = frozenset({"cores", "jaxlib", "toolkit"})
 
 
 def differences(one: RecordKey, other: RecordKey) -> dict[str, tuple[Any, Any]]:
@@ -185,8 +199,8 @@ class Source(StrEnum):
     """From a file of ejkernel, which does not say how the configuration was found."""
     SEED = "seed"
     """From a read-only layer that was shipped with a program."""
-    STALE = "stale"
-    """Measured for this call in another environment."""
+    SIMILAR = "similar"
+    """Measured for this call on such a device, with other cores or another version of jaxlib or the toolkit."""
     NEAREST = "nearest"
     """Measured for a similar call; used only if the policy allows it."""
     HEURISTIC = "heuristic"
@@ -548,12 +562,12 @@ def decode_record(data: bytes, *, path: str = "") -> Record:
             provenance=_typed(body.get("provenance", {}), dict),
             created=finite(body.get("created", 0.0)),
         )
-        digest = key.digest
+        _ = key.digest
     except MALFORMED as exc:
         raise EntryCorruptError(f"the record is incomplete or malformed: {exc!r}") from exc
     if not record.source.storable:
         raise EntryCorruptError(f"a record cannot be of source {record.source.value}")
-    if path and path.rpartition("/")[2] != f"{digest}.json":
+    if path and path != key.path:
         raise EntryForeignError(f"the record under {path} is of {key.text}")
     return record
 

@@ -38,6 +38,7 @@ from ejcache.autotune.records.record import (
     decode_record,
     differences,
     encode_record,
+    is_similar,
     merged,
     slug,
 )
@@ -204,7 +205,7 @@ class RecordLayer:
         if not self.writable or len(data) > MAX_RECORD_BYTES:
             return False
         try:
-            self.documents.replace(QUARANTINE + path.rpartition("/")[2], data)
+            self.documents.replace(QUARANTINE + path.removeprefix(f"{ROOT}/").replace("/", "-"), data)
             return self.documents.discard(path, data)
         except (StoreError, InvalidKeyError):
             self.counters["errors"] += 1
@@ -238,11 +239,13 @@ class Found:
         record: the record.
         layer: the name of the layer, or `memory`.
         source: the record's source; SEED for each record of a layer of seeds.
+        shipped: its layer is one of seeds.
     """
 
     record: Record
     layer: str
     source: Source
+    shipped: bool = False
 
 
 @dataclass(slots=True)
@@ -384,23 +387,31 @@ class AutotuneStore:
             layer: only records in this layer.
         """
         prefix = f"{ROOT}/" if operation is None else f"{ROOT}/{slug(operation)}/"
-        if operation is not None and device is not None:
-            prefix += f"{slug(device)}/"
         for place in self.all_layers():
             if layer in {None, place.name}:
                 for record in place.records(prefix):
                     if operation in {None, record.key.operation} and device in {None, record.key.device}:
                         yield _found(place, record)
 
-    def other_environments(self, key: RecordKey) -> list[Found]:
-        """Records of the same call in other environments, newest first."""
+    def elsewhere(self, key: RecordKey) -> list[Found]:
+        """Records of the same call on any device and in any environment but the key's, newest first.
+
+        A record that is similar, see `is_similar`, has this as its source.
+        """
         found = [
-            Found(record, layer.name, Source.STALE)
+            Found(record, layer.name, Source.SIMILAR, layer.seeds)
+            if is_similar(key, record.key)
+            else _found(layer, record)
             for layer in self.all_layers()
-            for record in layer.records(f"{key.directory}{key.call_digest}-")
-            if record.key != key
+            for record in layer.records(key.directory)
+            if record.key != key and record.key.call_digest == key.call_digest
         ]
         return sorted(found, key=lambda item: -item.record.created)
+
+    def similar(self, key: RecordKey) -> list[Found]:
+        """Records of the same call on such a device, in an environment that hardly differs, the nearest first."""
+        found = [item for item in self.elsewhere(key) if item.source is Source.SIMILAR]
+        return sorted(found, key=lambda item: len(differences(key, item.record.key)))
 
     def nearest(self, key: RecordKey, *, same_environment: bool = True) -> list[Found]:
         """Records of similar calls of the same operation, most similar first.
@@ -488,7 +499,7 @@ def _found_in(layers: Sequence[RecordLayer], key: RecordKey) -> list[Found]:
 
 
 def _found(layer: RecordLayer, record: Record) -> Found:
-    return Found(record, layer.name, Source.SEED if layer.seeds else record.source)
+    return Found(record, layer.name, Source.SEED if layer.seeds else record.source, layer.seeds)
 
 
 def _distance(one: RecordKey, other: RecordKey, *, sizes_only: bool) -> float | None:
