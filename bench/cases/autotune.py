@@ -159,4 +159,7 @@ def identical(context: Context, outcome: Outcome) -> None:
     with context.directory() as home:
         answer = context.run("bench.programs.autotune_identical", races, home=home, timeout=3000.0)
     outcome.ratio(f"false gains in {races} races", answer["false"], at_most(races * 0.03), unit="")
-    outcome.note(f"One execution takes {answer['microseconds']:.0f} µs. The false gains: {answer['gains']} %.")
+    outcome.ratio(f"races of {races} that end unsure", answer["unsure"], at_most(races * 0.15), unit="")
+    outcome.note(
+        f"A race takes {answer['seconds']:.1f} s. One execution takes {answer['microseconds']:.0f} µs. The false gains: {answer['gains']} %."
+    )

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 
 _LEVEL: Final = 0.01
+_DROPPED: Final = 0.05
+"""The chance that a candidate which saves enough is dropped. The default stays then, so this may be larger."""
+
+_LAST_DROPPED: Final = 0.25
+"""The same when all rounds are over and the candidate does not seem to save half of that."""
+
 _SUSPICION: Final = 0.1
 _EXACT: Final = 25
 """Up to so many samples the distribution of the test is counted, and beyond it is nearly normal."""
@@ -65,7 +71,7 @@ def verdict(saved: Sequence[float], *, min_gain: float) -> GainVerdict:
     """Whether the gains are large enough to replace the default.
 
     A candidate is better if the estimate of its gain reaches the minimum, and the one-sided 99 % confidence interval
-    lies above half of it. It is not better if the interval lies below the minimum.
+    lies above half of it. It is not better if the 95 % interval lies below the minimum.
 
     Args:
         saved: the result of `gains`.
@@ -75,9 +81,17 @@ def verdict(saved: Sequence[float], *, min_gain: float) -> GainVerdict:
     whole, half = -math.log(1.0 - min_gain), -math.log(1.0 - min_gain / 2)
     if _chance([ratio - half for ratio in ratios]) < _LEVEL and _chance([ratio - whole for ratio in ratios]) < 0.5:
         return GainVerdict.BETTER
-    if _chance([whole - ratio for ratio in ratios]) < _LEVEL:
+    if _chance([whole - ratio for ratio in ratios]) < _DROPPED:
         return GainVerdict.NOT_BETTER
     return GainVerdict.OPEN
+
+
+def saves_little(saved: Sequence[float], *, min_gain: float) -> bool:
+    """Whether the gains of all rounds say that a candidate probably saves less than half of the minimum."""
+    ratios = [-math.log(max(1.0 - gain, 1e-12)) for gain in saved]
+    whole, half = -math.log(1.0 - min_gain), -math.log(1.0 - min_gain / 2)
+    little = _chance([half - ratio for ratio in ratios]) < 0.5
+    return little and _chance([whole - ratio for ratio in ratios]) < _LAST_DROPPED
 
 
 def compare(
@@ -289,7 +303,12 @@ class Race:
         rivals = self.rivals
         winners = [trial for trial in rivals if self._verdict(trial) is GainVerdict.BETTER]
         self.better = _least_memory_first(_best_first(winners))
-        if rivals and not self.better and self.reference is not None:
+        reference = self.reference
+        if reference is None:
+            return
+        gain = self.bench.tuner.min_gain
+        rivals = [each for each in rivals if not saves_little(gains(each.samples, reference.samples), min_gain=gain)]
+        if rivals and not self.better:
             share = 100 * self.bench.tuner.min_gain
             self.unsure = f"after {self.rounds} rounds it is open whether a candidate saves {share:g} %"
 
