@@ -160,6 +160,5 @@ def identical(context: Context, outcome: Outcome) -> None:
         answer = context.run("bench.programs.autotune_identical", races, home=home, timeout=3000.0)
     outcome.ratio(f"false gains in {races} races", answer["false"], at_most(races * 0.03), unit="")
     outcome.ratio(f"races of {races} that end unsure", answer["unsure"], at_most(races * 0.15), unit="")
-    outcome.note(
-        f"A race takes {answer['seconds']:.1f} s. One execution takes {answer['microseconds']:.0f} µs. The false gains: {answer['gains']} %."
-    )
+    outcome.note(f"A race takes {answer['seconds']:.1f} s, and one execution {answer['microseconds']:.0f} µs.")
+    outcome.note(f"The false gains: {answer['gains']} %.")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from ejcache.autotune.chooser import Chooser, chooser_for, default_chooser
     from ejcache.autotune.log import show_progress
+    from ejcache.autotune.measure.space import Space, powers_of_two
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.operation import Autotuned, Implementation, autotuned, implementations
     from ejcache.autotune.recording import record
@@ -45,6 +46,7 @@ __all__ = [
     "Record",
     "RecordKey",
     "Source",
+    "Space",
     "Timing",
     "TunedCall",
     "Tuner",
@@ -57,6 +59,7 @@ __all__ = [
     "implementations",
     "overlay",
     "policy_override",
+    "powers_of_two",
     "record",
     "require",
     "set_default_store",
@@ -84,6 +87,7 @@ _MODULES: Final = {
     "records.record": ("Candidate", "Record", "RecordKey", "Source", "Timing"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
     "replay": ("TunedCall", "tune"),
+    "measure.space": ("Space", "powers_of_two"),
 }
 
 

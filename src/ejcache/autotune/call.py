@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ejcache.autotune.choice import Policy
+    from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore, Found
@@ -70,6 +71,10 @@ class Call(abc.ABC):
     @abc.abstractmethod
     def candidates(self) -> list[Any]:
         """The configurations to measure."""
+
+    def space(self) -> CallSpace | None:
+        """The configurations, if they are described and not listed."""
+        return None
 
     @abc.abstractmethod
     def default(self) -> Any:
@@ -146,7 +151,7 @@ class Call(abc.ABC):
         Args:
             known: an earlier record. Its candidates are not measured again.
         """
-        tuner, default = self.tuner(), self.default()
+        tuner, default, space = self.tuner(), self.default(), self.space()
         token = _being_measured.set(_being_measured.get() | {self.key.digest})
         try:
             return tuner.tune(
@@ -154,7 +159,8 @@ class Call(abc.ABC):
                 self.args,
                 self.kwargs,
                 key=self.key,
-                candidates=self.candidates(),
+                candidates=self.candidates() if space is None else [default],
+                space=space,
                 default=NO_CONFIGURATION if default is None else default,
                 known=known,
                 names=self.names,

@@ -357,6 +357,8 @@ def _has_new_candidates(call: Call, found: Found) -> bool:
     now = time.time()
     if record.measurement.get("interrupted") or any(candidate.expired(now) for candidate in record.candidates):
         return True
+    if call.space() is not None:
+        return False
     stored = [to_json(candidate) for candidate in call.candidates()]
     if call.may_guess:
         stored.append(to_json(call.default()))

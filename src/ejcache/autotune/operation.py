@@ -20,6 +20,7 @@ from ejcache.autotune.choice import altered, current_policy, labelled
 from ejcache.autotune.chooser import chooser_for, default_chooser
 from ejcache.autotune.ejkernel_variables import label_of_calls
 from ejcache.autotune.measure.results import check_setting
+from ejcache.autotune.measure.space import Space
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, module_name, to_json
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
     from ejcache.autotune.choice import Choice, Policy
     from ejcache.autotune.chooser import Chooser
     from ejcache.autotune.measure.results import Check
+    from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
 
-    Configs = Sequence[Any] | Callable[..., Sequence[Any]]
+    Configs = Sequence[Any] | Callable[..., Sequence[Any]] | Space
 
 
 P = ParamSpec("P")
@@ -76,8 +78,10 @@ class BoundCall(Call):
             self.part = hashlib.sha256(described.encode()).hexdigest()[:16]
 
     def candidates(self) -> list[Any]:
-        """The configurations to measure."""
+        """The configurations to measure, which are listed."""
         configs, prune = self.operation.configs, self.operation.prune
+        if isinstance(configs, Space):
+            raise UsageError(f"the configurations of {self.operation.name} are a space, which is never listed")
         listed = list(configs(*self.args, **self.kwargs) if callable(configs) else configs)
         return listed if prune is None else list(prune(listed, *self.args, **self.kwargs))
 
@@ -86,6 +90,8 @@ class BoundCall(Call):
         heuristic = self.operation.heuristic
         if heuristic is not None:
             return heuristic(*self.args, **self.kwargs) if callable(heuristic) else heuristic
+        if isinstance(self.operation.configs, Space):
+            return self.operation.configs.default
         candidates = self.candidates()
         if not candidates:
             raise UsageError(f"{self.operation.name} has no configurations for this call")
@@ -98,7 +104,9 @@ class BoundCall(Call):
             ConfigurationError: no candidate equals it.
         """
         wanted = canonical_json(stored)
-        default = self.default()
+        default, space = self.default(), self.space()
+        if space is not None:
+            return default if canonical_json(to_json(default)) == wanted else space.checked(stored)
         for candidate in (default, *self.candidates()):
             if canonical_json(to_json(candidate)) == wanted:
                 return candidate
@@ -106,6 +114,11 @@ class BoundCall(Call):
             self.operation.check_names(stored)
             return from_json(stored, like=default)
         raise ConfigurationError(f"{wanted} is not a candidate of {self.operation.name} any more")
+
+    def space(self) -> CallSpace | None:
+        """The configurations that this call may use, if they are described and not listed."""
+        configs = self.operation.configs
+        return configs.of_call(self.args, self.kwargs) if isinstance(configs, Space) else None
 
     def build(self, configuration: Any) -> Callable[..., Any]:
         """The function with this configuration."""
@@ -355,7 +368,10 @@ class Autotuned(Generic[P, R]):
         return args, kwargs
 
     def _check_configs(self) -> None:
-        if not callable(self.configs):
+        if isinstance(self.configs, Space):
+            if self.prune is not None:
+                raise UsageError(f"the configurations of {self.name} are a space: give it constraints, and no prune=")
+        elif not callable(self.configs):
             if not self.configs:
                 raise UsageError(f"{self.name} needs at least one configuration")
             for configuration in self.configs:
@@ -365,7 +381,7 @@ class Autotuned(Generic[P, R]):
         if callable(self.configs):
             raise UsageError(f"{self.name} computes its configurations, so its function needs a parameter `config`")
         names: set[str] = set()
-        for configuration in self.configs:
+        for configuration in [self.configs.default] if isinstance(self.configs, Space) else self.configs:
             if not hasattr(configuration, "keys"):
                 raise UsageError(f"{self.name} has no parameter `config`, so {configuration!r} must be a mapping")
             names |= set(configuration)
@@ -411,8 +427,9 @@ def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, *
 
     Args:
         function: the function; None if the decorator is used with parentheses.
-        configs: the candidates, or a function of the call that returns them. A function with a parameter `config` gets
-            a candidate as that, any value with a JSON form, such as a dataclass; others get its items as arguments.
+        configs: the candidates, a function of the call that returns them, or a `Space`. A function with a parameter
+            `config` gets a candidate as that, any value with a JSON form, such as a dataclass; others get its items as
+            arguments.
         name: of the operation, in keys and paths; by default the module and name of the function.
         version: change it if the function changed so much that old measurements no longer hold.
         key: a function of the call; calls for which it returns equal values share a configuration. By default, those
@@ -435,7 +452,7 @@ def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, *
     def decorate(decorated: Callable[..., Any]) -> Autotuned[..., Any]:
         own_name = f"{module_name(decorated)}.{decorated.__qualname__}".replace(".<locals>", "")
         name, version = options.get("name") or own_name, str(options.get("version", 1))
-        held = configs if callable(configs) else tuple(configs)
+        held = configs if callable(configs) or isinstance(configs, Space) else tuple(configs)
         return Autotuned(decorated, held, name=name, version=version, options=options)
 
     return decorate if function is None else decorate(function)

@@ -9,6 +9,7 @@ devices and shapes is where the model begins, and counts less the more has been 
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -145,15 +146,16 @@ class Search:
         left = self._limit - len(self.times)
         if left <= 0 or (self._patience and self.stopped_at is not None):
             return []
-        if not self._queue:
-            self._queue = self._promising()
-        batch, self._queue = self._queue[: min(_BATCH, left)], self._queue[min(_BATCH, left) :]
+        queue = [text for text in self._queue if text not in self.times] or self._promising()
+        batch, self._queue = queue[: min(_BATCH, left)], queue[min(_BATCH, left) :]
         self._asked.update(batch)
         return [self._configurations[text] for text in batch]
 
     def tell(self, times: Times) -> None:
         """Learn seconds; infinite for a configuration that failed."""
         for text, seconds in times.items():
+            if self._known_text(text) is None:
+                continue
             self.times[text] = seconds
             self._since += 1
             if seconds < (1 - _GAIN) * self._best:
@@ -180,8 +182,6 @@ class Search:
         return text
 
     def _known_text(self, text: str) -> str | None:
-        import json
-
         return text if text in self._places else self._known(json.loads(text))
 
     def _draw(self, count: int) -> list[str]:

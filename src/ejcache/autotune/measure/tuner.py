@@ -6,6 +6,7 @@ being traced, nothing is added to the caller's program.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.measure.search import Times
+    from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.records.record import RecordKey
     from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
@@ -124,6 +126,7 @@ class Tuner:
         call: dict[str, Any] | None = None,
         starts: Callable[[], Sequence[Any]] = tuple,
         history: Callable[[], Sequence[Times]] = tuple,
+        space: CallSpace | None = None,
     ) -> Record:
         """Measure the candidates and choose one.
 
@@ -140,8 +143,8 @@ class Tuner:
             call: the call as `call_documents` records it; needed for `isolate`.
             starts: returns configurations, JSON values, that are probably good, such as those of similar calls. If
                 there are many candidates, these are measured first.
-            history: returns the times in records of the operation, of other calls, devices and environments. If there
-                are many candidates, the search begins with what covers them best.
+            history: returns the times in records of the operation, of any call, device and environment.
+            space: what the search may measure beside the candidates.
 
         Returns:
             A record with the time or the error of each candidate that was tried. If all of them failed, its
@@ -156,15 +159,15 @@ class Tuner:
             raise UsageError('this process only tries a candidate: put the program behind `if __name__ == "__main__":`')
         inputs = split_arguments(args, kwargs, names, axes)
         refuse_spanning(inputs.leaves, name=key.operation)
-        trials = _trials(candidates, default)
+        trials = [*_trials(candidates, default), *_measured_before(space, known, default)]
         progress = Progress(key.operation)
         bench = Bench(self, inputs, progress, digest=key.digest, candidates=[trial.stored for trial in trials])
         try:
             _recall(trials, known, bench.journal.crashed)
-            likely = [canonical_json(item) for item in starts()] if len(trials) > _FEW else []
+            likely = [canonical_json(item) for item in starts()] if space is not None or len(trials) > _FEW else []
             # The default, the configurations that are probably good, and the others.
             trials.sort(key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
-            return _Contest(bench, trials, build, call, likely, history).record(key, known)
+            return _Contest(bench, trials, build, call, likely, history, space).record(key, known)
         finally:
             progress.close()
             bench.close()
@@ -251,6 +254,14 @@ def _trials(candidates: Iterable[Any], default: Any) -> list[Trial]:
     return list(trials.values())
 
 
+def _measured_before(space: CallSpace | None, known: Record | None, default: Any) -> list[Trial]:
+    """The configurations of a space that an earlier record has, which nobody lists."""
+    if space is None or known is None:
+        return []
+    stored = [item.configuration for item in known.candidates if item.configuration != to_json(default)]
+    return [Trial(each, each) for each in stored if space.allows(each)]
+
+
 def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str, str]) -> None:
     """Give the trials the results of an earlier record, unless they have expired, and those of the crash journal."""
     now = time.time()
@@ -282,8 +293,10 @@ class _Contest:
         call: dict[str, Any] | None,
         likely: Sequence[str],
         history: Callable[[], Sequence[Times]],
+        space: CallSpace | None,
     ) -> None:
         self.likely = likely
+        self.space = space
         self.history = history
         self.bench = bench
         self.trials = trials
@@ -307,7 +320,7 @@ class _Contest:
                 "min_gain": tuner.min_gain,
                 "warmup": tuner.warmup,
                 "seed": tuner.seed,
-                SPACE: space_digest(trial.stored for trial in self.trials),
+                SPACE: space_digest(t.stored for t in self.trials) if self.space is None else self.space.space.digest,
                 "measured": sum(trial.known is None and trial.tried for trial in self.trials),
                 **evidence,
                 "seconds": round(time.monotonic() - started, 3),
@@ -342,7 +355,7 @@ class _Contest:
 
     def _race(self, fresh: list[Trial]) -> Race:
         reference = self.default if self.default in fresh else None
-        if len(fresh) > self.bench.tuner.exhaustive:
+        if self.space is not None or len(fresh) > self.bench.tuner.exhaustive:
             finalists = self._search(fresh, reference)
         else:
             finalists = fresh
@@ -363,18 +376,20 @@ class _Contest:
     def _search(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
         """Measure some of many candidates, and return the best of them and the default."""
         by_text = {canonical_json(trial.stored): trial for trial in fresh}
-        likely = [by_text[text].stored for text in self.likely if text in by_text]
+        likely = [json.loads(text) for text in self.likely if self.space is not None or text in by_text]
         search = Search(
-            ListedSpace([trial.stored for trial in fresh]),
+            self.space or ListedSpace([trial.stored for trial in fresh]),
             starts=[*([] if reference is None else [reference.stored]), *likely],
             limit=_MOST,
             history=self.history(),
             seed=self.bench.tuner.seed,
             enough=self.bench.tuner.exhaustive,
         )
+        known = {canonical_json(trial.stored): trial for trial in self.trials if trial.known is not None}
+        search.tell({text: trial.seconds if trial.works else math.inf for text, trial in known.items()})
         like = 0.0
         while asked := search.ask():
-            batch = {text: by_text[text] for text in map(canonical_json, asked)}
+            batch = {canonical_json(stored): self._trial(stored, by_text, fresh) for stored in asked}
             self._prepare(list(batch.values()), reference)
             for trial in batch.values():
                 if trial.ready and not self.bench.ended:
@@ -391,6 +406,16 @@ class _Contest:
             # A race compares rounds, and these samples are of none.
             trial.samples, trial.runs = [], []
         return finalists
+
+    def _trial(self, stored: Any, by_text: dict[str, Trial], fresh: list[Trial]) -> Trial:
+        """The trial of a configuration; of a space, trials are made when they are asked for."""
+        text = canonical_json(stored)
+        if text not in by_text:
+            by_text[text] = Trial(stored, stored)
+            self.trials.append(by_text[text])
+            fresh.append(by_text[text])
+            self.bench.journal.add(stored)
+        return by_text[text]
 
     def _winner(self, race: Race) -> tuple[Trial | None, dict[str, Any]]:
         working = sorted((trial for trial in self.trials if trial.works), key=lambda trial: trial.seconds)

@@ -76,6 +76,12 @@ class CandidateJournal:
         """The candidate runs in this block."""
         return self._marked(candidate, _RUNNING)
 
+    def add(self, candidate: Any) -> None:
+        """Also have this candidate in the file; none may be compiled or run meanwhile."""
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                self._write([*self._places, canonical_json(candidate)])
+
     def close(self) -> None:
         """Remove the file: the results of the tuning are known."""
         fd, self._fd = self._fd, None
@@ -95,12 +101,16 @@ class CandidateJournal:
         locked_descriptors.add(fd)
         self._fd = fd
         self._learn(os.pread(fd, _MAX_BYTES, 0))
+        self._write(texts)
+        self._path = path
+
+    def _write(self, texts: list[str]) -> None:
+        assert self._fd is not None  # noqa: S101 (for the type checker)
         body = {"candidates": texts, "crashed": self.crashed, "suspected": self._suspected}
         header = json.dumps(body).encode() + b"\n"
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, header + _IDLE * len(texts), 0)
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, header + _IDLE * len(texts), 0)
         self._places = {text: len(header) + number for number, text in enumerate(texts)}
-        self._path = path
 
     def _learn(self, left: bytes) -> None:
         """Note which candidates may have ended the process that left this file."""

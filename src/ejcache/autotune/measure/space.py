@@ -1,0 +1,166 @@
+"""`Space`: configurations that are described by their axes and never listed as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.autotune.measure.listed_space import around, order
+from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
+from ejcache.errors import UsageError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator, Sequence
+
+
+_TRIES: Final = 20
+"""Random configurations that are drawn for each one that is wanted, because constraints may refuse many."""
+
+
+def powers_of_two(least: int, most: int) -> list[int]:
+    """The powers of two from `least` to `most`, both included."""
+    if not 0 < least <= most or least & (least - 1) or most & (most - 1):
+        raise UsageError(f"powers_of_two({least}, {most}) needs two powers of two, the smaller one first")
+    return [1 << bit for bit in range(least.bit_length() - 1, most.bit_length())]
+
+
+class Space:
+    """Configurations with one value of each axis.
+
+        Space({"block": powers_of_two(16, 256), "stages": [1, 2, 3], "transposed": [False, True]},
+              constraints=[lambda config, x: config["block"] <= x.shape[0]], default={…})
+
+    Args:
+        axes: the values of each name, numbers and texts and booleans; of a nested field, its own axes.
+        default: the configuration for a call that was not measured, which a winner must beat.
+        constraints: functions of a configuration and the call, which return whether the configuration may be used.
+
+    Raises:
+        UsageError: an axis has no values, or the default has other names.
+        ConfigurationError: a value has no form in JSON.
+    """
+
+    def __init__(
+        self,
+        axes: Mapping[str, Any],
+        *,
+        default: Mapping[str, Any],
+        constraints: Sequence[Callable[..., bool]] = (),
+    ) -> None:
+        self.axes = {path: sorted({*values}, key=order) for path, values in _paths(axes)}
+        self.default = dict(default)
+        self.constraints = tuple(constraints)
+        for path, values in self.axes.items():
+            if not values:
+                raise UsageError(f"the axis {'.'.join(path)} has no values")
+            to_json(values)
+        if _values(to_json(self.default), self.axes) is None:
+            names = ", ".join(".".join(path) for path in self.axes)
+            raise UsageError(
+                f"the default {canonical_json(to_json(self.default))} has not the names of the axes: {names}"
+            )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of a configuration."""
+        return frozenset(path[0] for path in self.axes)
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that are equal for equal axes."""
+        text = canonical_json([[list(path), values] for path, values in sorted(self.axes.items())])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def of_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallSpace:
+        """The configurations that a call may use."""
+        return CallSpace(self, args, kwargs)
+
+
+class CallSpace:
+    """The configurations of a space that one call may use, as the search measures them."""
+
+    def __init__(self, space: Space, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.space = space
+        self._args = args
+        self._kwargs = kwargs
+        self._axes = [(path, values) for path, values in space.axes.items() if len(values) > 1]
+
+    def allows(self, configuration: Any) -> bool:
+        """Whether a configuration has the names of the axes and fulfils the constraints. Its values may be others."""
+        if _values(configuration, self.space.axes) is None:
+            return False
+        return all(check(configuration, *self._args, **self._kwargs) for check in self.space.constraints)
+
+    def checked(self, configuration: Any) -> Any:
+        """The configuration; raises `ConfigurationError` if the call may not use it."""
+        if not self.allows(configuration):
+            raise ConfigurationError(f"{canonical_json(configuration)} is outside of the constraints of this call")
+        return configuration
+
+    def place(self, configuration: Any) -> tuple[float, ...] | None:
+        """The coordinates; a number beside the axis lies between its neighbours."""
+        if not self.allows(configuration):
+            return None
+        found = _values(configuration, dict(self._axes)) or []
+        return tuple(
+            _step(values, value) / (len(values) - 1) for (_, values), value in zip(self._axes, found, strict=True)
+        )
+
+    def near(self, configuration: Any) -> list[Any]:
+        """Up to two steps on each axis, and one on each pair of axes."""
+        found = _values(configuration, dict(self._axes)) or []
+        point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
+        inside = (
+            near
+            for near in around(point)
+            if all(0 <= step < len(values) for step, (_, values) in zip(near, self._axes, strict=True))
+        )
+        return [item for near in inside if self.allows(item := self._at(near))]
+
+    def drawn(self, generator: random.Random, count: int) -> list[Any]:
+        """Up to so many random configurations."""
+        points = (tuple(generator.randrange(len(values)) for _, values in self._axes) for _ in range(_TRIES * count))
+        return list(itertools.islice((item for point in points if self.allows(item := self._at(point))), count))
+
+    def _at(self, point: Sequence[int]) -> Any:
+        made: dict[str, Any] = {}
+        chosen = {path: values[step] for (path, values), step in zip(self._axes, point, strict=True)}
+        for path, values in self.space.axes.items():
+            held = made
+            for name in path[:-1]:
+                held = held.setdefault(name, {})
+            held[path[-1]] = chosen.get(path, values[0])
+        return made
+
+
+def _paths(axes: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, values in axes.items():
+        if isinstance(values, Mapping):
+            yield from _paths(values, (*before, name))
+        else:
+            yield (*before, name), values
+
+
+def _values(configuration: Any, axes: Mapping[tuple[str, ...], Any]) -> list[Any] | None:
+    """The value on each axis; None if the configuration lacks one."""
+    found = []
+    for path in axes:
+        held = configuration
+        for name in path:
+            if not isinstance(held, Mapping) or name not in held:
+                return None
+            held = held[name]
+        found.append(held)
+    return found
+
+
+def _step(values: Sequence[Any], value: Any) -> float:
+    """The place of a value on an axis, counted in steps."""
+    below = [step for step, each in enumerate(values) if order(each) <= order(value)]
+    step = below[-1] if below else 0
+    if values[step] == value or not isinstance(value, int | float) or not below or step + 1 == len(values):
+        return float(step)
+    return step + 0.5

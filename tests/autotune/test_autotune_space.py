@@ -1,0 +1,105 @@
+"""A described space: searched without being listed, and with what lies outside of its axes."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import pytest
+from autotune_helpers import QUICK
+
+from ejcache.autotune import AutotuneStore, ConfigurationError, Policy, Space, autotuned, powers_of_two
+from ejcache.autotune.measure.search import Search
+from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.record import encode_record, pinned
+from ejcache.errors import UsageError
+
+
+def large(values, checked):
+    """Nine axes with so many values each, and two constraints that count their calls."""
+    axes = {f"axis{number}": range(1, values + 1) for number in range(9)}
+
+    def first(config, rows):
+        checked.append(config)
+        return config["axis0"] <= rows
+
+    return Space(
+        axes,
+        default=dict.fromkeys(axes, 1),
+        constraints=[first, lambda config, rows: config["axis1"] + config["axis2"] > 1],
+    )
+
+
+def test_a_thousand_million_points_cost_what_a_thousand_do():
+    """The search asks the constraints about as often, and finds the valley of the larger space."""
+    counts = []
+    for values in (2, 10):
+        checked = []
+        space = large(values, checked).of_call((8,), {})
+        search = Search(space, starts=[space.space.default], limit=128, patience=False)
+        while asked := search.ask():
+            assert all(config["axis0"] <= 8 for config in asked)
+            times = {canonical_json(c): 1 + sum(abs(math.log(v / 0.6 / values)) for v in c.values()) for c in asked}
+            search.tell(times)
+        assert len(search.times) == 128
+        counts.append(len(checked))
+    assert counts[1] < 4 * counts[0]
+    assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.space.default)]
+
+
+BLOCKS = Space(
+    {"block": powers_of_two(2, 16), "inner": {"fast": [False, True]}},
+    default={"block": 2, "inner": {"fast": False}},
+    constraints=[lambda config, x: x.shape[0] % config["block"] == 0],
+)
+
+
+def operation(store, tried, **options):
+    @autotuned(configs=BLOCKS, name="space", store=store, tuner=QUICK, **options)
+    def blocks(x, *, block, inner):
+        tried.append((block, inner["fast"]))
+        return 2 * x.reshape(block, -1).reshape(x.shape)
+
+    return blocks
+
+
+def test_an_operation_with_a_space_is_tuned(tmp_path):
+    """Only what the constraints allow is measured, once, and the next process measures nothing."""
+    tried = []
+    blocks = operation(AutotuneStore(str(tmp_path), seeds=()), tried)
+    blocks(jnp.ones(24))
+    assert {block for block, _ in tried} == {2, 4, 8}
+    tried.clear()
+    again = operation(AutotuneStore(str(tmp_path), seeds=()), tried)
+    assert again.choose(jnp.ones(24)).source.value == "tuned"
+    assert tried == []
+
+
+def test_a_configuration_may_lie_outside_of_the_axes_and_inside_the_constraints(tmp_path):
+    """A person or a record names it."""
+    store = AutotuneStore(str(tmp_path), seeds=(), refresh_seconds=0.0)
+    blocks = operation(store, [], policy=Policy("heuristics"))
+    x = jnp.ones(24)
+    record = blocks.tune(x)
+    for block, source in ((12, "pinned"), (7, "heuristic")):
+        fixed = pinned(record, {"block": block, "inner": {"fast": True}}, now=1e10)
+        store.layers[0].documents.replace(record.key.path, encode_record(fixed))
+        blocks.forget()
+        assert blocks.choose(x).source.value == source
+    space = BLOCKS.of_call((x,), {})
+    assert space.place({"block": 3, "inner": {"fast": True}}) == (0.5 / 3, 1.0)
+    with pytest.raises(ConfigurationError):
+        space.checked({"block": 7, "inner": {"fast": True}})
+
+
+def test_spaces_that_cannot_be_are_refused():
+    """An axis without values, a default with other names, powers that are none, and prune=."""
+    for wrong in (
+        lambda: Space({"block": []}, default={"block": 1}),
+        lambda: Space({"block": [1]}, default={"other": 1}),
+        lambda: powers_of_two(3, 16),
+        lambda: powers_of_two(16, 2),
+        lambda: operation(None, [], prune=lambda candidates, x: candidates),
+    ):
+        with pytest.raises(UsageError):
+            wrong()
