@@ -117,6 +117,8 @@ def test_single_operations():
     assert (found.kind, found.line, found.programs) == ("single_operations", 40, 8)
     assert "lines 40 to 47 of prepare" in found.message
     assert advised(start(*made[:-1])) == []
+    model = [each._replace(caller=f"/home/me/model.py:{n + 4} in Net.__init__") for n, each in enumerate(made)]
+    assert "make the model under one jax.jit" in advised(start(*model))[0].message
 
 
 def slow(number, seconds, jax):

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _OPERATIONS: Final = 8
 """Programs of one operation from which on a function is advised."""
+_MAKING: Final = frozenset({"__init__", "__call__", "setup"})
+"""Methods of a model that are called to make its parameters, by a line that is to be jitted."""
 _KEPT: Final = 0.25
 """The part of the seconds that one program of all of them costs, at least: it has all of their operations."""
 
@@ -32,7 +34,12 @@ def single_operations(asks: Sequence[Ask]) -> Iterator[Advice]:
         names = list(dict.fromkeys(ask.function for ask in those))
         shown = ", ".join(names[:4]) + ", \N{HORIZONTAL ELLIPSIS}" * (len(names) > 4)
         where = "the top level" if function == "<module>" else function
-        until = f" to {lines[-1]}" if len(lines) > 1 else ""
+        span = f"lines {lines[0]} to {lines[-1]}" if len(lines) > 1 else f"line {lines[0]}"
+        owner, _, method = function.rpartition(".")
+        change = f"put {span} of {where} under one jax.jit"
+        if method in _MAKING:
+            made = f"jax.jit(model.init), or a jitted function that calls {owner}"
+            change = f"make the model under one jax.jit ({made}), which runs {span} of {where}"
         called = f"jax.jit({where})(…)" if function != "<module>" else "prepare(…)"
         yield Advice(
             SINGLE_OPERATIONS,
@@ -44,8 +51,7 @@ def single_operations(asks: Sequence[Ask]) -> Iterator[Advice]:
             seconds=seconds,
             saves=seconds * (1 - max(_KEPT, 1 / programs)),
             basis=ESTIMATED,
-            message=f"put lines {lines[0]}{until} of {where} under one jax.jit: JAX compiles {programs} programs of "
-            f"one operation each there ({shown})",
+            message=f"{change}: JAX compiles {programs} programs of one operation each there ({shown})",
             before="x = jnp.ones(shape)\ny = jnp.sin(x) * 2\nz = y / y.sum()",
-            after=f"@jax.jit\ndef prepare(…):\n    …  # lines {lines[0]}{until}\nz = {called}",
+            after=f"@jax.jit\ndef prepare(…):\n    …  # {span}\nz = {called}",
         )
