@@ -1,113 +1,92 @@
-"""Count the Python functions that run between JAX's request and the store's read of a local hit.
+"""Count the functions of ejcache that one compilation enters: a hit of a local store, of two tiers, and a miss.
 
-    python tools/count_calls.py [--rows N]
+    python tools/count_calls.py [--rows N] [--preload]
 
-The count starts when JAX asks for a program's key and stops when the local store's `get` is entered; what JAX itself
-does in between is left out. It also counts how often the settings are resolved. Run it with PYTHONPATH set to another
-checkout's `src` to compare the two.
+Only the thread that compiles counts, and only files of ejcache: what JAX and libraries do is left out. Each kind is
+counted in a process of its own, after a few programs, so that everything is imported and remembered. Run it with
+PYTHONPATH set to another checkout's `src` to compare the two. What is due by the clock (counters, uses) may be part of
+a count, so take the least of several runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
+import os
+import subprocess
 import sys
 import tempfile
 from collections import Counter
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import jax
-import numpy as np
-from jax._src import compiler
+if TYPE_CHECKING:
+    from types import FrameType
 
-import ejcache
-
-WATCHED = ("get_compile_options", "_get_cache_key", "_cache_read")
-"""The functions of JAX's compiler module that a hit goes through, in the order of their calls."""
+KINDS = ("hit", "hit of two tiers", "miss")
 
 
-def store_class() -> Any:
-    """The local store's class, whose module moved once."""
-    try:
-        return importlib.import_module("ejcache.stores.local.store").LocalStore
-    except ModuleNotFoundError:
-        return importlib.import_module("ejcache.stores.local").LocalStore
+def count(kind: str, directory: Path, *, preload: bool) -> Counter[str]:
+    """The functions that are entered, by name, in this process."""
+    cache_directory = directory / "cache"
+    if kind == "hit of two tiers":
+        os.environ["EJCACHE_LOCAL_DIR"] = str(directory / "tiers")
+        (cache_directory / "v1" / "entries").mkdir(parents=True)  # as a host leaves it that shares the directory
+    import jax
+    import numpy as np
 
+    import ejcache
 
-def resolver() -> Any:
-    """The function that resolves all settings, whose module moved once."""
-    for name in ("ejcache.settings.resolve", "ejcache.settings"):
-        found = getattr(sys.modules.get(name), "resolve", None)
-        if callable(found):
-            return found
-    raise SystemExit("this ejcache resolves its settings somewhere else")
+    ours = str(Path(ejcache.__file__).parent)
+    cache = ejcache.enable(str(cache_directory), min_compile_seconds=0, preload=preload)
+    x = np.arange(8, dtype=np.float32)
 
+    def program(number: int) -> Any:
+        def multiplied(x: Any) -> Any:
+            return jax.numpy.sin(x) * number + 1
 
-class Counting:
-    """Counts the calls of Python functions while one of the watched functions runs, until the store is read."""
+        multiplied.__name__ = f"multiplied_by_{number}"
+        return jax.jit(multiplied)
 
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.resolved = 0
-        self.read = False
-        self._store = store_class().get.__code__
-        self._resolve = resolver().__code__
-        self._originals = {name: getattr(compiler, name) for name in WATCHED}
+    programs = [program(number) for number in range(6)]
+    for _ in range(3):
+        jax.clear_caches()
+        for each in programs[:-1]:
+            each(x)
+    jax.clear_caches()
+    calls: Counter[str] = Counter()
 
-    def __enter__(self) -> Self:
-        for name, function in self._originals.items():
-            setattr(compiler, name, self._watched(function))
-        return self
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(ours):
+            calls[f"{frame.f_code.co_filename.removeprefix(ours)[1:]}:{frame.f_code.co_qualname}"] += 1
 
-    def __exit__(self, *exc: object) -> None:
-        for name, function in self._originals.items():
-            setattr(compiler, name, function)
-
-    def _watched(self, function: Any) -> Any:
-        def watched(*arguments: Any, **named: Any) -> Any:
-            sys.setprofile(self._note)
-            try:
-                return function(*arguments, **named)
-            finally:
-                sys.setprofile(None)
-
-        return watched
-
-    def _note(self, frame: Any, event: str, _argument: Any) -> None:
-        if event != "call":
-            return
-        self.resolved += frame.f_code is self._resolve
-        if frame.f_code is self._store:
-            self.read = True
-        if self.read or "/jax/_src/" in frame.f_code.co_filename:
-            return
-        self.calls[f"{frame.f_code.co_filename.rpartition('/src/')[2]}:{frame.f_code.co_name}"] += 1
+    before = cache.stats()
+    sys.setprofile(note)
+    programs[-1 if kind == "miss" else 2](x)
+    sys.setprofile(None)
+    after = cache.stats()
+    if (after.hits - before.hits, after.misses - before.misses) != ((0, 1) if kind == "miss" else (1, 0)):
+        raise SystemExit(f"this was no {kind}")
+    return calls
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=0, help="also print the functions that are called most")
-    rows = parser.parse_args().rows
-
-    def program(x: Any) -> Any:
-        return jax.numpy.sin(x) * 2 + 1
-
-    x = np.arange(8, dtype=np.float32)
+    parser.add_argument("--rows", type=int, default=0, help="also print the functions that are entered most")
+    parser.add_argument("--preload", action="store_true", help="with preload, as it is by default")
+    parser.add_argument("--kind", choices=KINDS, help="count this kind in this process")
+    given = parser.parse_args()
+    if given.kind is None:
+        for kind in KINDS:
+            subprocess.run([sys.executable, *sys.argv, "--kind", kind], check=True)
+        return
     with tempfile.TemporaryDirectory() as directory:
-        cache = ejcache.enable(directory, min_compile_seconds=0)
-        for _ in range(3):  # a miss, a hit that opens and imports what is needed, and a warm hit
-            jax.clear_caches()
-            jax.jit(program)(x)
-        before = cache.stats().hits
-        jax.clear_caches()
-        with Counting() as counting:
-            jax.jit(program)(x)
-        hits = cache.stats().hits - before
-        ejcache.disable()
-    print(json.dumps({"calls": sum(counting.calls.values()), "resolved": counting.resolved, "hits": hits}))
-    for name, number in counting.calls.most_common(rows):
-        print(f"{number:6} {name}")
+        calls = count(given.kind, Path(directory), preload=given.preload)
+        print(json.dumps({"kind": given.kind, "functions": calls.total(), "different": len(calls)}))
+        for name, number in calls.most_common(given.rows):
+            print(f"{number:6} {name}")
+        sys.stdout.flush()
+        os._exit(0)  # the directory is gone before the process would write to it
 
 
 if __name__ == "__main__":

@@ -58,13 +58,15 @@ class LoadJournal:
 
     def is_suspected(self, header: Header) -> bool:
         """Whether two starts in a row have died while they loaded this entry."""
-        self._open()
-        return self._deaths.get(_named(header), 0) >= _DEATHS
+        if not self._is_open:
+            self._open()
+        return bool(self._deaths) and self._deaths.get(_named(header), 0) >= _DEATHS
 
     @contextlib.contextmanager
     def loading(self, header: Header) -> Iterator[None]:
         """Have it known, while the entry is loaded inside, that this process is loading it."""
-        self._open()
+        if not self._is_open:
+            self._open()
         name = _named(header)
         place = self._begin(name)
         try:
@@ -84,15 +86,17 @@ class LoadJournal:
     def _open(self) -> None:
         """Read the traces of dead processes, and begin a file, once."""
         with self._lock:
-            is_open, self._is_open = self._is_open, True
-            if is_open:
+            if self._is_open:
                 return
             directory = state_directory() / "loading"
-            with contextlib.suppress(OSError):
-                make_private(directory)
-                for path in dead_presences(directory):
-                    self._read(path)
-                self._presence = Presence(directory)
+            try:
+                with contextlib.suppress(OSError):
+                    make_private(directory)
+                    for path in dead_presences(directory):
+                        self._read(path)
+                    self._presence = Presence(directory)
+            finally:
+                self._is_open = True  # not before: other threads then ask without the lock
 
     def _read(self, path: Path) -> None:
         data = read_regular(path, max_size=_MOST_BYTES)
@@ -112,7 +116,7 @@ class LoadJournal:
         if self._presence is None or len(record) > _RECORD:
             return None
         with self._lock:
-            place = next(n for n in range(len(self._used) + 1) if n not in self._used)
+            place = min(set(range(len(self._used) + 1)) - self._used)
             self._used.add(place)
         with contextlib.suppress(OSError):
             self._presence.write(record.ljust(_RECORD, b"\0"), place * _RECORD)

@@ -165,21 +165,6 @@ def _partitioned_calls(seen: Registered, computation: ModuleDigest, devices: int
     return "\n".join(sorted(foreign & seen.batched))
 
 
-def registrations() -> tuple[str, ...]:
-    """All that is registered, whatever program it concerns; empty if nothing is.
-
-    For what finds an executable without lowering its program.
-
-    Raises:
-        UnkeyableError: as for `registered_components`.
-    """
-    seen = registered()
-    texts = [f"pass {line}" for line in _passes(seen).splitlines()]
-    texts += [f"batched {name}" for name in sorted(seen.batched - own_batch_targets())]
-    texts += [f"partitioned {name}" for name in sorted(seen.partitioned)]
-    return (*texts, *(() if seen.all_calls else ("and perhaps others",)))
-
-
 KEY_FORMAT: Final = "2"
 """Part of every key; a new number makes every older entry unreachable."""
 _PARTITIONING: Final = (
@@ -333,26 +318,3 @@ def compiler_environment(backend: Any, settings: Settings) -> str:
         *environment_components(platform).settings,
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-
-
-def program_independent_parts(backend: Any, settings: Settings) -> tuple[str, ...]:
-    """Texts that change whenever a part of keys changes that the program, its options and its devices do not decide.
-
-    What leads to a key without lowering the program holds only where these are the same. They are stricter than a key:
-    the host's CPU counts for every platform.
-
-    Raises:
-        UnkeyableError: a Python function takes part in every compilation that no key could name.
-    """
-    participants = device_components(list(backend.devices()), backend)
-    return (
-        compiler_environment(backend, settings),
-        participants.layout,
-        participants.machine,
-        cpu_identity(),
-        cpu_threads(),
-        environment_components(str(backend.platform)).arguments,
-        seam.custom_hook(),
-        f"{settings.include_metadata_in_key} {settings.remove_custom_partitioning_ptr} {settings.source_file_regex}",
-        *registrations(),
-    )

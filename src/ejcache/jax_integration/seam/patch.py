@@ -216,7 +216,9 @@ class _Replacements:
             self._hooks.reset()
             _keep_jax_cache_closed()
         jax_cache.is_cache_used(given["backend"])  # sends JAX's event about the use of the cache, once in a process
-        return self._hooks.make_key(_request(given, given["options"]))
+        override = given.get("override_fdo_profile")
+        asked = KeyRequest(given["computation"], given["devices"], given["options"], given["backend"], override)
+        return self._hooks.make_key(asked)
 
     def _is_executable_in_cache(self, given: dict[str, Any]) -> bool:
         return self._hooks.contains(given["cache_key"])
@@ -231,7 +233,7 @@ class _Replacements:
         return self._hooks.share(given["cache_key"], _program(given), first_process=given["first_process_id"])
 
     def _share_fdo_profiles(self, given: dict[str, Any]) -> bytes:
-        request = _request(given, given["compile_options"])
+        request = KeyRequest(given["computation"], given["devices"], given["compile_options"], given["backend"])
         return self._hooks.share_profile(request, first_process=given["min_process_id"])
 
 
@@ -250,11 +252,6 @@ def _with_names(function: Any, parameters: str) -> Any:
             raise
 
     return called
-
-
-def _request(given: dict[str, Any], options: Any) -> KeyRequest:
-    override = given.get("override_fdo_profile")
-    return KeyRequest(given["computation"], given["devices"], options, given["backend"], override)
 
 
 def _target(given: dict[str, Any]) -> CompileTarget:
