@@ -100,6 +100,14 @@ def test_name_narrows_the_other_rules():
     assert removed(entries, name_glob="jit_train", max_size=1000) == []
 
 
+def test_an_untuned_entry_goes_before_the_tuned_one():
+    """Also where it was used later: no process loads it any more."""
+    untuned, tuned, other = key(platform="gpu", variant="cross"), key(platform="gpu"), key(logical="b")
+    entries = [info(untuned, idle=1), info(tuned, idle=50), info(other, idle=20)]
+    assert [k for k, _ in removed(entries, max_entries=0)] == [untuned, tuned, other]
+    assert [k for k, _ in removed([info(untuned, idle=1), info(other, idle=20)], max_entries=0)] == [other, untuned]
+
+
 def test_a_plain_entry_goes_before_its_pgle_sibling():
     """Whichever was used last, the plain one of a pair is the first of the two to go."""
     plain, pgle = key(variant="plain"), key(variant="pgle")
