@@ -180,6 +180,7 @@ def test_damage_is_a_miss(start, tmp_path):
             if info.key.startswith("reuse_module"):
                 store.delete(info.key)
     assert start()["traced"] == BOTH
+    assert start()["traced"] == []
 
 
 @pytest.mark.soak

@@ -21,6 +21,7 @@ from ejcache.jax_integration.lowering.modules import digest_module
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+from ejcache.keys.key import reuse_module_key
 from ejcache.reuse.call import call_text
 from ejcache.reuse.declared import check_declared, declared_texts
 from ejcache.reuse.inputs import start
@@ -258,6 +259,8 @@ class ReusingCalls:
             if known is None or known.quick:
                 said.append(("recorded", inputs.missed or "nothing was recorded for these inputs"))
                 digest = write_module(module, policy, settings)
+                if not digest:
+                    raise RefusedError("its module could not be stored")
                 return RecordedFunction(self.name, False, program, tree, digest, content, witness())
             if not same_program(known, program, tree, content):
                 why = f"two traces of {self.name} with the same inputs gave different programs"
@@ -265,7 +268,9 @@ class ReusingCalls:
                 return known._replace(off=why)
             proven = proven_by_this(known)
             said.append(("proven" if proven.proven else "traced", inputs.missed or "another start proves it"))
-            return proven
+            if policy.contains(reuse_module_key(proven.module), settings):
+                return proven
+            return proven._replace(module=write_module(module, policy, settings) or proven.module)
 
         inputs.learn(question.digest, learnt)
         for did, sentence in said or [

@@ -133,7 +133,8 @@ class ProcessInputs:
         """Take in what was imported since: places of the project, and modules of distributions."""
         files = module_files()
         base = self._reader.base
-        fresh = [each for each in files if each not in set(self._files)]
+        known = set(self._files)
+        fresh = [each for each in files if each not in known]
         if not fresh:
             return
         owners = {each: distribution_of(each) for each in fresh}

@@ -52,7 +52,8 @@ def why_unknown() -> str:
 
 def why_moved() -> str:
     """Why the files of this process may be others than those that it loaded; empty if they are not."""
-    if (_identity(MAIN), _identity(os.path.dirname(MAIN))) != _INODES or _main_file() != MAIN:  # noqa: PTH120
+    now = (_identity(MAIN), _identity(os.path.dirname(MAIN))) if MAIN else ()  # noqa: PTH120
+    if now != _INODES or _main_file() != MAIN:
         return "the main file or its directory was replaced while the process ran"
     return ""
 
