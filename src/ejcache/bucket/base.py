@@ -480,8 +480,11 @@ class Bucket(Closing):
                 raise
 
         def operation() -> T:
-            budget = None if self.breaker is None else self.breaker.budget(self.policy.deadline)
-            return self.policy.run(what, counted, size=size, budget=budget, pace=self.pace)
+            if self.breaker is None:
+                return self.policy.run(what, counted, size=size, pace=self.pace)
+            budget = self.breaker.budget(self.policy.deadline)
+            pace = None if self.breaker.is_probing else self.pace
+            return self.policy.run(what, counted, size=size, budget=budget, pace=pace)
 
         if self.breaker is None:
             self._prepare(math.inf)

@@ -113,6 +113,11 @@ class CircuitBreaker:
         return self._retry_at is not None
 
     @property
+    def is_probing(self) -> bool:
+        """Whether this thread asks for another name before the breaker opens: at once, whatever the pace is."""
+        return getattr(self._inside, "probing", False)
+
+    @property
     def retry_in(self) -> float:
         """Seconds until a probe may be made; 0 if one may be made now, or if the breaker is closed."""
         retry_at = self._retry_at
@@ -144,7 +149,7 @@ class CircuitBreaker:
 
         They are taken from those for the first answer, too, until there is one. A probe has a small budget of its own.
         """
-        if getattr(self._inside, "probing", False):
+        if self.is_probing:
             return Budget(_PROBE_SECONDS)
         within = () if self._has_answered or self.is_open else (self._first,)
         look_up = current_budget()
@@ -247,7 +252,8 @@ class CircuitBreaker:
             if _is_answer(exc):
                 self.succeed()
                 raise
-            took = self._clock() - self._inside.began if self.patience else math.inf
+            # What is left of the budget for the first answer may be too little for another try.
+            took = self._clock() - self._inside.began if self.patience > _PROBE_SECONDS else math.inf
             may_open = took >= _SLOW_SECONDS and self._retry_at is None and self._in_a_row + 1 < self._failures
             if may_open and probe is not None and self._answers(probe):
                 took = 0.0
