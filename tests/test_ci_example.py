@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cli_helpers import ejcache
 from helpers import ROOT
 
 WORKFLOW = yaml.safe_load((ROOT / "examples" / "github_tests.yml").read_text())
@@ -123,3 +124,26 @@ def test_jobs_of_a_matrix_share_one_cache(tmp_path):
         run_job(service, "tests", tmp_path / f"warm{part}", run_id="2", part=part, options="--ejcache-fail-on-compile")
     run_job(service, "merge", tmp_path / "nothing", run_id="2")
     assert service.requests == {"tests1": ["restore"], "tests2": ["restore"], "merge": []}
+
+
+ON_A_CPU = """
+import sys
+import ejcache.keys.environment as environment
+if sys.argv[2]:
+    environment.cpu_features = lambda: sys.argv[2]
+import jax, ejcache
+cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+jax.jit(lambda x: x * 3.5 + 1)(2.0)
+print(cache.stats().hits, cache.stats().misses)
+"""
+
+
+def test_entries_of_another_cpu_stay_and_are_not_loaded(run_python, tmp_path):
+    """What a machine with other features stored comes with the file, is no hit here, and goes out with it again."""
+    file, here = tmp_path / "cache.tar", tmp_path / "here"
+    run_python(ON_A_CPU, str(tmp_path / "there"), "x86_64 another CPU: avx512f amx_int8")
+    assert ejcache("push", file, "--dir", tmp_path / "there").status == 0
+    assert ejcache("pull", file, "--dir", here, "--json").json["copied_entries"] == 1
+    assert run_python(ON_A_CPU, str(here), "").stdout == "0 1\n"
+    assert run_python(ON_A_CPU, str(here), "").stdout == "1 0\n"
+    assert ejcache("push", file, "--dir", here, "--if-changed", "--json").json["copied_entries"] == 2
