@@ -114,7 +114,10 @@ def _explain_misses(
         return 0
     lines: list[str] = []
     for (record, explanation), found in zip(explained, changes, strict=True):
-        lines += [*_lines(record, explanation, full=full), *_change_lines(found), ""]
+        change = _change_lines(found)
+        said = _lines(record, explanation, full=full)
+        # The last rows of a miss say least.
+        lines += [*(said if full else said[: max(1, _LINES - len(change))]), *change, ""]
     for each in notes:
         lines += [*_note_lines(each), ""]
     output.print_lines(lines, paged=full)
