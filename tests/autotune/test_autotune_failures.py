@@ -219,12 +219,6 @@ def test_the_journal_names_who_was_running(clean_environment):
     assert both.crashed == {"2": "2 processes that ran it ended"}
     assert both.suspicious
     both.close()
-    # A version that knew no suspicion wrote the first one down as blame.
-    header = {"candidates": ["1", "2"], "crashed": {"2": "the process that ran it ended"}}
-    path.write_bytes(json.dumps(header).encode() + b"\n.r")
-    earlier = CandidateJournal("digest", [1, 2])
-    assert earlier.crashed == {"2": "2 processes that ran it ended"}
-    earlier.close()
     for damaged in (b"", b"\0" * 100, b"[]\nrr", json.dumps({"candidates": 1, "crashed": []}).encode()):
         path.write_bytes(damaged)
         again = CandidateJournal("digest", [1])
