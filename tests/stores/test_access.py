@@ -200,9 +200,7 @@ def test_every_row(place, row, kind):
             os.environ.update(home | variables)
             settings = resolve(environ={**os.environ, "EJCACHE_DIR": str(directory)})
             decision = decide_location(Location.parse(directory), settings)
-            checks = list(
-                doctor.check_local_directory(directory, read_only=settings.read_only, trusted=settings.trust_dir)
-            )
+            checks = list(doctor.check_directory(directory, read_only=settings.read_only, trusted=settings.trust_dir))
             found.append((decision, checks, *(start(directory, **home, **variables) for _ in range(2))))
         return found
 
@@ -280,7 +278,7 @@ def test_a_path_that_sqlite_cannot_open(place, monkeypatch):
     assert (first.hits, second.hits) == (0, 17)
     assert first.place == str(place / ".cache" / "ejcache")
     assert "SQLite opens an index at a path of at most" in first.said[0]
-    (check,) = (check for check in doctor.check_local_directory(deep) if check.name == "trust")
+    (check,) = (check for check in doctor.check_directory(deep) if check.name == "trust")
     assert (check.verdict, "shorter path" in check.advice) == ("warning", True)
     long = Path(str(place.joinpath(*["d" * 60] * 8))[:460].rstrip("/"))
     assert (start(long).hits, start(long).hits, start(long).place) == (0, 17, str(long))

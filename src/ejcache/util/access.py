@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED
-from ejcache.util.files import make_below, make_private, missing_directories, read_regular
+from ejcache.util.files import make_below, make_private, make_with_mode, missing_directories, read_regular
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -103,10 +103,7 @@ class Access(NamedTuple):
             make_below(self.root / name)
 
     def _make_open(self, path: Path, gid: int | None) -> None:
-        try:
-            path.mkdir(mode=PRIVATE)
-        except FileExistsError:
-            return
+        make_with_mode(path, self.mode)
         if self.mode & 0o777 != PRIVATE:
             _give(path, self.mode, gid)
 

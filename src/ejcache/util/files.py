@@ -46,13 +46,31 @@ def make_below(directory: Path) -> None:
         OSError: it cannot be made.
     """
     for path in missing_directories(directory):
-        try:
-            path.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
         mode = stat.S_IMODE(path.parent.stat().st_mode)
-        if mode & 0o777 != 0o700 and not mode & stat.S_ISVTX:
-            path.chmod(mode)
+        make_with_mode(path, 0o700 if mode & stat.S_ISVTX else mode)
+
+
+def make_with_mode(path: Path, mode: int) -> None:
+    """Make one directory with these permissions, unless there is one. Nobody sees it with others.
+
+    What another thread or process makes in it has its permissions, so they are right from the beginning: the umask
+    would have its part in those of `mkdir`.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if mode & 0o777 == 0o700:
+        path.mkdir(mode=0o700, exist_ok=True)
+        return
+    making = path.with_name(f".ejcache-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    making.mkdir(mode=0o700)
+    try:
+        making.chmod(mode)
+        making.rename(path)  # in place of an empty one that another process has made like this meanwhile
+    except OSError:
+        making.rmdir()
+        if not path.is_dir():
+            raise
 
 
 def missing_directories(directory: Path) -> list[Path]:
