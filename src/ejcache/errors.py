@@ -98,6 +98,10 @@ class JaxImportError(SettingError):
         return f"{super().__str__()}; JAX itself refuses to be imported with it"
 
 
+class NotFoundError(UsageError):
+    """What a command line names does not exist."""
+
+
 class InvalidKeyError(UsageError):
     """A key that no store can hold: not text, empty, too long, or with characters that text files cannot carry."""
 

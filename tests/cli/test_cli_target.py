@@ -150,10 +150,10 @@ def test_a_callback_is_refused_in_one_sentence(command, tmp_path):
 def test_a_target_that_is_not_there_is_named(tmp_path):
     """The message says which names are accepted."""
     done = ejcache("target", "show", "nowhere", "--dir", tmp_path)
-    assert done.status == 2
+    assert done.status == 1
     assert "ejcache target save nowhere" in done.err
     done = ejcache("target", "show", "gpu:h9000:8")
-    assert (done.status, "gpu:MODEL:" in done.err) == (2, True)
+    assert (done.status, "gpu:MODEL:" in done.err) == (1, True)
 
 
 def test_documents_of_targets_are_read_back_and_others_refused():

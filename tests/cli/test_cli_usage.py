@@ -57,13 +57,15 @@ def one_sentence(said):
         (["run", "--max-size", "much", __file__], ["--max-size", "'much'", "10GB"]),
         (["run", "--min-compile-seconds", "soon", __file__], ["--min-compile-seconds", "'soon'", "seconds"]),
         (["demo", "--blocks", "0"], ["--blocks", "1 or more"]),
+        (["demo", "--blocks", "-1"], ["--blocks", "1 or more"]),
+        (["config", "set", "max_size=-5"], ["max_size cannot be"]),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, words):
-    """Each mistake is one line on stderr with exit status 2, or 1 if only the cache is missing."""
+    """Each mistake is one line on stderr with exit status 2, or 1 if what it names does not exist."""
     said = ejcache(*arguments)
     sentence = one_sentence(said)
-    assert said.status == (1 if "no cache" in sentence else 2)
+    assert said.status == (1 if "there is no " in sentence else 2)
     assert [word for word in words if word not in sentence] == []
 
 
@@ -183,6 +185,29 @@ def test_where_verbosity_may_be_given(arguments, rest, level):
     from ejcache.cli.main import _take_verbosity
 
     assert _take_verbosity(arguments) == (rest, getattr(logging, level))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "nothing"],
+        ["why", "nothing"],
+        ["ls", "--dir", "/nonexistent/cache"],
+        ["target", "show", "nothing"],
+        ["config", "get", "nothing"],
+        ["report", "--html", "/nonexistent/page.html"],
+        ["report", "--compare", "program=a", "program=b"],
+        ["run", "nothing.py"],
+        ["run", "--report", "/nonexistent/report.json", __file__],
+        ["warm", "nothing.py:step", "--shapes", "f32[1]"],
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_exist_is_status_1(tmp_path, monkeypatch, arguments):
+    """Whatever a command line names: an entry, a cache, a target, a setting, a program, a directory or a start."""
+    fill(tmp_path / "cache", "jit_train")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    assert ejcache(*arguments).status == 1
 
 
 def test_a_short_beginning_of_a_digest(tmp_path):

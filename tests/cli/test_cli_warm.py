@@ -150,7 +150,7 @@ def test_what_is_too_quick_is_said(project):
     [
         (["prog.py:step"], 2, "prog.py:step is jitted; --shapes say for which arguments to compile it"),
         (["prog.py:nothing"], 2, "called ejcache.warm for nothing"),
-        (["none.py:step", "--shapes", "f32[]"], 2, "there is no file none.py"),
+        (["none.py:step", "--shapes", "f32[]"], 1, "there is no file none.py"),
         (["broken.py:f", "--shapes", "f32[]"], 1, "cannot be imported: ZeroDivisionError: division by zero"),
         (["ending.py:f", "--shapes", "f32[]"], 1, "ends its process with exit status 7 when it is imported"),
         (["prog.py:step", "--shapes", "f32[2"], 2, "--shapes cannot be 'f32[2'"),
@@ -158,7 +158,7 @@ def test_what_is_too_quick_is_said(project):
         (["prog.py:step", "--shapes", "f32[]", "-j", "0"], 2, "--jobs cannot be '0'"),
         (["prog.py:step", "f32[]"], 2, "arguments are for scripts; give --shapes for prog.py:step"),
         (["--shapes", "f32[]", "prog.py"], 2, "prog.py is a script"),
-        (["none.py"], 2, "there is no script none.py"),
+        (["none.py"], 1, "there is no script none.py"),
     ],
 )
 def test_mistakes(project, arguments, status, complaint):

@@ -112,7 +112,7 @@ def test_a_module_in_the_working_directory_has_to_be_named_by_its_file(hostile, 
                 (hostile / f"{name}.py").unlink()
             (hostile / "colorsys.py").write_text("raise SystemExit(7)\n")
         done = run_program([*command, "warm", "own:step", "--shapes", "f32[4]", "--dir", "."], cwd=hostile, check=False)
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert "own.py:step" in done.stderr
     assert not (hostile / "__pycache__").exists()
 

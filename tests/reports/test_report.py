@@ -17,7 +17,7 @@ from helpers import ROOT
 from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
 from ejcache.cache.starts import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
-from ejcache.reports.compare import changes, chosen, summed
+from ejcache.reports.compare import Side, changes, chosen, is_slower, summed
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import duration, print_report
@@ -238,13 +238,21 @@ def test_comparing(tmp_path):
     file.write_bytes(encode_line(old[0]) + b"\n")
     for before, after, status in (
         ("jax=0.10", "jax=0.12", 1), (str(file), "program=train", 1), ("2d..1d", "1d..0s", 1),
-        ("jax=0.12", "jax=0.10", 0), (str(file), "2d..1d", 0), ("jax=9", "jax=0.12", 2), ("nonsense", "jax=0.12", 2),
+        ("jax=0.12", "jax=0.10", 0), (str(file), "2d..1d", 0), ("jax=9", "jax=0.12", 1), ("nonsense", "jax=0.12", 2),
     ):  # fmt: skip
         assert ejcache("report", "--compare", before, after).status == status, (before, after)
     found = changes(summed("a", old), summed("b", chosen("jax=0.12", [*old, *new], now=now)))
     assert [(name, round(a, 3), round(b, 3), m, n) for name, a, b, m, n in found] == [
         ("jit_step", 1.0, 1.3, 1.0, 1.0), ("jit_more", 0.0, 0.1, 0.0, 1.0),
     ]  # fmt: skip
+
+
+def test_a_tenth_more_programs_is_slower():
+    """Programs that compile in no time count as those that take long: so the help says."""
+    before, more = (Side(name, 1, 0.01, misses, {}) for name, misses in (("before", 10.0), ("more", 19.0)))
+    assert is_slower(before, more)
+    assert not is_slower(before, Side("as many", 1, 0.05, 11.0, {}))
+    assert is_slower(before, Side("longer", 1, 0.2, 10.0, {}))
 
 
 def test_nothing_recorded():

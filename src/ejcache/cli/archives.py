@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
 from ejcache.cli.copying import open_for_writing, planned, report, store_of
-from ejcache.cli.listing import NotFoundError, command_settings, open_target
-from ejcache.errors import EntryError, StoreUnavailableError, UsageError
+from ejcache.cli.listing import command_settings, open_target
+from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy

@@ -10,7 +10,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.listing import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
-from ejcache.errors import EntryError, SettingError, StoreError, UsageError
+from ejcache.errors import EntryError, NotFoundError, SettingError, StoreError, UnknownSettingError, UsageError
 from ejcache.settings.directories import HOST_FILE, change_file, user_file
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.settings.table import Floors
@@ -181,7 +181,10 @@ def get_value(
 ) -> None:
     """Print the value that a setting has; with --json also where it comes from."""
     directory, as_json = _given(context, directory, as_json=as_json)
-    setting = setting_named(name)
+    try:
+        setting = setting_named(name)
+    except UnknownSettingError as exc:
+        raise NotFoundError(str(exc)) from exc
     value = command_settings(directory)[setting.name]
     if as_json:
         output.print_json({"name": setting.name, **_value_fields(value)})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ejcache.cli.listing import AmbiguousError, NotFoundError
-from ejcache.errors import NotAStoreError
+from ejcache.cli.listing import AmbiguousError
+from ejcache.errors import NotAStoreError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.listing import (
-    NotFoundError,
     Totals,
     by_program,
     check_wanted,
@@ -26,7 +25,7 @@ from ejcache.cli.listing import (
     read_header,
 )
 from ejcache.cli.options import Device, Dir, Json, Key, Limit, Name, Tuned, count, flag
-from ejcache.errors import EntryError, UsageError
+from ejcache.errors import EntryError, NotFoundError, UsageError
 from ejcache.keys.key import PGLE, parse_any_key
 from ejcache.util.text import format_age, format_size, plural
 

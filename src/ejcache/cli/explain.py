@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.listing import Identifiers, NotFoundError, check_wanted, identify_key, match, open_target
+from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match, open_target
 from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning, option
-from ejcache.errors import NotAStoreError, StoreError, UsageError
+from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.reuse.log import latest_notes
 from ejcache.util.text import parse_age, printable
 

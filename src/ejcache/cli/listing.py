@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.output import warn
-from ejcache.errors import EjcacheError, EntryError, JaxImportError, SettingError, StoreError, UsageError
+from ejcache.errors import EntryError, JaxImportError, NotFoundError, SettingError, StoreError, UsageError
 from ejcache.keys.key import PGLE, is_side_key, parse_any_key
 from ejcache.util.text import format_size, plural
 from ejcache.util.threads import THREADS, in_parallel
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import CacheContents
     from ejcache.stores.plain_jax import JaxEntries
-
-
-class NotFoundError(EjcacheError):
-    """What a command line names does not exist."""
 
 
 class AmbiguousError(NotFoundError):

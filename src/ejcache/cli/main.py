@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ejcache.cli.options import examples, flag, option
 from ejcache.cli.output import hide_progress, print_json, say, warn
-from ejcache.errors import EjcacheError, UsageError
+from ejcache.errors import EjcacheError, NotFoundError, UsageError
 from ejcache.util.log import log
 from ejcache.util.text import printable
 from ejcache.util.tuples import NamedTuple
@@ -287,7 +287,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _report_usage(exc, as_json=as_json)
     except EjcacheError as exc:
         _report_error(exc, str(exc), as_json=as_json)
-        return USAGE if isinstance(exc, UsageError) else FOUND
+        is_usage = isinstance(exc, UsageError) and not isinstance(exc, NotFoundError)
+        return USAGE if is_usage else FOUND
     except OSError as exc:
         if exc.filename is not None or exc.errno not in _UNWRITTEN:
             return _report_unexpected(exc, as_json=as_json)

@@ -25,7 +25,7 @@ from ejcache.cache.exit_report import report_run
 from ejcache.cache.run_counts import RUN_COUNTS, read_counts
 from ejcache.cli.options import Dir, MinCompileSeconds, argument, flag, option, warn_of_bytes
 from ejcache.cli.output import warn
-from ejcache.errors import EjcacheError, JaxImportError, UsageError
+from ejcache.errors import EjcacheError, JaxImportError, NotFoundError, UsageError
 from ejcache.settings.resolve import child_environment, environment_variable
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _check_report(destination: str) -> None:
     """Refuse a file that could not be written, before the program runs for hours."""
     place = Path(destination).parent
     if Path(destination).is_absolute() and not place.is_dir():
-        raise UsageError(f"--report {destination} could not be written: the directory {place} does not exist")
+        raise NotFoundError(f"--report {destination} could not be written: the directory {place} does not exist")
 
 
 def absolute_url(directory: str | None) -> str | None:
@@ -171,10 +171,10 @@ def command_of(program: Sequence[str]) -> list[str]:
         # Of a virtual environment that is not activated, the commands are beside its Python.
         found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
         if path.is_dir() and (found is None or os.sep in name):
-            raise UsageError(f"run: the directory {name} has no __main__.py")
+            raise NotFoundError(f"run: the directory {name} has no __main__.py")
         if found is None and not path.is_file():
             what = "script" if path.suffix in _SCRIPTS or os.sep in name else "script and no command"
-            raise UsageError(f"run: there is no {what} {name}")
+            raise NotFoundError(f"run: there is no {what} {name}")
     if found is not None:
         return [found, *program[1:]]
     # Options of this interpreter, such as -X dev, are meant for the program.

@@ -20,7 +20,7 @@ from ejcache.autotune.records.record import (
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.confirming import confirm
-from ejcache.cli.listing import NotFoundError, check_wanted
+from ejcache.cli.listing import check_wanted
 from ejcache.cli.options import Json, RecordKey, TunedDir, age, argument
 from ejcache.cli.tuned import (
     choose_records,
@@ -31,7 +31,7 @@ from ejcache.cli.tuned import (
     record_fields,
     strongest,
 )
-from ejcache.errors import UsageError
+from ejcache.errors import NotFoundError, UsageError
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:

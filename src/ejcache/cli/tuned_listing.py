@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import differences
 from ejcache.cli import output
-from ejcache.cli.listing import NotFoundError
 from ejcache.cli.options import count
 from ejcache.cli.tuned import find_record, named_layer, open_autotune, record_fields, recorded_key, strongest
-from ejcache.errors import EjcacheError
+from ejcache.errors import EjcacheError, NotFoundError
 from ejcache.util.text import plural
 
 if TYPE_CHECKING:

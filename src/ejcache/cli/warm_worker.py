@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import EjcacheError, UsageError
+from ejcache.errors import EjcacheError, NotFoundError, UsageError
 from ejcache.util.worker_processes import answering
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
         try:
             function = _function(target)
         except Exception as exc:
-            answer(refused=_sentence(exc), usage=isinstance(exc, UsageError))
+            answer(refused=_sentence(exc), usage=isinstance(exc, UsageError) and not isinstance(exc, NotFoundError))
             return
         from ejcache.jax_integration.activate import active, enable
         from ejcache.jax_integration.warm_start import platform
@@ -119,11 +119,11 @@ def _function(target: str) -> Callable[..., Any]:
     if where.endswith(".py"):
         path = Path(where).absolute()
         if not path.is_file():
-            raise UsageError(f"there is no file {where}")
+            raise NotFoundError(f"there is no file {where}")
         sys.path[:0] = [str(path.parent)]
         where = path.stem
     elif _is_absent(where):
-        raise UsageError(
+        raise NotFoundError(
             f"there is no module {where} on Python's path: install it, put its directory into PYTHONPATH, or name its"
             f" file, as in {where}.py:{names}"
         )
@@ -132,7 +132,7 @@ def _function(target: str) -> Callable[..., Any]:
         raise UsageError(f"{path.name} has the name of another module, {found.__file__}")
     for name in names.split("."):
         if not hasattr(found, name):
-            raise UsageError(f"{where} has no {names}")
+            raise NotFoundError(f"{where} has no {names}")
         found = getattr(found, name)
     if not callable(found):
         raise UsageError(f"{target} is not a function")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
+from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, NotFoundError, UsageError
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.gpu_models import GPUS, target_config
 from ejcache.jax_integration.lowering.components import (
@@ -113,7 +113,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
     with open_documents(url or str(current_settings().cache_dir), read_only=True) as documents:
         data = documents.read(check_path(document_path(name)), max_size=MAX_BYTES)
     if data is None:
-        raise UsageError(
+        raise NotFoundError(
             f"there is no target {name} in {documents.url}: save one with `ejcache target save {name}` where the "
             "devices are, or name one as in tpu:v5e:2x4 or gpu:h100:8"
         )
@@ -128,7 +128,7 @@ def _named(name: str) -> DeviceTarget:
     if kind == "gpu" and model in GPUS and re.fullmatch(r"(\d+x)?\d+", shape):
         runtime = backends.runtime_version()
         return DeviceTarget(name, "gpu", platform_version=f"cuda {runtime}", memory=GPUS[model].memory, assumed=True)
-    raise UsageError(
+    raise NotFoundError(
         f"there is no target {name}: accepted are saved ones, tpu:CHIP:SHAPE[:CHIPS OF A HOST] as in tpu:v5e:4x4:2x2, "
         f"and gpu:MODEL:[HOSTSx]GPUS as in gpu:h100:2x8, with a model of {', '.join(GPUS)}"
     )

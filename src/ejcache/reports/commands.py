@@ -14,10 +14,10 @@ from ejcache.advice.advise import advise
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.explain import location_of
-from ejcache.cli.listing import NotFoundError, list_entries, open_target
+from ejcache.cli.listing import list_entries, open_target
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned_listing import report_rows
-from ejcache.errors import NotAStoreError, StoreError, UsageError
+from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
 from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
@@ -97,6 +97,8 @@ def _compare(names: tuple[str, str], records: Sequence[StartRecord], *, as_json:
 def _write(path: str, text: str) -> None:
     try:
         write_atomically(path, text.encode(), mode=0o644)
+    except FileNotFoundError as exc:
+        raise NotFoundError(f"{path} cannot be written: its directory does not exist") from exc
     except OSError as exc:
         raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
     output.warn(f"{path} is written")

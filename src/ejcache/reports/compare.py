@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.starts import decode_lines
 from ejcache.cli import output
-from ejcache.errors import UsageError
+from ejcache.errors import NotFoundError, UsageError
 from ejcache.reports.model import build
 from ejcache.util.text import parse_age, plural
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SLOWER: Final = 1.1
 _SECONDS: Final = 0.1
-"""A side compiles more if a start compiles a tenth longer, and by this much."""
+"""A side compiles longer if a start compiles a tenth longer, and by this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Side:
 
 
 def is_slower(before: Side, after: Side) -> bool:
-    """Whether a start of `after` has a tenth more compile seconds, or a tenth more misses and more seconds."""
-    limit = before.compiled * (_SLOWER if after.misses <= before.misses * _SLOWER else 1.0)
-    return after.compiled > limit and after.compiled - before.compiled > _SECONDS
+    """True if a start of `after` compiles a tenth longer, and by a tenth of a second, or a tenth more programs."""
+    is_longer = after.compiled > before.compiled * _SLOWER and after.compiled - before.compiled > _SECONDS
+    return is_longer or after.misses > before.misses * _SLOWER
 
 
 def changes(before: Side, after: Side) -> list[tuple[str, float, float, float, float]]:
@@ -79,7 +79,7 @@ def summed(name: str, records: Sequence[StartRecord]) -> Side:
     report = build(records)
     starts = len(report.starts)
     if not starts:
-        raise UsageError(f"--compare: no start is recorded for {name}")
+        raise NotFoundError(f"--compare: no start is recorded for {name}")
     functions = {each.name: (each.sums.compiled / starts, each.sums.misses / starts) for each in report.functions}
     return Side(name, starts, report.sums.compiled / starts, report.sums.misses / starts, functions)
 

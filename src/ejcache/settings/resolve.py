@@ -136,7 +136,7 @@ def parse(setting: Setting, value: Any, *, source: str = "") -> Any:
     try:
         return setting.parse(value)
     except (TypeError, ValueError, OverflowError, AttributeError) as exc:  # a file may hold a table or a list
-        raise SettingError(source or setting.flag or setting.name, value, setting.accepted) from exc
+        raise SettingError(source or setting.name, value, setting.accepted) from exc
 
 
 def set_command_line(values: Mapping[str, Any]) -> None:
