@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import tarfile
 from random import Random
 
@@ -110,6 +112,18 @@ def test_the_miss_log_writes_nothing_to_the_terminal(tmp_path):
         said = ejcache("why", *options)
         assert said.status == 0
         assert is_clean(said)
+
+
+def test_a_row_whose_key_is_none(tmp_path):
+    """The other entries are listed; `verify` counts the row as damaged, and with --fix it goes."""
+    first, _ = fill(tmp_path, "jit_eval", "jit_train")
+    (path,) = tmp_path.glob("v1/local/g-*/cache.db")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as index:
+        index.execute("UPDATE Cache SET key = ? WHERE key = ?", (first + ESCAPES, first))
+    assert [each["name"] for each in ejcache("ls", "--json", "--dir", tmp_path).json["entries"]] == ["jit_train"]
+    for options, status in (([], 1), (["--fix"], 0), ([], 0)):
+        said = ejcache("verify", *options, "--dir", tmp_path)
+        assert (said.status, is_clean(said)) == (status, True)
 
 
 def test_surrogates_are_printed_as_replacement_characters(tmp_path):

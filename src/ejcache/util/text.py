@@ -165,3 +165,11 @@ def check_key(key: object) -> str:
     if _CONTROL.search(key):
         raise InvalidKeyError(f"a key has no control characters, and {key!r} does")
     return key
+
+
+def is_key(key: object) -> bool:
+    """True if a store can hold `key`: `check_key` returns it."""
+    try:
+        return check_key(key) == key
+    except InvalidKeyError:
+        return False

@@ -25,6 +25,7 @@ from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
 from ejcache.util.log import log
+from ejcache.util.text import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -351,7 +352,7 @@ def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
     while True:
         page = index.whole_rows(after, _PAGE)
         for key, raw, row in page:
-            named = isinstance(key, str) and raw == 1
+            named = raw == 1 and is_key(key)
             if not named or not row.trustworthy(key):
                 problem = f"the row of {key!r:.100} is not one that this store writes"
             elif not index.values.present(row):

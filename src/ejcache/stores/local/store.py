@@ -25,7 +25,7 @@ from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.manager import ConnectionManager
 from ejcache.stores.local.values import digest_of
 from ejcache.util.log import warn_once
-from ejcache.util.text import check_key
+from ejcache.util.text import check_key, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -152,13 +152,13 @@ class LocalStore(Store):
         return self._manager.run(look) or False
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, in the order of keys, read in pages; no lock is held between them."""
+        """Every entry, in the order of keys, read in pages; no lock is held between them. Damaged rows are left out."""
         after = ""
         self._manager.write_uses()
         while True:
             page = self._manager.run(partial(EntryIndex.page, after=after, number=_PAGE)) or []
             for key, size, stored, used, count, turn in page:
-                if type(size) is int and isinstance(stored, float) and isinstance(used, float):
+                if type(size) is int and isinstance(stored, float) and isinstance(used, float) and is_key(key):
                     hits = count if type(count) is int and count >= 0 else None
                     order = turn if isinstance(turn, float) else None
                     yield EntryInfo(key, size, stored, max(stored, used), hits=hits, order=order)
