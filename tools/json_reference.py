@@ -28,8 +28,7 @@ Every object that a command prints with `--json` has `"schema": 1`. New versions
 that is removed, or changes its meaning, makes the schema 2. Sizes are bytes, durations are seconds, and times are
 seconds since 1970 (UTC). A missing value is `null` or an empty text.
 
-`ejcache run --json` prints the report of the program, which has a `version`; `ejcache why --json` prints an array, with
-one object for each explained miss.
+`ejcache run --json` prints the report of the program, which has a `version`.
 
 If a command fails, stdout has this object, stderr has the sentence, and the exit status is that without `--json`:
 

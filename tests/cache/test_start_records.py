@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
+from helpers import run_program
 
 import ejcache
 from ejcache.cache import recorder as recording
@@ -118,6 +120,28 @@ if sys.argv[2] == "killed":
         done = run_forked(program, str(tmp_path / how), how, check=False)
         assert (done.returncode, done.stdout) == (status, "compiled\n")
     assert [[program.outcome == HIT for program in record.programs] for record in read_starts()[-2:]] == [[False]] * 2
+
+
+POOL = """
+import multiprocessing, sys
+from ejcache.cache.recorder import recorder
+from ejcache.cache.starts import HIT, ProgramRecord
+
+def work(number):
+    recorder.add(ProgramRecord(key=f"k{number}", outcome=HIT, time=1.0))
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.map(work, range(4))
+"""
+
+
+def test_workers_that_a_pool_ends(tmp_path):
+    """`with Pool()` ends its workers by a signal: what they loaded is recorded all the same."""
+    program = tmp_path / "pool.py"
+    program.write_text(POOL)
+    run_program([sys.executable, program])
+    assert sorted(each.key for record in read_starts() for each in record.programs) == ["k0", "k1", "k2", "k3"]
 
 
 def test_events(caplog):

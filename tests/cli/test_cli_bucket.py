@@ -113,7 +113,7 @@ def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
         )
     bucket.clear_requests()
     said = ejcache("why", "--dir", URL, "--last", "3", "--json")
-    assert [each["nearest_key"] is not None for each in said.json] == [True] * 3
+    assert [each["nearest_key"] is not None for each in said.json["misses"]] == [True] * 3
     counted = asked(bucket)
     assert counted["GET", "storage", "a/v1/"] == 2  # whether anything is there at all, and the listing
     assert counted["GET", "download", ""] <= 4 + 3  # the entries; the policy, the snapshot of uses, and a journal
@@ -135,7 +135,7 @@ def test_why_without_the_cache(monkeypatch):
 def test_why_of_an_entry_reads_its_function_only(bucket, cache):
     """By the beginning of a digest, on a host that missed nothing."""
     said = ejcache("why", parse_key(cache["jit_eval"]).logical[:8], "--dir", URL, "--json")
-    assert [(each["key"], each["url"]) for each in said.json] == [(cache["jit_eval"], URL)]
+    assert [(each["key"], each["url"]) for each in said.json["misses"]] == [(cache["jit_eval"], URL)]
     assert not [r for r in bucket.requests if "jit_train" in r.path]
 
 

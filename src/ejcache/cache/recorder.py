@@ -38,6 +38,12 @@ _SHARED_BYTES: Final = 1 << 20
 """Bytes of lines that one process brings to shared storage."""
 
 
+def _is_pool_worker() -> bool:
+    """True in a child of `multiprocessing`: `with Pool()` ends it by a signal, which runs no exit handlers."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
 class Recorder:
     """Safe for threads and forks; a forked child has a record of its own.
 
@@ -66,7 +72,7 @@ class Recorder:
         self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
         self._count = 0
         self._planned = False
-        self._at_once = os.getpid() != _PARENT
+        self._is_forked = os.getpid() != _PARENT
 
     @property
     def id(self) -> str:
@@ -97,8 +103,8 @@ class Recorder:
                 self.tell(event)
 
     def _write_soon(self) -> None:
-        if self._at_once:
-            self.write()  # a forked child often ends by `os._exit`, which runs no exit handlers
+        if self._is_forked or _is_pool_worker():
+            self.write()  # it may end without exit handlers: a forked child by `os._exit`
         elif not self._planned:
             self._planned = True
             run_later(_SECONDS, self._write_each_minute)

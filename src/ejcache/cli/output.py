@@ -32,13 +32,11 @@ _LEAST_ROOM: Final = 20
 _NAMED_PROBLEMS: Final = 5
 
 
-def print_json(value: object) -> None:
-    """Print one JSON document on stdout. An object begins with the version of its fields."""
+def print_json(fields: Mapping[str, object]) -> None:
+    """Print one JSON document on stdout: an object that begins with the version of its fields."""
     import json
 
-    if isinstance(value, dict):
-        value = {"schema": _SCHEMA} | value
-    json.dump(value, sys.stdout, indent=2)
+    json.dump({"schema": _SCHEMA, **fields}, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
