@@ -138,8 +138,8 @@ def test_a_narrow_terminal(cache, columns):
         assert too_long(said.lines, columns) == [], command
     heading, *rows = ejcache("ls", "--dir", cache, columns=columns).lines
     assert {"name", "size", "key"} <= set(heading.split())
-    assert any("\N{HORIZONTAL ELLIPSIS}" in row for row in rows) == (columns < 200)
     listed = ejcache("ls", "--dir", cache, "--json").json["entries"]
+    assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(rows)
     assert all(any(row.endswith(entry["logical_key"][:12]) for row in rows) for entry in listed)
 
 

@@ -191,7 +191,7 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
         columns,
         cells,
         right=("size", "compile s", "hits", "saved s", "last used"),
-        shrink=("name",),
+        wrap=("name",),
         drop=("platform", "saved s", "variant", "last used", "compile s", "hits", "profile", "kind"),
     )
 

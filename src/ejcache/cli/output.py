@@ -26,7 +26,7 @@ _SCHEMA: Final = 1
 """The version of all JSON. A field that is removed, or changes its meaning, makes it 2; a new field does not."""
 _GAP: Final = "  "
 _NARROWEST: Final = 12
-"""Characters to which a column may be cut."""
+"""Characters that a column has at least, if it has more."""
 _LEAST_ROOM: Final = 20
 """Characters that wrapped text needs; in a narrower column it is not wrapped."""
 _NAMED_PROBLEMS: Final = 5
@@ -94,9 +94,8 @@ def print_table(
     rows: Sequence[Sequence[str]],
     *,
     right: Sequence[str] = (),
-    shrink: Sequence[str] = (),
+    wrap: Sequence[str] = (),
     drop: Sequence[str] = (),
-    optional: str = "",
 ) -> None:
     """Print a table with a heading, no wider than the terminal where that is possible. A pipe gets whole rows.
 
@@ -104,35 +103,34 @@ def print_table(
         columns: headings, each another one.
         rows: one text for each column.
         right: columns that are aligned to the right.
-        shrink: columns that are cut if the table is too wide, the widest one first.
-        drop: columns that are left out if the table is too wide even when it is cut, the first one first.
-        optional: a column that is left out unless the table fits without being cut.
+        wrap: columns that take several lines if the table is too wide.
+        drop: columns that are left out if the table is too wide even then, the first one first.
     """
     lines = [dict(zip(columns, map(printable, row), strict=True)) for row in (columns, *rows)]
     widths = {name: max(_width(line[name]) for line in lines) for name in columns}
-    least = widths | {name: min(widths[name], _NARROWEST) for name in shrink}
+    least = widths | {name: min(widths[name], _NARROWEST) for name in wrap}
     kept = list(columns)
-    for name, needed in ((optional, widths), *((name, least) for name in drop)):
-        if name and sum(needed[each] + len(_GAP) for each in kept) - len(_GAP) > _columns():
+    for name in drop:
+        if sum(least[each] + len(_GAP) for each in kept) - len(_GAP) > _columns():
             kept.remove(name)
     if sys.stdout.isatty():
-        _draw(lines, kept, right, shrink)
+        _draw(lines, kept, right, wrap)
         return
     for number, line in enumerate(lines):
         cells = [_filled(line[name], widths[name], right=name in right) for name in kept]
         _write(sys.stdout, styled(_GAP.join(cells).rstrip(), "" if number else "bold") + "\n")
 
 
-def _draw(lines: Sequence[Mapping[str, str]], names: Sequence[str], right: Sequence[str], cut: Sequence[str]) -> None:
+def _draw(lines: Sequence[Mapping[str, str]], names: Sequence[str], right: Sequence[str], wrap: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, len(_GAP), 0, 0), pad_edge=False, header_style="bold" if _is_styled() else "")
     for name in names:
-        table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=name not in cut)
+        table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=name not in wrap)
     for line in lines[1:]:
-        table.add_row(*(Text(line[name], no_wrap=True, overflow="ellipsis") for name in names))
+        table.add_row(*(Text(line[name], overflow="fold") for name in names))
     console = Console(width=_columns())
     with console.capture() as drawn:
         console.print(table, crop=False)

@@ -47,7 +47,7 @@ def list_records(
             _COLUMNS,
             rows,
             right=("ms", "gain", "tried"),
-            shrink=("call", "configuration", "device", "operation"),
+            wrap=("call", "configuration", "device", "operation"),
             drop=("tried", "device", "gain", "source", "ms", "call"),
         )
     hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
@@ -201,7 +201,7 @@ def _print_candidates(record: Record) -> None:
         ("", "candidate", "ms", "p20", "p80", "compile s", "timing"),
         [_candidate_row(candidate, slowest, chosen=chosen, default=record.default) for candidate in record.candidates],
         right=("ms", "p20", "p80", "compile s"),
-        shrink=("timing", "candidate"),
+        wrap=("timing", "candidate"),
         drop=("p20", "p80", "compile s"),
     )
 

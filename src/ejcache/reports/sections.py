@@ -149,8 +149,8 @@ def print_report(report: Report) -> None:
         if section.rows:
             right = [name for name in section.columns if name in NUMBERS]
             texts = [name for name in section.columns if name not in NUMBERS]
-            drop = [*texts[:0:-1], *(name for name in ("saved", "hits", "lost", "waited") if name in right)]
-            output.print_table(section.columns, section.rows, right=right, shrink=texts[::-1], drop=drop)
+            drop = [name for name in ("saved", "hits", "lost", "waited") if name in right]
+            output.print_table(section.columns, section.rows, right=right, wrap=texts, drop=drop)
         for note in section.notes:
             output.say(output.styled(note, "red" if note.startswith("!") else ""))
 
