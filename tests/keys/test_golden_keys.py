@@ -1,4 +1,4 @@
-"""The key of a program is what it was in earlier versions of ejcache, byte for byte."""
+"""The key of a program is what the golden file of this JAX says, byte for byte."""
 
 from __future__ import annotations
 
