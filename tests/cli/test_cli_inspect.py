@@ -143,6 +143,15 @@ def test_a_narrow_terminal(cache, columns):
     assert all(any(row.endswith(entry["logical_key"][:12]) for row in rows) for entry in listed)
 
 
+def test_no_text_of_a_table_is_lost():
+    """The meaning of each setting is there on a terminal of 120 columns, on as many lines as it takes."""
+    said = ejcache("config", columns=120)
+    assert said.lines[0].split() == ["setting", "value", "source", "meaning"]
+    words = " ".join(" ".join(line[said.lines[0].index("meaning") :] for line in said.lines).split())
+    assert "the least recently used are evicted" in words
+    assert too_long(said.lines, 120) == []
+
+
 def test_ls_fields_are_stable(cache):
     """The fields of a listed entry are those that were promised."""
     said = ejcache("ls", "--dir", cache, "--json").json
