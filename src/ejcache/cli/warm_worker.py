@@ -48,8 +48,12 @@ def main(arguments: list[str]) -> None:
         except Exception as exc:
             answer(refused=_sentence(exc), usage=isinstance(exc, UsageError) and not isinstance(exc, NotFoundError))
             return
-        from ejcache.jax_integration.activate import active, enable
-        from ejcache.jax_integration.warm_start import platform
+        try:
+            from ejcache.jax_integration.activate import active, enable
+            from ejcache.jax_integration.warm_start import platform
+        except Exception as exc:
+            answer(refused=f"JAX cannot be imported, {_sentence(exc)}", usage=False)
+            return
 
         if active() is None:
             enable()
