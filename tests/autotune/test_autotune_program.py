@@ -117,7 +117,7 @@ def test_a_call_is_measured_under_the_settings_that_it_has_in_the_program(store)
 
 
 def test_values_that_the_program_closes_over_are_measured(store):
-    """An array that is a constant of the program reaches the measurement with its values."""
+    """An array that is a constant of the program reaches the measurement with its values, and is varied to compare."""
     tables = []
 
     @autotuned(configs=[{"n": 1}, {"n": 2}], name="lookup", store=store, tuner=QUICK, check=False)
@@ -129,7 +129,8 @@ def test_values_that_the_program_closes_over_are_measured(store):
     (call,) = autotune.tune(jax.jit(lambda x: lookup(x, table)), jnp.ones(8))
     jax.effects_barrier()
     assert call.outcome.value == "tuned"
-    assert all(values == [7, 3, 5] for values in tables)
+    assert tables[0] == [7, 3, 5]
+    assert tables.count([7, 3, 5]) > len(tables) / 2
 
 
 def test_a_call_that_cannot_be_tuned_does_not_keep_others_from_it(store):
