@@ -144,6 +144,7 @@ SEAMS = {
         "autotune/measure/variation.py",
         "cli/demo_program.py",
     ],
+    "pynvml": ["autotune/measure/device.py"],
     "rich": ["cli/*.py", "autotune/log.py"],
     "s3fs": ["bucket/*.py"],
     "sqlite3": ["stores/local/*.py", "maintenance/journals.py"],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import jax.numpy as jnp
 import pytest
-from autotune_helpers import QUICK
+from autotune_helpers import QUICK, key
 
-from ejcache.autotune import AutotuneStore, ConfigurationError, Policy, Space, autotuned, powers_of_two
+from ejcache.autotune import AutotuneStore, ConfigurationError, Policy, Space, Tuner, autotuned, powers_of_two
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import encode_record, pinned
@@ -103,3 +104,43 @@ def test_spaces_that_cannot_be_are_refused():
     ):
         with pytest.raises(UsageError):
             wrong()
+
+
+def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
+    """Six times: what was measured is not measured again, but for the default and those that race at the end."""
+    store = AutotuneStore(str(tmp_path), seeds=(), refresh_seconds=0.0)
+    built, kills = [], []
+    tuner = Tuner(exhaustive=32, sample_seconds=1e-4, confirm=False, rounds=4)
+    axes = {"a": range(1, 12), "b": range(1, 12)}
+
+    class KilledError(BaseException):
+        pass
+
+    while True:
+        store.reload()
+        known = store.find(key())
+
+        def keep(part):
+            store.publish(part)
+            if len(kills) < 6:
+                raise KilledError
+
+        def build(config):
+            built.append(canonical_json(config))
+            return lambda x: x + 0 * config["a"]
+
+        space = Space(axes, default={"a": 1, "b": 1})
+        try:
+            record = tuner.tune(
+                build, (jnp.ones(4),), {}, key=key(), candidates=[space.default], default=space.default,
+                space=space.of_call((), {}), known=None if known is None else known.record, keep=keep,
+            )  # fmt: skip
+            break
+        except KilledError:
+            kills.append(1)
+    assert len(kills) == 6
+    assert not record.measurement.get("interrupted")
+    again = {text: count for text, count in Counter(built).items() if count > 1}
+    assert len(again) <= 1 + 6
+    assert len(record.candidates) >= 32
+    assert all(count <= 2 for text, count in again.items() if text != canonical_json(space.default))

@@ -168,6 +168,7 @@ class Call(abc.ABC):
                 call=self.described() if tuner.isolate else None,
                 starts=self._similar_configurations,
                 history=self._history,
+                keep=lambda part: None if self.unhashable else self.store().publish(part),
             )
         finally:
             _being_measured.reset(token)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 HOPELESS: Final = 2.0
 """A candidate that takes so many times the best one's time in each run of the warm-up is not timed further."""
 
+_SCREENED: Final = {Status.TIMEOUT: "time-out", Status.CRASHED: "crash", Status.FAILED: "run"}
 _SECOND_CHANCES: Final = 6
 _CHECK_SHARE: Final = 0.25
 """All candidates together may take this share of the budget to be compared on varied inputs, before one has won."""
@@ -168,6 +169,7 @@ class Bench:
             self.progress.step("isolated", index, len(trials))
             trial.status, trial.error = screened(call, trial.stored, timeout=self.tuner.timeout)
             trial.transient = trial.status is Status.TIMEOUT
+            trial.reason = _SCREENED.get(trial.status, "")
 
     def prepare(
         self, trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], reference: Trial | None = None

@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,4 +122,33 @@ def provenance(device: Any) -> dict[str, Any]:
         "platform_version": str(getattr(device.client, "platform_version", "")).replace("\n", " "),
         "xla_flags": environment_variable("XLA_FLAGS") or "",
         "cpus": cores(),
+        "load": _load(),
+        **_gpu_state(device),
     }
+
+
+def _load() -> float | None:
+    """Processes that waited for a core in the last minute; None where the system does not say."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
+
+
+def _gpu_state(device: Any) -> dict[str, Any]:
+    """Driver, clocks and power limit of an NVIDIA GPU, if the package `nvidia-ml-py` is installed and can read them."""
+    if device.platform not in {"gpu", "cuda"}:
+        return {}
+    try:
+        pynvml = import_module("pynvml")
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(getattr(device, "local_hardware_id", None) or 0))
+        return {
+            "driver": str(pynvml.nvmlSystemGetDriverVersion()),
+            "clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            "memory_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+            "power_limit_watts": pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
+        }
+    except Exception:
+        # Not installed, no permission, or a driver that does not tell: the record is as good without.
+        return {}

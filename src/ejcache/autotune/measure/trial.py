@@ -175,6 +175,7 @@ class Trial:
         known: the result in an earlier record, which is not measured again.
         is_default: a winner must beat this candidate.
         transient: the failure may have had another cause than the candidate, such as a lack of memory.
+        reason: of the failure, as `Candidate` has it.
         compiled: the executable, once there is one.
         jaxpr: of the traced candidate.
         outputs: tree, shapes and data types of the results, also under a gradient, once the candidate is traced.
@@ -190,6 +191,7 @@ class Trial:
     status: Status = Status.OK
     error: str = ""
     transient: bool = False
+    reason: str = ""
     compiled: Any = None
     jaxpr: Any = None
     compile_seconds: float | None = None
@@ -242,6 +244,7 @@ class Trial:
             self.error = error_line(exc)
             lacks_memory = isinstance(exc, MemoryError) or any(word in str(exc) for word in _MEMORY_WORDS)
             self.transient = late or (running and lacks_memory)
+            self.reason = _reason(exc, running=running, lacks_memory=lacks_memory)
 
     def check_outputs(self, reference: Trial) -> None:
         """Raise `DifferentResultError` if the results have another tree, shape or data type than the reference's."""
@@ -265,7 +268,18 @@ class Trial:
             compile_seconds=None if self.compile_seconds is None else round(self.compile_seconds, 4),
             memory_bytes=self.memory_bytes,
             measured=time.time(),
+            reason=self.reason,
         )
+
+
+def _reason(exc: BaseException, *, running: bool, lacks_memory: bool) -> str:
+    if isinstance(exc, TookTooLongError):
+        return "time-out"
+    if isinstance(exc, DifferentResultError):
+        return "wrong result"
+    if lacks_memory:
+        return "resources"
+    return "run" if running else "compile"
 
 
 def error_line(exc: BaseException) -> str:

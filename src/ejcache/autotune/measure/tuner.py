@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 Timer = Literal["wall", "device"]
 """What a tuner reads times from."""
 
+TUNER_VERSION: Final = 2
+"""Changes with how candidates are measured and compared, so that a record says how much its times are worth."""
+
 _FEW: Final = 8
 _MOST: Final = 1_000
 """At most so many configurations of a large space are measured. A search ends before, when it stops to improve."""
@@ -127,6 +130,7 @@ class Tuner:
         starts: Callable[[], Sequence[Any]] = tuple,
         history: Callable[[], Sequence[Times]] = tuple,
         space: CallSpace | None = None,
+        keep: Callable[[Record], object] = bool,
     ) -> Record:
         """Measure the candidates and choose one.
 
@@ -141,10 +145,10 @@ class Tuner:
             names: of the positional arguments.
             axes: over which `jax.vmap` maps the call; None to look for them in tracers.
             call: the call as `call_documents` records it; needed for `isolate`.
-            starts: returns configurations, JSON values, that are probably good, such as those of similar calls. If
-                there are many candidates, these are measured first.
+            starts: returns configurations, JSON values, to measure first if there are many candidates.
             history: returns the times in records of the operation, of any call, device and environment.
             space: what the search may measure beside the candidates.
+            keep: gets what a search has measured so far, for a process that goes on with it.
 
         Returns:
             A record with the time or the error of each candidate that was tried. If all of them failed, its
@@ -152,8 +156,7 @@ class Tuner:
 
         Raises:
             SpansProcessesError: the call runs on devices of other processes.
-            UsageError: there are no candidates, or an earlier one still runs on the device, or this process only tries
-                a candidate for another one.
+            UsageError: there are no candidates, one still runs on the device, or this process only tries one.
         """
         if tries_candidate():
             raise UsageError('this process only tries a candidate: put the program behind `if __name__ == "__main__":`')
@@ -167,7 +170,7 @@ class Tuner:
             likely = [canonical_json(item) for item in starts()] if space is not None or len(trials) > _FEW else []
             # The default, the configurations that are probably good, and the others.
             trials.sort(key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
-            return _Contest(bench, trials, build, call, likely, history, space).record(key, known)
+            return _Contest(bench, trials, build, call, likely, history, space).record(key, known, keep)
         finally:
             progress.close()
             bench.close()
@@ -271,7 +274,9 @@ def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str,
             trial.known = held
         # The default is what the program runs without tuning, so it is tried whatever ended a process.
         if (reason := crashed.get(canonical_json(trial.stored))) is not None and not trial.is_default:
-            trial.known = Candidate(trial.stored, Status.CRASHED, error=reason, transient=True, measured=now)
+            trial.known = Candidate(
+                trial.stored, Status.CRASHED, error=reason, transient=True, measured=now, reason="crash"
+            )
     if known is None or all(trial.known is not None for trial in trials):
         return
     # What is new is compared with the default and the present choice. Their times of another day would not do.
@@ -303,12 +308,29 @@ class _Contest:
         self.build = build
         self.call = call
         self.searched = 0
+        self.goes_on = False
+        self.keep_part: Callable[[], None] = lambda: None
         self.default = next((trial for trial in trials if trial.is_default), None)
 
-    def record(self, key: RecordKey, known: Record | None) -> Record:
-        """The record of the tuning; `known` is an earlier one."""
-        bench, tuner, started = self.bench, self.bench.tuner, time.monotonic()
+    def record(self, key: RecordKey, known: Record | None, keep: Callable[[Record], object]) -> Record:
+        """The record of the tuning; `known` is an earlier one, and `keep` gets what is known meanwhile."""
+        started = time.monotonic()
+        self.goes_on = known is not None and bool(known.measurement.get("interrupted"))
+
+        def keep_part() -> None:
+            # The default stays until the search has ended: no part of it says what is best.
+            evidence = {"interrupted": True, "unsure": "the search has not ended"}
+            if self.default is not None and self.default.works:
+                keep(self._record(key, known, self.default, evidence, started))
+
+        self.keep_part = keep_part
         winner, evidence = self._result()
+        return self._record(key, known, winner, evidence, started)
+
+    def _record(
+        self, key: RecordKey, known: Record | None, winner: Trial | None, evidence: dict[str, Any], started: float
+    ) -> Record:
+        bench, tuner = self.bench, self.bench.tuner
         return Record(
             key=key,
             configuration=None if winner is None else winner.stored,
@@ -320,6 +342,9 @@ class _Contest:
                 "min_gain": tuner.min_gain,
                 "warmup": tuner.warmup,
                 "seed": tuner.seed,
+                "tolerance": tuner.check if isinstance(tuner.check, int | float) else "a function",
+                "timer": bench.timer,
+                "tuner": TUNER_VERSION,
                 SPACE: space_digest(t.stored for t in self.trials) if self.space is None else self.space.space.digest,
                 "measured": sum(trial.known is None and trial.tried for trial in self.trials),
                 **evidence,
@@ -338,8 +363,6 @@ class _Contest:
             evidence["failed"] = True
         if self.bench.no_device_time:
             evidence["timer"] = f"wall: {self.bench.no_device_time}"
-        elif self.bench.timer != "wall":
-            evidence["timer"] = self.bench.timer
         untried = sum(not trial.tried for trial in self.trials)
         if self.searched:
             evidence["searched"] = self.searched
@@ -355,7 +378,7 @@ class _Contest:
 
     def _race(self, fresh: list[Trial]) -> Race:
         reference = self.default if self.default in fresh else None
-        if self.space is not None or len(fresh) > self.bench.tuner.exhaustive:
+        if self.space is not None or self.goes_on or len(fresh) > self.bench.tuner.exhaustive:
             finalists = self._search(fresh, reference)
         else:
             finalists = fresh
@@ -378,15 +401,16 @@ class _Contest:
         by_text = {canonical_json(trial.stored): trial for trial in fresh}
         likely = [json.loads(text) for text in self.likely if self.space is not None or text in by_text]
         search = Search(
-            self.space or ListedSpace([trial.stored for trial in fresh]),
+            self.space or ListedSpace([trial.stored for trial in self.trials]),
             starts=[*([] if reference is None else [reference.stored]), *likely],
             limit=_MOST,
             history=self.history(),
             seed=self.bench.tuner.seed,
             enough=self.bench.tuner.exhaustive,
         )
-        known = {canonical_json(trial.stored): trial for trial in self.trials if trial.known is not None}
-        search.tell({text: trial.seconds if trial.works else math.inf for text, trial in known.items()})
+        known = [(trial, trial.known) for trial in self.trials if trial.known is not None]
+        known.sort(key=lambda pair: pair[1].measured)
+        search.tell({canonical_json(t.stored): t.seconds if t.works else math.inf for t, _ in known})
         like = 0.0
         while asked := search.ask():
             batch = {canonical_json(stored): self._trial(stored, by_text, fresh) for stored in asked}
@@ -397,10 +421,17 @@ class _Contest:
                     self.bench.sample(trial, like=like)
             search.tell({text: trial.seconds if trial.works else math.inf for text, trial in batch.items()})
             self.searched = len(search.times)
+            self.keep_part()
             if self.bench.ended or self.bench.out_of_compile_time():
                 break
         self.bench.settle()
-        best = sorted((trial for trial in fresh if trial.ready), key=lambda trial: trial.seconds)[:_FINALISTS]
+        leaders = sorted((trial for trial in self.trials if trial.works), key=lambda trial: trial.seconds)[:_FINALISTS]
+        if self.goes_on and (again := [trial for trial in leaders if trial.known is not None]):
+            # A race compares times of one process.
+            for trial in again:
+                trial.known = None
+            self._prepare(again, reference)
+        best = [trial for trial in leaders if trial.ready]
         finalists = [*best, *([] if reference is None or reference in best else [reference])]
         for trial in finalists:
             # A race compares rounds, and these samples are of none.

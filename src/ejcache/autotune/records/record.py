@@ -264,6 +264,7 @@ class Candidate:
         configuration: a JSON value.
         seconds: None unless the status is OK.
         error: one line, unless the status is OK.
+        reason: why it failed: `compile`, `run`, `resources`, `wrong result`, `crash` or `time-out`.
         transient: the failure may have had another cause than the candidate, such as a lack of memory.
         compile_seconds: for lowering and compilation.
         memory_bytes: temporary memory of the executable, if the backend reports it.
@@ -278,6 +279,7 @@ class Candidate:
     compile_seconds: float | None = None
     memory_bytes: int | None = None
     measured: float = 0.0
+    reason: str = ""
 
     def expired(self, now: float) -> bool:
         """Whether the candidate may be tried again at `now`, in seconds since the epoch, because it could work then."""
@@ -600,7 +602,7 @@ def _candidate_body(candidate: Candidate) -> dict[str, Any]:
     if candidate.seconds is not None:
         timing = candidate.seconds
         body["seconds"] = {"p20": timing.p20, "p50": timing.p50, "p80": timing.p80, "samples": timing.samples}
-    for name in ("error", "compile_seconds", "memory_bytes", "measured"):
+    for name in ("error", "reason", "compile_seconds", "memory_bytes", "measured"):
         value = getattr(candidate, name)
         if value is not None and value != "":
             body[name] = value
@@ -622,6 +624,7 @@ def _candidate(body: Any) -> Candidate:
         compile_seconds=None if body.get("compile_seconds") is None else finite(body["compile_seconds"]),
         memory_bytes=None if body.get("memory_bytes") is None else int(body["memory_bytes"]),
         measured=finite(body.get("measured", 0.0)),
+        reason=str(body.get("reason", "")),
     )
 
 
