@@ -101,7 +101,10 @@ def test_who_replaces_a_record_knowingly_succeeds(tmp_path, ahead):
     first = op.tune(1.0)
     foreign = [dataclasses.replace(item, measured=time.time() + ahead) for item in first.candidates]
     store.delete(first.key)
-    store.publish(dataclasses.replace(first, created=time.time() + ahead, candidates=tuple(foreign)))
+    # Unsure, because a sure record stays where the new measurement is unsure.
+    unsure = {**first.measurement, "unsure": "the host was busy"}
+    created = time.time() + ahead
+    store.publish(dataclasses.replace(first, created=created, candidates=tuple(foreign), measurement=unsure))
     store.reload()
     again = op.tune(1.0)
     found = AutotuneStore(str(tmp_path), seeds=()).find(first.key).record
