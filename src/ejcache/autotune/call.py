@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import math
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from ejcache.autotune.measure.device import device_and_environment
 from ejcache.autotune.measure.inputs import mapped_call, untraced
 from ejcache.autotune.measure.tuner import attempt
 from ejcache.autotune.records.record import NO_CONFIGURATION, RecordKey, Source
+from ejcache.errors import EjcacheError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -168,7 +170,7 @@ class Call(abc.ABC):
                 call=self.described() if tuner.isolate else None,
                 starts=self._similar_configurations,
                 history=self._history,
-                keep=lambda part: None if self.unhashable else self.store().publish(part),
+                keep=self._keep,
             )
         finally:
             _being_measured.reset(token)
@@ -184,6 +186,12 @@ class Call(abc.ABC):
             )  # fmt: skip
         finally:
             _being_measured.reset(token)
+
+    def _keep(self, part: Record) -> None:
+        """Publish what a search has measured so far. Publishing the record at its end says if it fails."""
+        if not self.unhashable:
+            with contextlib.suppress(EjcacheError):
+                self.store().publish(part)
 
     def _similar_configurations(self) -> list[Any]:
         """The configurations, JSON values, that are chosen for this call elsewhere, and for the most similar calls."""
