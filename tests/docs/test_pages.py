@@ -136,6 +136,7 @@ def shell(tmp_path, bucket):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "shapes.txt").write_text("f32[8,128]\nf32[16,128]\n")
+    (tmp_path / "results.json").symlink_to(ROOT / "tests/data/autotune/tables/tokamax-result.json")
     # As if it were installed.
     (tmp_path / "site" / "my_server").mkdir(parents=True)
     (tmp_path / "site" / "my_server" / "model.py").write_text(SERVER)
