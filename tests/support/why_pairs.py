@@ -544,6 +544,7 @@ PAIRS = [
         r"the function was renamed: train_step -> train_one_step",
         ("train_step", "train_one_step"),
         function="train_one_step",
+        quick=True,
     ),
     mlp(
         "a print for debugging",
@@ -567,8 +568,9 @@ PAIRS = [
     ),
     attention(
         "the order of an einsum",
-        r"the computation changed at train\.py:\d+ in attention",
+        r"the computation changed at train\.py:15 in attention: dot_general takes its operands in another order",
         ("bqhd,bkhd->bhqk", "bqhd,bkhd->bhkq"),
+        quick=True,
     ),
     loop(
         "number of unrolled steps",

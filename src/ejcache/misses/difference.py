@@ -38,7 +38,7 @@ from ejcache.util.text import plural
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.keys.difference import Identity
 
@@ -121,13 +121,24 @@ class Line(NamedTuple):
 
 
 class ProgramText(NamedTuple):
-    """What a program's text says."""
+    """What a program's text says.
+
+    Attributes:
+        module: the attributes of the module.
+        meshes: the axes of its meshes.
+        arguments: those of the program.
+        results: those of the program.
+        lines: its operations.
+        operands: of each line, what it uses, in their order: the number of the line that makes a value, the name of an
+            argument, or `=` and a constant.
+    """
 
     module: str
     meshes: str
     arguments: tuple[Argument, ...]
     results: tuple[Argument, ...]
     lines: tuple[Line, ...]
+    operands: tuple[tuple[str, ...], ...] = ()
 
     @property
     def is_named(self) -> bool:
@@ -164,7 +175,9 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
     arguments: list[Argument] = []
     results: list[Argument] = []
     lines: list[Line] = []
+    operands: list[tuple[str, ...]] = []
     values: dict[str, str] = {}
+    makers: dict[str, str] = {}
     for line in map(str.strip, every):
         if line.startswith("module @"):
             module = _LOCATION.sub("", line).partition(" attributes ")[2]
@@ -172,13 +185,27 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
             axes = line.partition(" = <[")[2].partition("]")[0]
             meshes += [axes.replace('"', "")] * bool(axes)
         elif line.startswith("func.func"):
-            values = {}
+            values, makers = {}, {}
             if "@main(" in line:
                 arguments, results = _signature(line.partition("@main(")[2], places, names)
                 values = {f"%arg{number}": each.name for number, each in enumerate(arguments)}
         elif line and not line.startswith(("#", "/", "^", "}")):
-            lines += _operation(line, places, values, digests)
-    return ProgramText(module, ", ".join(meshes), tuple(arguments), tuple(results), tuple(lines))
+            found = _operation(line, places, values, digests)
+            for each in found:
+                operands.append(_operands(line, values, makers, number=len(lines)))
+                lines.append(each)
+    return ProgramText(module, ", ".join(meshes), tuple(arguments), tuple(results), tuple(lines), tuple(operands))
+
+
+def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, number: int) -> tuple[str, ...]:
+    """What the operation of this line uses; its own results are noted in `makers`."""
+    made, equals, uses = line.partition(" = ")
+    if not equals or not made.startswith("%"):
+        made, uses = "", line
+    names = (each.partition("#") for each in _VALUE.findall(uses.partition(" : ")[0]))
+    found = tuple(values.get(name) or makers.get(name, name) + mark + part for name, mark, part in names)
+    makers.update((each.partition(":")[0], str(number)) for each in _VALUE.findall(made))
+    return found
 
 
 def _operation(line: str, places: _Places, values: dict[str, str], digests: Iterable[str]) -> list[Line]:
@@ -307,6 +334,12 @@ class SourceFiles:
         lines = self._lines(place.file)
         return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
 
+    def lack(self, file: str, name: str) -> bool:
+        """True if the file can be read and nothing in it has this name."""
+        lines = self._lines(file)
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        return bool(lines) and not any(word.search(line) for line in lines)
+
     def assigned(self, value: str, place: Place) -> tuple[str, Place]:
         """The name that the line at `place` reads and that its file gives this number, and the line that does so.
 
@@ -398,14 +431,25 @@ def program_differences(
         found += _line_differences(pairs, sources, typed=not retyped)
     else:
         found += _rewritten(old, new, sources, reshaped, is_weak=bool(weak))
+    if not found:
+        found += _operand_differences(before, after, sources)
     if not found and before.module != after.module:
         found.append(Difference("computation", f"the module changed: {before.module} {ARROW} {after.module}"))
     return found
 
 
+def does_the_same(before: ProgramText, after: ProgramText) -> bool:
+    """True if two programs have the same arguments, results and operations, wherever these are in the source."""
+    one, other = (
+        text._replace(module="", lines=tuple(line._replace(place=NOWHERE) for line in text.lines))
+        for text in (before, after)
+    )
+    return one == other
+
+
 def reordered(before: ProgramText, after: ProgramText) -> Place | None:
     """Where two programs first differ, if they have the same operations, from the same lines, in another order."""
-    if before._replace(lines=()) != after._replace(lines=()):
+    if before._replace(lines=(), operands=()) != after._replace(lines=(), operands=()):
         return None
     counts = [
         Counter((line.place, line.constants, *sorted(line.text.split())) for line in program.lines)
@@ -626,6 +670,18 @@ def _line_differences(pairs: Sequence[tuple[Line, Line]], sources: SourceFiles, 
         advice = "jax_default_matmul_precision and precision=… decide it" if "precision" in key else ""
         found.append(Difference("computation", f"{sentence}{where and ', '}{where}", advice, more))
     return found
+
+
+def _operand_differences(before: ProgramText, after: ProgramText, sources: SourceFiles) -> list[Difference]:
+    """The first line that uses other values, or in another order, of programs whose lines say the same."""
+    for line, was, now in zip(after.lines, before.operands, after.operands, strict=False):
+        if was == now or not line.place.line:
+            continue
+        where, more = _place(line.place, sources)
+        inside = f" in {line.place.function}" if line.place.function not in {"", "<module>"} else ""
+        what = "takes its operands in another order" if sorted(was) == sorted(now) else "takes other values"
+        return [Difference("computation", f"the computation changed at {where}{inside}: {line.name} {what}", "", more)]
+    return []
 
 
 def _apart(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:

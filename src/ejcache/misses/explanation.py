@@ -18,9 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.starts import STORED
 from ejcache.errors import StoreError
-from ejcache.keys.difference import Difference, Identity, environment_differences
-from ejcache.misses.definitions import are_one_function
-from ejcache.misses.difference import SourceFiles, program_differences, read_text, reordered, spelled, weak_differences
+from ejcache.keys.difference import ARROW, Difference, Identity, environment_differences
+from ejcache.misses.definitions import are_one_function, definition_of
+from ejcache.misses.difference import (
+    SourceFiles,
+    does_the_same,
+    program_differences,
+    read_text,
+    reordered,
+    spelled,
+    weak_differences,
+)
 from ejcache.misses.log import identity_of, read_misses
 from ejcache.misses.nearest import Known, nearest
 from ejcache.util.text import format_age
@@ -211,6 +219,8 @@ def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: S
     ranked = [
         each for each in ranked if are_one_function(each.details, after.details, texts=(texts.get(each.key, ""), text))
     ]
+    if not ranked and (renamed := _renamed(after, [each for each in earlier if each.url == record.url], record.time)):
+        return replace(renamed, note=note)
     if not ranked:
         where = "no entry is stored under its key, nor another entry of this function"
         return Explanation(f": {where}: it is new here, or was evicted", note=note)
@@ -218,12 +228,41 @@ def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: S
     found = environment_differences(before, after)
     if before.components.get("computation") != after.components.get("computation"):
         found += _differences(before, after, texts, SourceFiles(until=record.time))
-    found = found or [_UNKNOWN]
+    return replace(_because(found or [_UNKNOWN], before), diff=_diff(before, after, texts), note=note)
+
+
+def _because(found: Sequence[Difference], before: Identity) -> Explanation:
+    """What changed since `before`, without the first words."""
     shown = "; ".join(each.sentence for each in found[:_IN_SENTENCE])
     if len(found) > _IN_SENTENCE:
         shown += f"; and {len(found) - _IN_SENTENCE} more"
     advice = tuple(dict.fromkeys(each.advice for each in found if each.advice))
-    return Explanation(f" because {shown}", before, tuple(found), _diff(before, after, texts), advice, note)
+    return Explanation(f" because {shown}", before, tuple(found), advice=advice)
+
+
+def _renamed(after: Identity, earlier: Iterable[ProgramRecord], time: float) -> Explanation | None:
+    """If a function of the same file did the same and is there no longer: that it was renamed, without the first words.
+
+    A lambda has no name to lose.
+    """
+    place, sources = definition_of(after.details), SourceFiles(until=time)
+    candidates: dict[str, Identity] = {}
+    for each in earlier:
+        before = definition_of(each.details)
+        if each.signature != after.signature or each.name == after.name or before.file != place.file:
+            continue
+        if not (before.is_lambda or place.is_lambda or place.is_library) and sources.lack(place.file, before.name):
+            candidates.setdefault(each.key, identity_of(each))
+    ranked, texts = nearest(after, candidates.values(), None)
+    if after.key not in texts:
+        return None
+    new = read_text(texts[after.key])
+    for old in ranked:
+        if old.key in texts and does_the_same(read_text(texts[old.key]), new):
+            words = f"the function was renamed: {definition_of(old.details).name} {ARROW} {place.name}"
+            advice = "a function's name is part of its executable: keep it"
+            return _because([Difference("name", words, advice), *environment_differences(old, after)], old)
+    return None
 
 
 def _differences(before: Identity, after: Identity, texts: Mapping[str, str], sources: SourceFiles) -> list[Difference]:
