@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from pod import run_pod
 
 PROGRAM = """
-    import json, os, signal, sys
+    import json, signal, sys
     import jax, numpy as np
     from pathlib import Path
     from ejcache.jax_integration.seam import backends, patch
@@ -32,7 +32,7 @@ PROGRAM = """
         def loading(*arguments):
             # As XLA does with a forged executable; or the process is killed from outside meanwhile.
             if deadly.exists() and arguments[place] == deadly.read_bytes():
-                os.kill(os.getpid(), how)
+                signal.raise_signal(how)  # at this thread: after os.kill() it may go on until the main thread dies
             return load(*arguments)
 
         setattr(module, name, loading)

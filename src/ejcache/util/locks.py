@@ -197,9 +197,12 @@ class Presence:
     def __init__(self, directory: Path) -> None:
         self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._path = directory / self.token
-        self._fd: int | None = open_like_directory(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS)
+        # It gets its name when it is locked: until then another process would take it for that of a dead one.
+        unlocked = directory / f".{self.token}"
+        self._fd: int | None = open_like_directory(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS)
         locked_descriptors.add(self._fd)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(self._path)
 
     def leave(self, *, clean: bool) -> None:
         """Release the lock; remove the file if `clean`, otherwise leave it for the next process to find."""
