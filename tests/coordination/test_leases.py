@@ -463,6 +463,14 @@ def test_found_at_once(leases, time, steps):
     assert leases.look("k") is None
 
 
+@pytest.mark.parametrize("near", [True, False])
+def test_a_slow_look_is_not_repeated_for_what_is_not_near(near, leases, time, steps):
+    """If the last look took long, another one, which may cost a request, is made only for an entry that is near."""
+    program = Program("theirs" if near else None)
+    answer = run(flight(leases, time, is_near=lambda key: near), program, missed_since=time.now - 100.0)
+    assert (answer, program.looked) == (("theirs", 1) if near else ("executable", 0))
+
+
 @pytest.mark.parametrize("left", [True, False])
 def test_who_knows_what_the_work_left_is_believed(left, leases, time, steps):
     """The store is not asked; the lease is held for its grace period if there is an entry, and released if not."""

@@ -61,10 +61,6 @@ waiting_budget: Final = WaitingBudget()
 """The budget of this process."""
 
 
-def _not_seen(key: str) -> bool:  # noqa: ARG001
-    return False
-
-
 def _visible_at_once(key: str, callback: Callable[[], None]) -> bool:  # noqa: ARG001
     callback()
     return True
@@ -79,8 +75,8 @@ class LeaseLevel:
         when_visible: `when_visible(key, callback)` calls `callback` as soon as other processes can see the entry that
             the work left, and returns whether there is one (as `TieredStore.when_uploaded` does). The lease is held
             until then.
-        is_near: `is_near(key)` says, without a request, whether the entry is there. Without it, a waiting process looks
-            for the entry when the lease says that it is done, or is gone.
+        is_near: `is_near(key)` says, without a request, whether these processes have left the entry. Without it, a
+            waiting process looks for the entry when the lease says that it is done, or is gone.
         longest_pause: seconds between two looks at a lease, at most, in the first five seconds of a wait.
         patient_pauses: the least and the most seconds between two looks after that.
         between_hosts: its leases cost requests.
@@ -88,7 +84,7 @@ class LeaseLevel:
 
     leases: Leases
     when_visible: Callable[[str, Callable[[], None]], bool] = _visible_at_once
-    is_near: Callable[[str], bool] = _not_seen
+    is_near: Callable[[str], bool] | None = None
     longest_pause: float = 0.4
     patient_pauses: tuple[float, float] = (2.0, 2.2)
     between_hosts: bool = False
@@ -225,7 +221,9 @@ class SingleFlight:
         try:
             # The entry may have been made after storage answered the last look. A lease is held for a grace period
             # after that, so a lease that was had sooner than this after the look was begun proves that it was not.
-            if self._clock() - looked >= level.leases.grace:
+            # What these processes may have left, a look costs no request for, however slow the last one was.
+            is_late = self._clock() - looked >= level.leases.grace
+            if is_late and (level.is_near is None or level.is_near(call.key)):
                 looked = self._clock()
                 found = call.lookup()
                 if found is not None:
@@ -284,7 +282,8 @@ class SingleFlight:
                     continue
                 return None, None
             # The entry is visible before the lease is released, so without a lease one look at the entry decides.
-            found = call.lookup() if state is None or state.is_done or level.is_near(call.key) else None
+            is_near = level.is_near is not None and level.is_near(call.key)
+            found = call.lookup() if state is None or state.is_done or is_near else None
             if found is not None or state is None:
                 return found, None
             if not said and not dead and self._clock() - started >= self._say_after:
@@ -367,7 +366,8 @@ def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[L
         # With a grace period, as between hosts: without it, every process that gets the lease would have to look
         # once more, which behind a local tier is a request.
         leases = LocalLeases(directory, grace=1.0)
-        levels.insert(0, LeaseLevel(leases, when_visible, is_near, longest_pause=0.1, patient_pauses=(0.1, 0.2)))
+        known = None if near is None else is_near
+        levels.insert(0, LeaseLevel(leases, when_visible, known, longest_pause=0.1, patient_pauses=(0.1, 0.2)))
     return levels
 
 
