@@ -1,4 +1,4 @@
-"""One mechanism for one purpose: each low-level facility is used in one place, and functions stay short."""
+"""One mechanism for one purpose: threads, locks, signals and exits belong to few levels, and functions stay short."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from helpers import ROOT
 PACKAGE = ROOT / "src" / "ejcache"
 
 THE_PROGRAMS = [
+    "gc.callbacks",
     "gc.disable",
     "gc.freeze",
     "gc.set_threshold",
@@ -26,48 +27,21 @@ THE_PROGRAMS = [
 ]
 """What belongs to the program and not to a cache: no module uses it."""
 
-USED_BY: dict[str, set[str]] = {
-    "fcntl.flock": {
-        "util/locks.py",
-        "coordination/leases.py",  # reads whether a lock is held, without taking it
-    },
-    "filelock.FileLock": {
-        "stores/plain_jax.py",  # JAX's own lock, which JAX takes with the same library
-    },
+LEVELS_OF: dict[str, set[str]] = {
     **{name: set() for name in THE_PROGRAMS},
-    "gc.callbacks": set(),
-    "threading.stack_size": {"util/threads.py"},  # reads it
-    "signal.signal": {"cli/run.py"},  # in a process of our own, which waits for the program
-    "os.register_at_fork": {"util/lifecycle.py"},
-    "atexit.register": {"util/lifecycle.py"},
-    "threading.Thread": {
-        "util/scheduler.py",
-        "util/threads.py",
-        "autotune/measure/trial.py",  # has a large stack and belongs to one measurement
-    },
-    "threading.Timer": set(),
+    "atexit.register": {"util"},
     "concurrent.futures.ThreadPoolExecutor": {
-        "bucket/client_bucket.py",  # asyncio wants one; this one hands its calls to util/threads.py
-    },
-    "sys.executable": {
-        "util/worker_processes.py",  # the one command of processes of ours
-        "cli/run.py",  # the user's program, as the user's Python runs it
-    },
+        "bucket"
+    },  # asyncio wants one, which hands its calls to the threads of util
+    "fcntl.flock": {"util", "coordination"},  # coordination reads whether a lock is held, without taking it
+    "filelock.FileLock": {"stores"},  # JAX's own lock, which JAX takes with the same library
     "multiprocessing.Process": set(),
-    "selectors.DefaultSelector": {"util/worker_processes.py"},
-    "os.rename": {
-        "stores/local/values.py",  # the commit of a value, whose index row names the file
-        "stores/local/layout.py",  # moves a damaged index into quarantine, by directory descriptors
-    },
-    "os.replace": set(),
-    "Path.replace": {
-        "util/files.py",
-        "bucket/files.py",  # creates with a link or replaces, after a condition was checked under a lock
-        "cache/run_counts.py",  # moves the full log aside, and writes nothing
-        "maintenance/archive.py",  # gives an export, which may be resumed, its name when it is complete
-    },
+    "os.register_at_fork": {"util"},
+    "signal.signal": {"cli"},  # in a process of our own, which waits for the program
+    "threading.Thread": {"util", "autotune"},  # a measurement of autotune has one with a large stack
+    "threading.Timer": set(),
 }
-"""Facility → the modules that may use it, relative to the package."""
+"""Facility → the levels of `test_architecture.py` that may use it."""
 
 MAX_FUNCTION_LINES = 60
 
@@ -78,7 +52,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def facilities(tree: ast.Module) -> set[str]:
-    """The names of `USED_BY` that a module uses, however it imports them."""
+    """The names of `LEVELS_OF` that a module uses, however it imports them."""
     aliases = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -86,22 +60,13 @@ def facilities(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             aliases |= {(alias.asname or alias.name): f"{node.module}.{alias.name}" for alias in node.names}
     found = set()
-    last = {name.rpartition(".")[2] for name in USED_BY}
+    last = {name.rpartition(".")[2] for name in LEVELS_OF}
     for node in ast.walk(tree):
         # Also under another name, so that each plain name is looked up.
         if isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and node.attr in last):
             head, _, tail = ast.unparse(node).partition(".")
             found.add(f"{aliases.get(head, head)}.{tail}" if tail else aliases.get(head, head))
-        # str.replace takes two arguments and dataclasses.replace keywords: one argument is a path's.
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "replace"
-            and len(node.args) == 1
-            and not node.keywords
-        ):
-            found.add("Path.replace")
-    return found & USED_BY.keys()
+    return found & LEVELS_OF.keys()
 
 
 @cache
@@ -109,11 +74,11 @@ def facilities_by_path() -> dict[str, set[str]]:
     return {path: facilities(tree) for path, tree in trees().items()}
 
 
-@pytest.mark.parametrize("facility", sorted(USED_BY))
-def test_facility_is_used_in_one_place(facility):
-    """Files are locked, written and renamed, threads started and exits ordered by `ejcache.util` only."""
-    users = {path for path, found in facilities_by_path().items() if facility in found}
-    assert users == USED_BY[facility]
+@pytest.mark.parametrize("facility", sorted(LEVELS_OF))
+def test_facility_is_used_at_its_levels(facility):
+    """A cache starts threads, takes locks and orders the exit at few levels; what is the program's it leaves alone."""
+    users = {path.partition("/")[0] for path, found in facilities_by_path().items() if facility in found}
+    assert users == LEVELS_OF[facility]
 
 
 @pytest.mark.parametrize(
@@ -179,5 +144,3 @@ def test_facilities_are_found():
     assert facilities(ast.parse("import fcntl\nfcntl.flock(1, 2)")) == {"fcntl.flock"}
     assert facilities(ast.parse("from threading import Thread as T\nT()")) == {"threading.Thread"}
     assert facilities(ast.parse("import atexit\n@atexit.register\ndef f(): ...")) == {"atexit.register"}
-    assert facilities(ast.parse("path.replace(other)")) == {"Path.replace"}
-    assert facilities(ast.parse("'a'.replace('a', 'b')\nreplace(x, a=1)")) == set()

@@ -34,8 +34,8 @@ HEAD = """\
 
 Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache config` shows as
 `cache_dir`, and tuned records are in `autotune_dir`, or else in the same place. Results go to stdout; messages and
-progress bars go to stderr. `NO_COLOR` and `FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a
-command.
+progress bars go to stderr. A table that goes to a file or a pipe has a tab between its cells. `NO_COLOR` and
+`FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a command.
 
 KEY is a key, the beginning of one as `ls` shows it (at least six characters of a digest), or a name. A function `train`
 is found as `train` and as `jit_train`.

@@ -102,7 +102,7 @@ def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -
             [setting.name, _worded(setting.name, shown.get(setting.name, value.value)), value.source, setting.doc]
             for setting, value in settings.items()
         ],
-        wrap=("value", "source", "meaning"),
+        whole=("setting",),
     )
 
 

@@ -184,15 +184,14 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
                 "key": row.short,
             }
         )
-    uniform = {"kind": "ejcache", "profile": "-", "hits": "-", "saved s": "-"}
+    uniform = {"kind": "ejcache", "variant": "plain", "profile": "-", "hits": "-", "saved s": "-"}
     columns = [name for name in lines[0] if any(line[name] != uniform.get(name) for line in lines)]
     cells = [[line[name] for name in columns] for line in lines]
     output.print_table(
         columns,
         cells,
         right=("size", "compile s", "hits", "saved s", "last used"),
-        wrap=("name",),
-        drop=("platform", "saved s", "variant", "last used", "compile s", "hits", "profile", "kind"),
+        whole=("key",),
     )
 
 

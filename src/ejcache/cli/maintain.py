@@ -266,7 +266,7 @@ def _print_planned(planned: EvictionPlan) -> None:
         rows.append([row.parts.name, format_size(entry.size), *ages, deletion.reason.replace("_", " "), row.short])
     if rows:
         columns = ["name", "size", "created", "last used", "rule", "key"]
-        output.print_table(columns, rows, right=("size", "created", "last used"), wrap=("name",), drop=("created",))
+        output.print_table(columns, rows, right=("size", "created", "last used"), whole=("key",))
     if len(rows) < planned.entries:
         output.say(f"and {planned.entries - len(rows):,} more; --json lists them all")
 

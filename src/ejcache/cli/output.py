@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _SCHEMA: Final = 1
 """The version of all JSON. A field that is removed, or changes its meaning, makes it 2; a new field does not."""
 _GAP: Final = "  "
-_NARROWEST: Final = 12
-"""Characters that a column has at least, if it has more."""
 _LEAST_ROOM: Final = 20
 """Characters that wrapped text needs; in a narrower column it is not wrapped."""
 _NAMED_PROBLEMS: Final = 5
@@ -94,43 +92,31 @@ def print_table(
     rows: Sequence[Sequence[str]],
     *,
     right: Sequence[str] = (),
-    wrap: Sequence[str] = (),
-    drop: Sequence[str] = (),
+    whole: Sequence[str] = (),
 ) -> None:
-    """Print a table with a heading, no wider than the terminal where that is possible. A pipe gets whole rows.
+    """Print a table with a heading: as wide as the terminal, or with a tab between the cells if stdout is a pipe.
 
     Args:
         columns: headings, each another one.
         rows: one text for each column.
         right: columns that are aligned to the right.
-        wrap: columns that take several lines if the table is too wide.
-        drop: columns that are left out if the table is too wide even then, the first one first.
+        whole: columns that take one line on a narrow terminal, too, because people copy what is in them.
     """
-    lines = [dict(zip(columns, map(printable, row), strict=True)) for row in (columns, *rows)]
-    widths = {name: max(_width(line[name]) for line in lines) for name in columns}
-    least = widths | {name: min(widths[name], _NARROWEST) for name in wrap}
-    kept = list(columns)
-    for name in drop:
-        if sum(least[each] + len(_GAP) for each in kept) - len(_GAP) > _columns():
-            kept.remove(name)
-    if sys.stdout.isatty():
-        _draw(lines, kept, right, wrap)
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        _write(sys.stdout, "".join("\t".join(row) + "\n" for row in (columns, *cells)))
         return
-    for number, line in enumerate(lines):
-        cells = [_filled(line[name], widths[name], right=name in right) for name in kept]
-        _write(sys.stdout, styled(_GAP.join(cells).rstrip(), "" if number else "bold") + "\n")
-
-
-def _draw(lines: Sequence[Mapping[str, str]], names: Sequence[str], right: Sequence[str], wrap: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, len(_GAP), 0, 0), pad_edge=False, header_style="bold" if _is_styled() else "")
-    for name in names:
-        table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=name not in wrap)
-    for line in lines[1:]:
-        table.add_row(*(Text(line[name], overflow="fold") for name in names))
+    for name in columns:
+        table.add_column(
+            Text(name), justify="right" if name in right else "left", overflow="fold", no_wrap=name in whole
+        )
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
     console = Console(width=_columns())
     with console.capture() as drawn:
         console.print(table, crop=False)
@@ -297,9 +283,8 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
-def _filled(text: str, width: int, *, right: bool = False) -> str:
-    missing = " " * (width - _width(text))
-    return missing + text if right else text + missing
+def _filled(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
 
 
 def _is_styled() -> bool:

@@ -43,13 +43,7 @@ def list_records(
         return 0
     rows = [_row(item) for item in shown]
     if rows:
-        output.print_table(
-            _COLUMNS,
-            rows,
-            right=("ms", "gain", "tried"),
-            wrap=("call", "configuration", "device", "operation"),
-            drop=("tried", "device", "gain", "source", "ms", "call"),
-        )
+        output.print_table(_COLUMNS, rows, right=("ms", "gain", "tried"), whole=("key",))
     hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
     output.say(f"{plural(len(found), 'record')} in {url}{hidden}")
     return 0
@@ -201,8 +195,6 @@ def _print_candidates(record: Record) -> None:
         ("", "candidate", "ms", "p20", "p80", "compile s", "timing"),
         [_candidate_row(candidate, slowest, chosen=chosen, default=record.default) for candidate in record.candidates],
         right=("ms", "p20", "p80", "compile s"),
-        wrap=("timing", "candidate"),
-        drop=("p20", "p80", "compile s"),
     )
 
 

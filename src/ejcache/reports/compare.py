@@ -90,7 +90,7 @@ def print_comparison(before: Side, after: Side) -> None:
     columns = ("function", "seconds A", "seconds B", "misses A", "misses B")
     shown = (total, *changes(before, after)[:20])
     rows = [[name, *(f"{number:.3f}" for number in numbers)] for name, *numbers in shown]
-    output.print_table(columns, rows, right=columns[1:], wrap=columns[:1])
+    output.print_table(columns, rows, right=columns[1:])
     said = "slower" if is_slower(before, after) else "not slower"
     for letter, side in (("A", before), ("B", after)):
         output.say(f"{letter}: {side.name}, per start, of {plural(side.starts, 'start')}")

@@ -147,10 +147,7 @@ def print_report(report: Report) -> None:
         output.say()
         output.say(output.styled(section.title, "bold"))
         if section.rows:
-            right = [name for name in section.columns if name in NUMBERS]
-            texts = [name for name in section.columns if name not in NUMBERS]
-            drop = [name for name in ("saved", "hits", "lost", "waited") if name in right]
-            output.print_table(section.columns, section.rows, right=right, wrap=texts, drop=drop)
+            output.print_table(section.columns, section.rows, right=[*NUMBERS])
         for note in section.notes:
             output.say(output.styled(note, "red" if note.startswith("!") else ""))
 
