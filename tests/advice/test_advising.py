@@ -17,7 +17,7 @@ DEFINED = "/home/me/train.py:10 step"
 def program(key, *, at=0.0, caller="/home/me/train.py:31 in main", defined=DEFINED, outcome=STORED, **more):
     """A program that took a second to compile, and a tenth to trace."""
     seconds = {"traced": 0.1, "compiled": 1.0} if outcome == STORED else {"traced": 0.1, "loaded": 0.05}
-    details = {"defined": defined, "weak": "", "committed": "no"} if outcome == STORED else {}
+    details = {"defined": defined, "weak": "", "committed": ""} if outcome == STORED else {}
     fields = {"name": "jit_step", "signature": "(tensor<4xf32>) -> tensor<4xf32>", "seconds": seconds, **more}
     return ProgramRecord(
         key=key, time=at, caller=caller, outcome=outcome, details=details, compile_seconds=1.0, url="/c", **fields

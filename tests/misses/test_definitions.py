@@ -36,7 +36,11 @@ def test_qualified_name():
 
 
 def test_entries_name_no_directories_and_no_source():
-    details = {"jax": "0.12", **defined("/home/me/secret/app/train.py:14 <lambda>", "lambda x: password")}
+    details = {
+        "jax": "0.12",
+        "committed": "x",
+        **defined("/home/me/secret/app/train.py:14 <lambda>", "lambda x: password"),
+    }
     assert shortened(details) == {"jax": "0.12", "defined": "app/train.py:14 <lambda>"}
     assert shortened({"jax": "0.12"}) == {"jax": "0.12"}
 

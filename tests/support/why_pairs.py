@@ -878,6 +878,22 @@ def step(params, x):
 step(params, x)
 """
 
+COMMITTED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+params = {"w": jnp.ones((8, 8))}
+x = jnp.ones((16, 8))
+
+@jax.jit
+def step(params, batch):
+    return jnp.tanh(batch["x"] @ params["w"])
+
+step(params, {"x": x})
+"""
+
+_UNPLACED = r"mesh changed|computation changed|constant changed|pad it|the result "
 _WRONG = r"computation changed|constant changed|result changed|pass it as an argument|pad it"
 
 
@@ -1051,8 +1067,33 @@ MISLEADING = [
     ),
     placed(
         "a batch that is not placed",
-        r"sharding of argument x changed: P\('data'\) -> none",
+        r"sharding of argument x changed: P\('data'\) -> none \(committed before\)",
         ('x = put(np.ones((16, 8), np.float32), "data")', "x = np.ones((16, 8), np.float32)"),
+    ),
+    WhyPair(
+        "a batch that is committed to one device",
+        r"because the commitment of argument batch\['x'\] changed: uncommitted -> committed",
+        program=COMMITTED,
+        edits=(('{"x": x}', '{"x": jax.device_put(x, jax.devices()[0])}'),),
+        function="step",
+        denies=_UNPLACED,
+        quick=True,
+    ),
+    WhyPair(
+        "a batch that is committed no longer",
+        r"because the commitment of argument batch\['x'\] changed: committed -> uncommitted",
+        program=COMMITTED.replace('{"x": x}', '{"x": jax.device_put(x, jax.devices()[0])}'),
+        edits=(("jax.device_put(x, jax.devices()[0])", "x"),),
+        function="step",
+        denies=_UNPLACED,
+    ),
+    WhyPair(
+        "a batch on a mesh of one device",
+        r"because the sharding of argument batch\['x'\] changed: none -> P\('data'\) \(uncommitted before\)",
+        program=COMMITTED,
+        edits=(('{"x": x}', '{"x": jax.device_put(x, NamedSharding(mesh, P("data")))}'),),
+        function="step",
+        denies=_UNPLACED,
     ),
     placed(
         "a weight that is split",

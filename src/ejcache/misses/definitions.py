@@ -61,8 +61,11 @@ def definition_of(details: Mapping[str, str]) -> Definition:
 
 
 def shortened(details: Mapping[str, str]) -> dict[str, str]:
-    """Details as an entry has them, which other users may read: no directories, no source."""
-    found = {name: text for name, text in details.items() if name != "source"}
+    """Details as an entry has them, which other users may read: no directories, no source.
+
+    Which arguments are committed may be long, and the text says how they are sharded.
+    """
+    found = {name: text for name, text in details.items() if name not in {"source", "committed"}}
     place = definition_of(details)
     if place.file:
         found["defined"] = f"{_end(place.file)}:{place.line} {place.name}"

@@ -38,7 +38,7 @@ from ejcache.util.text import plural
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ejcache.keys.difference import Identity
 
@@ -400,11 +400,12 @@ def program_differences(
     sources: SourceFiles,
     seen: Iterable[ProgramText] = (),
     weak: Sequence[Difference] = (),
+    committed: Collection[str] = (),
 ) -> list[Difference]:
     """What changed, the most telling change first; empty if the texts do the same.
 
     What follows from another change is left out: from another weak type, other results and conversions; from another
-    shape, the constants that are made of it.
+    shape, the constants that are made of it; from another commitment, the first mesh.
 
     Args:
         before: the nearest program.
@@ -412,13 +413,14 @@ def program_differences(
         sources: the user's files.
         seen: other programs of this function, for advice about shapes that vary.
         weak: what changed in the weak types of arguments.
+        committed: the arguments whose commitment to devices changed.
     """
     found = list(weak)
-    if before.meshes != after.meshes:
+    if before.meshes != after.meshes and not (committed and "" in {before.meshes, after.meshes}):
         advice = "keep one mesh, and one set of names for its axes"
         sentence = f"the mesh changed: {before.meshes or 'none'} {ARROW} {after.meshes or 'none'}"
         found.append(Difference("computation", sentence, advice))
-    found += _signature_differences(before.arguments, after.arguments, "argument", seen)
+    found += _signature_differences(before.arguments, after.arguments, "argument", seen, committed)
     # The results follow from the arguments.
     if not any(each.component == "signature" for each in found):
         found += _signature_differences(before.results, after.results, "result", ())
@@ -465,7 +467,11 @@ def reordered(before: ProgramText, after: ProgramText) -> Place | None:
 
 
 def _signature_differences(
-    before: Sequence[Argument], after: Sequence[Argument], what: str, seen: Iterable[ProgramText]
+    before: Sequence[Argument],
+    after: Sequence[Argument],
+    what: str,
+    seen: Iterable[ProgramText],
+    committed: Collection[str] = (),
 ) -> list[Difference]:
     """What changed in arguments or results (`what`): which there are, their types, their shardings and so on."""
     old, new = ({each.name: each for each in side} for side in (before, after))
@@ -491,7 +497,7 @@ def _signature_differences(
             if what == "result" or not _is_one_axis(changed):
                 advice = ""  # another model, rather than more or less of the same data
         found.append(Difference("signature", words, advice, more))
-    return found + _attribute_differences(pairs, what)
+    return found + _attribute_differences(pairs, what, committed)
 
 
 def _is_one_axis(changed: Sequence[tuple[Argument, Argument]]) -> bool:
@@ -568,10 +574,10 @@ _AXES_READ: Final = 6
 
 def weak_differences(before: Identity, after: Identity, text: ProgramText | None = None) -> list[Difference]:
     """What changed in the weak types of arguments, of those that the program uses if its text is known."""
-    texts = [each.details.get("weak") for each in (before, after)]
-    if texts[0] is None or texts[1] is None:
+    sides = _noted(before, after, "weak")
+    if sides is None:
         return []
-    old, new = (set(each.split("\n")) - {""} for each in texts if each is not None)
+    old, new = sides
     types = {each.name: each.type for each in text.arguments} if text is not None else {}
     changed = sorted(old ^ new, key=lambda name: (len(name), name))
     if text is not None and text.is_named:
@@ -589,27 +595,67 @@ def weak_differences(before: Identity, after: Identity, text: ProgramText | None
     return [Difference("signature", words, advice, tuple(changed[:6]) if len(changed) > 1 else ())]
 
 
-def _attribute_differences(pairs: Sequence[tuple[Argument, Argument]], what: str) -> list[Difference]:
+def _noted(before: Identity, after: Identity, what: str) -> tuple[set[str], set[str]] | None:
+    """The paths of arguments that two compilations note as this; None if one of them does not say."""
+    old, new = (each.details.get(what) for each in (before, after))
+    return (set(old.split("\n")) - {""}, set(new.split("\n")) - {""}) if old is not None and new is not None else None
+
+
+def commitment_changes(before: Identity, after: Identity) -> list[str]:
+    """The paths of the arguments that are committed to devices in one of two compilations only."""
+    old, new = _noted(before, after, "committed") or (set(), set())
+    return sorted(old ^ new, key=lambda name: (len(name), name))
+
+
+def commitment_differences(before: Identity, after: Identity) -> list[Difference]:
+    """What changed in the commitment of arguments, by what the two compilations note."""
+    names = commitment_changes(before, after)
+    if not names:
+        return []
+    is_new = names[0] not in before.details["committed"].split("\n")
+    return [_commitment(f"argument {names[0]}{_and_more(names)}", is_new=is_new)]
+
+
+def _commitment(of: str, *, is_new: bool) -> Difference:
+    sides = ("uncommitted", "committed") if is_new else ("committed", "uncommitted")
+    return Difference("computation", f"the commitment of {of} changed: {sides[0]} {ARROW} {sides[1]}", _COMMIT)
+
+
+_COMMIT: Final = (
+    "jax.device_put with a device or sharding commits an array, jnp.asarray does not: place it alike in every call"
+)
+_WHOLE: Final = frozenset({"none", "P()", "{replicated}"})
+"""The shardings of an argument that is not split."""
+
+
+def _attribute_differences(
+    pairs: Sequence[tuple[Argument, Argument]], what: str, committed: Collection[str]
+) -> list[Difference]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for old, new in pairs:
         for key in sorted(old.attributes.keys() | new.attributes.keys()):
             a, b = (each.attributes.get(key, "none").strip('"') for each in (old, new))
             if a != b:
-                groups.setdefault((key, a, b), []).append(_called(new, what))
+                moved = key == "sharding" and new.name in committed and "none" in {a, b}
+                groups.setdefault(("commitment" if moved else key, a, b), []).append(_called(new, what))
     advice = {
         "donation": "donate the same arguments everywhere (donate_argnums)",
         "sharding": "place it alike in every call: jax.device_put(value, sharding), or in_shardings and out_shardings",
+        "commitment": _COMMIT,
         "layout_mode": "give it one layout in every call: jax.device_put(value, Format(…)), or in_shardings",
     }
-    words = {"layout_mode": "layout"}
-    return [
-        Difference(
-            "computation",
-            f"the {words.get(key, key)} of {names[0]}{_and_more(names)} changed: {a} {ARROW} {b}",
-            advice.get(key, ""),
-        )
-        for (key, a, b), names in groups.items()
-    ]
+    words = {"layout_mode": "layout", "commitment": "sharding"}
+    found = []
+    for (key, a, b), names in groups.items():
+        of = f"{names[0]}{_and_more(names)}"
+        if key == "commitment" and {a, b} <= _WHOLE:
+            found.append(_commitment(of, is_new=a == "none"))
+            continue
+        sentence = f"the {words.get(key, key)} of {of} changed: {a} {ARROW} {b}"
+        if key == "commitment":
+            sentence += f" ({'uncommitted' if a == 'none' else 'committed'} before)"
+        found.append(Difference("computation", sentence, advice.get(key, "")))
+    return found
 
 
 def _called(argument: Argument, what: str) -> str:

@@ -22,6 +22,8 @@ from ejcache.keys.difference import ARROW, Difference, Identity, environment_dif
 from ejcache.misses.definitions import are_one_function, definition_of
 from ejcache.misses.difference import (
     SourceFiles,
+    commitment_changes,
+    commitment_differences,
     does_the_same,
     program_differences,
     read_text,
@@ -211,7 +213,7 @@ def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: S
     after = identity_of(record)
     candidates = {
         each.key: each
-        for each in (*same, *stored)
+        for each in (*stored, *same)
         if each.components and each.key != record.key and are_one_function(each.details, after.details)
     }
     ranked, texts = nearest(after, candidates.values(), known.store if known is not None else None)
@@ -268,7 +270,8 @@ def _renamed(after: Identity, earlier: Iterable[ProgramRecord], time: float) -> 
 def _differences(before: Identity, after: Identity, texts: Mapping[str, str], sources: SourceFiles) -> list[Difference]:
     if not {before.key, after.key} <= texts.keys():
         if before.signature == after.signature:
-            return weak_differences(before, after) or [_UNKNOWN]
+            noted = weak_differences(before, after) + commitment_differences(before, after)
+            return noted or [_UNKNOWN]
         words = f"the arguments and results changed from {spelled(before.signature)} to {spelled(after.signature)}"
         return [Difference("signature", words if len(words) < _LONGEST else "the arguments or results changed")]
     read = {key: read_text(text) for key, text in texts.items()}
@@ -286,7 +289,9 @@ def _differences(before: Identity, after: Identity, texts: Mapping[str, str], so
         advice = "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set"
         return [Difference("computation", words, advice)]
     weak = weak_differences(before, after, new)
-    found = program_differences(old, new, sources=sources, seen=read.values(), weak=weak)
+    committed = commitment_changes(before, after)
+    found = program_differences(old, new, sources=sources, seen=read.values(), weak=weak, committed=committed)
+    found = found or commitment_differences(before, after)
     return found or [Difference("computation", "the order of the operations, or which values they use, changed")]
 
 

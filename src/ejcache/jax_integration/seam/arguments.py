@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from jax._src import sharding_impls
+
 from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ _CALLER: Final = "from_hlo"
 _FILE: Final = "pxla.py"
 _MOST: Final = 200
 """Names of arguments that are noted."""
+_MOST_COMMITTED: Final = 500
+"""Committed arguments up to which they are noted: all of them, or none, because a part would look like a change."""
 _LARGEST: Final = 2_000_000
 """Bytes of a source file."""
 _LONGEST: Final = 200
@@ -30,8 +34,8 @@ def facts_of_call() -> dict[str, str]:
     """Texts about the program that this thread compiles; empty if JAX does not say.
 
     `defined` is where its function begins, `/home/me/train.py:14 step`, and `source` the line that is there if it is a
-    lambda; `weak` are the paths of its weakly typed arguments, one a line; `committed` is "yes" if any argument is
-    committed to a device.
+    lambda; `weak` are the paths of its weakly typed arguments, one a line, and `committed` those of the arguments that
+    are committed to devices, or that the function places (`in_shardings`).
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (frame.f_code.co_name == _CALLER and frame.f_code.co_filename.endswith(_FILE)):
@@ -42,7 +46,7 @@ def facts_of_call() -> dict[str, str]:
     info = known.get("all_args_info")
     debug = getattr(info, "debug_info", None)
     name, _, place = str(getattr(debug, "func_src_info", "")).partition(" at ")
-    facts = {"committed": "yes" if known.get("committed") else "no"}
+    facts = {}
     if place:
         facts["defined"] = f"{place} {name}"
     if name == "<lambda>":
@@ -52,7 +56,20 @@ def facts_of_call() -> dict[str, str]:
     if names is not None and len(names) == len(avals):
         weak = [str(each) for each, aval in zip(names, avals, strict=True) if getattr(aval, "weak_type", False)]
         facts["weak"] = "\n".join(weak[:_MOST])
+        placed, kept = known.get("in_shardings", ()), sorted(known.get("kept_var_idx", ()))
+        if len(placed) == len(kept) and (not kept or kept[-1] < len(names)):
+            each_placed = ((names[n], avals[n], sharding) for n, sharding in zip(kept, placed, strict=True))
+            committed = [str(name) for name, aval, sharding in each_placed if name and _is_committed(aval, sharding)]
+            if len(committed) <= _MOST_COMMITTED:
+                facts["committed"] = "\n".join(committed)
     return facts
+
+
+def _is_committed(aval: Any, sharding: Any) -> bool:
+    """True if the caller or the function has placed the argument. On several devices JAX itself places scalars."""
+    if isinstance(sharding, sharding_impls.UnspecifiedValue):
+        return False
+    return not (isinstance(sharding, sharding_impls.GSPMDSharding) and not getattr(aval, "shape", ()))
 
 
 def _line_of(file: str, number: int) -> str:
