@@ -13,6 +13,7 @@ from lossy_proxy import LossyProxy
 from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import NoPermissionError, StoreNotAskedError, StoreUnavailableError
+from ejcache.stores.shared.store import SharedStore
 from ejcache.util.budget import Budget
 
 
@@ -101,6 +102,19 @@ class TestUploads:
         assert s3.create("k", data) is True
         assert s3.read("k").data == data
         assert [method for method, _, _ in proxy.seen].count("PUT") == 3
+
+    def test_damage_on_the_way_from_s3_deletes_nothing(self, proxy, s3):
+        """An entry whose bytes are changed on their way to each reader stays; one that is damaged there goes."""
+        store = SharedStore(s3)
+        store.put("k", b"EJC1 as it was made")
+        proxy.flips = True
+        damaged = store.get("k")
+        assert damaged != b"EJC1 as it was made"
+        assert store.quarantine("k", damaged) is False
+        proxy.flips = False
+        assert store.get("k") == b"EJC1 as it was made"
+        assert store.quarantine("k", b"EJC1 as it was made") is True
+        assert store.get("k") is None
 
 
 class TestDeletions:

@@ -33,6 +33,7 @@ class LossyProxy:
         probability: with this probability,
         how: by "reset" or by "close" of the connection.
         damage: so many bodies of PUT have a byte changed on their way.
+        flips: each body of a successful GET has its last bit flipped, and none of S3's checksums.
         answers: for a method and what is in the path: status and body that are answered without asking the server.
         seen: (method, path, headers) of each request.
     """
@@ -41,6 +42,7 @@ class LossyProxy:
         self.lose, self.probability, self.how = "", 1.0, "reset"
         self.times = -1
         self.damage = 0
+        self.flips = False
         self.answers: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self._random = random.Random(0)
@@ -81,6 +83,9 @@ class LossyProxy:
                 answer = connection.getresponse()
                 data = answer.read()
                 connection.close()
+                flips = proxy.flips and self.command == "GET" and answer.status in (200, 206) and bool(data)
+                if flips:
+                    data = data[:-1] + bytes([data[-1] ^ 1])
                 if proxy._loses(self.command):
                     self.close_connection = True
                     if proxy.how == "reset":
@@ -89,6 +94,8 @@ class LossyProxy:
                     return
                 self.send_response_only(answer.status, answer.reason)
                 for name, value in answer.getheaders():
+                    if flips and name.lower().startswith("x-amz-checksum"):
+                        continue
                     if name.lower() not in ("transfer-encoding", "connection", "content-length"):
                         self.send_header(name, value)
                 length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(data))

@@ -290,6 +290,10 @@ class Bucket(Closing):
                 continue  # replaced between two parts
         raise StoreBusyError(f"{self.url}/{name} was replaced {_REREADS} times while it was read")
 
+    def is_damaged_on_the_way(self, blob: Blob) -> bool:  # noqa: ARG002
+        """True if what the storage says of the object shows that other bytes than these are stored."""
+        return False
+
     def read_pieces(self, name: str, *, size: int) -> Iterator[Blob]:
         """The object in pieces of `size` bytes, one request each; nothing if it is absent.
 

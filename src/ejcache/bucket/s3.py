@@ -9,6 +9,7 @@ header, and S3 refuses an upload whose bytes have another digest.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import re
@@ -32,6 +33,7 @@ _BROKEN: Final = ("PreconditionFailed", "412")
 _GONE: Final = ("NoSuchKey", "PreconditionFailed", "404", "412")
 """Answers to the deletion of an object that is not there any more, or has another version."""
 _THROTTLED: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded")
+_MD5: Final = re.compile("[0-9a-f]{32}")
 _CONFLICT: Final = "ConditionalRequestConflict"
 
 
@@ -219,6 +221,16 @@ class S3Bucket(ClientBucket):
             return self._call(read, timeout)
         except _Refused as exc:
             raise VersionGoneError from exc
+
+    def is_damaged_on_the_way(self, blob: Blob) -> bool:
+        """True if the ETag may be an MD5 digest and is not that of the bytes.
+
+        With SSE-KMS or SSE-C an ETag looks like a digest and is none, so this is True for every object there.
+        """
+        tag = blob.version.strip('"')
+        if len(blob.data) != blob.size or not _MD5.fullmatch(tag):
+            return False  # a part of an object, or one that was uploaded in parts
+        return content_md5(blob.data) != base64.b64encode(bytes.fromhex(tag)).decode()
 
     def _stat(self, name: str, timeout: float) -> BlobInfo | None:
         async def head(s3: Any) -> BlobInfo:

@@ -131,12 +131,17 @@ class SharedStore(Store):
         return sum(info.size for info in self.bucket.walk(ENTRIES) if key_of_name(info.name) is not None)
 
     def quarantine(self, key: str, data: bytes) -> bool:
-        """Quarantine the entry if it still is exactly `data`: delete it, and keep copies of the last few."""
+        """Quarantine the entry if it still is exactly `data`: delete it, and keep copies of the last few.
+
+        Nothing is deleted if the bytes were damaged on their way here, as far as the storage tells that.
+        """
         check_key(key)
         self._check_writable()
         name = entry_name(key)
         blob = self.bucket.read(name)
-        if blob is None or blob.data != data or not self.bucket.delete(name, version=blob.version):
+        if blob is None or blob.data != data or self.bucket.is_damaged_on_the_way(blob):
+            return False
+        if not self.bucket.delete(name, version=blob.version):
             return False
         if entry.begins_like_one(data):
             self._keep_copy(key, data)
