@@ -242,6 +242,29 @@ def _policy(path):
 
 
 @needs_root
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("local", [True, False])
+def test_doctor_advises_what_opens_a_directory(place, local, read_only):
+    """Of a directory that is closed to this user, or holds no cache, doctor says what programs say, which helps."""
+    for name, owner, mode in (("closed", ROOT, 0o700), ("mine", YOU, 0o000), ("empty", ROOT, 0o755)):
+        (place / name).mkdir()
+        os.chown(place / name, owner, TEAM)
+        (place / name).chmod(mode)
+
+    def look():
+        return {
+            name: next(iter(doctor.check_directory(place / name, read_only=read_only, local=local)))
+            for name in ("closed", "mine", "empty", "closed/below")
+        }
+
+    checks = as_user(YOU, look)
+    for name in ("closed", *["empty"] * (not read_only)):
+        assert f"its owner opens it by `ejcache config set --dir {place / name} shared=readers`" in checks[name].advice
+    assert checks["mine"].advice == f"`chmod u+rwx {place / 'mine'}` mends it"
+    assert [name for name, check in checks.items() if "READ_ONLY" in check.advice] == []
+
+
+@needs_root
 def test_two_users_write_in_turns(place):
     """Each of two users adds entries, evicts and reads what the other one stored, and nothing is an error."""
     (place / "cache").mkdir()

@@ -26,6 +26,7 @@ from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import detect_filesystem
+from ejcache.util.access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.worker_processes import python_of_ours
 
@@ -138,6 +139,7 @@ class JaxCheck:
 
 
 _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or set EJCACHE_READ_ONLY=1 to read only"
+_ANOTHER: Final = "choose another directory (EJCACHE_DIR)"
 _ENTRY: Final = b"ejcache doctor" * 4096
 _SLOW_SECONDS: Final = 1.0
 
@@ -153,10 +155,15 @@ def check_directory(
         trusted: programs use it even if other users could have put code there.
         local: it belongs to this host; of a shared one, only the permissions are looked at.
     """
-    there, directory = _permissions(path, read_only=read_only)
+    writing = not read_only
+    if local:
+        access = Layout(path, trusted=trusted, writing=writing).access
+    else:
+        access = decide_access(path, hosts_share=True, writing=writing)
+    there, directory = _permissions(path, read_only=read_only, otherwise=access.mend)
     yield directory
     if local:
-        yield _trust(Layout(path, trusted=trusted, writing=not read_only).access)
+        yield _trust(access)
     if not local or read_only or directory.verdict is not CheckVerdict.OK or there is None:
         return
     try:
@@ -166,8 +173,14 @@ def check_directory(
         yield failed("write", f"{there} cannot be written to: {exc.strerror or exc}", _WRITABLE)
 
 
-def _permissions(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
-    """Look at the directory, or at the one in which it would be created; None if it cannot be used."""
+def _permissions(path: Path, *, read_only: bool, otherwise: str) -> tuple[Path | None, Check]:
+    """Look at the directory, or at the one in which it would be created; None if it cannot be used.
+
+    Args:
+        path: of the directory.
+        read_only: only read.
+        otherwise: what mends it where programs do not use it; empty if they do.
+    """
     name = "directory"
     try:
         there = next((each for each in (path, *path.parents) if each.exists()), path)
@@ -181,11 +194,13 @@ def _permissions(path: Path, *, read_only: bool) -> tuple[Path | None, Check]:
     if there != path:
         if writable:
             return there, fine(name, f"{path} does not exist yet, and can be created")
-        return None, failed(name, f"{path} does not exist, and {there} cannot be written to", _WRITABLE)
+        advice = otherwise or _ANOTHER
+        return None, failed(name, f"{path} does not exist, and {there} cannot be written to", advice)
     if not os.access(path, os.R_OK | os.X_OK):
-        return None, failed(name, f"{path} cannot be read by this user (mode {mode:04o})", _WRITABLE)
+        return None, failed(name, f"{path} cannot be read by this user (mode {mode:04o})", otherwise or _ANOTHER)
     if not read_only and not writable:
-        return path, warning(name, f"{path} can be read, not written, by this user (mode {mode:04o})", _WRITABLE)
+        advice = otherwise or _WRITABLE
+        return path, warning(name, f"{path} can be read, not written, by this user (mode {mode:04o})", advice)
     if mode & stat.S_IWOTH:
         advice = "chmod o-w: entries are code, and everybody who can write there can make other users run it"
         return path, warning(name, f"{path} can be written to by everybody (mode {mode:04o})", advice)
