@@ -28,7 +28,10 @@ Every object that a command prints with `--json` has `"schema": 1`. New versions
 that is removed, or changes its meaning, makes the schema 2. Sizes are bytes, durations are seconds, and times are
 seconds since 1970 (UTC). A missing value is `null` or an empty text.
 
-`ejcache run --json` prints the report of the program, which has a `version`.
+A name that is a number in one object is a list in none: `total_entries` and `planned_entries` are numbers of entries,
+and `entries` is a list of them. `compile_seconds` is what compiling took, and `seconds_saved` what hits saved of it.
+
+`ejcache run --json` prints the report of the program, which has a `schema`, too, and the `version` of ejcache.
 
 If a command fails, stdout has this object, stderr has the sentence, and the exit status is that without `--json`:
 

@@ -315,7 +315,7 @@ def test_pull_keeps_the_stronger(place, tmp_path):
     other.publish(record(block=99, source=Source.IMPORTED, candidates=()))
     other.publish(record(key("new")))
     fields = run("pull", tmp_path / "other", "--dir", place, "--json").json
-    assert (fields["new"], fields["changed"] + fields["same"], fields["failed"]) == (1, 1, 0)
+    assert (fields["new"], fields["changed"] + fields["same"], fields["failures"]) == (1, 1, 0)
     assert run("show", key().digest, "--dir", place, "--json").json["configuration"] == {"block": 16}
     assert run("pull", tmp_path / "other", "--dir", place, "--json").json["same"] == 2
 
@@ -400,7 +400,7 @@ def test_export_to_where_ejkernels_files_cannot_be_written(tmp_path, monkeypatch
     assert (bucket.status, "gs://bucket/files" in bucket.err) == (2, True)
     (tmp_path / "file").write_text("in the way")
     said = run("export", tmp_path / "file" / "out", "--dir", place, "--json")
-    assert (said.status, said.json["files"], said.json["failed"]) == (1, {}, 1)
+    assert (said.status, said.json["files"], said.json["failures"]) == (1, {}, 1)
 
 
 def test_push_makes_seeds(place, tmp_path):
@@ -451,7 +451,7 @@ def test_run_tunes_what_was_recorded(run_forked, tmp_path, monkeypatch):
     finally:
         sys.modules.pop("__ejcache_main__", None)
     assert (limited["tuned"], limited["already"]) == (1, 0)
-    assert (fields["tuned"], fields["already"], fields["failed"]) == (1, 1, 0)
+    assert (fields["tuned"], fields["already"], fields["failures"]) == (1, 1, 0)
     assert "2 already" in again.out
     assert len(list(AutotuneStore(str(place)).records(operation="recorded"))) == 2
 
@@ -510,7 +510,7 @@ def test_run_tunes_nothing_else_than_what_was_recorded(monkeypatch, tmp_path, ch
     """Where the program has changed so that its call is filed elsewhere, that is a failure and no success."""
     recorded = recorded_op(monkeypatch, tmp_path, **changes)
     said = run("tune", "--calls", recorded, "--dir", tmp_path / "place", "--json")
-    assert (said.status, said.json["failed"]) == (1, 1)
+    assert (said.status, said.json["failures"]) == (1, 1)
     assert "is now" in said.json["calls"][0]["problem"]
 
 
@@ -535,7 +535,7 @@ def test_run_says_what_could_not_be_stored(monkeypatch, tmp_path):
     recorded = recorded_op(monkeypatch, tmp_path)
     (tmp_path / "file").write_text("in the way")
     said = run("tune", "--calls", recorded, "--dir", tmp_path / "file" / "place", "--json")
-    assert (said.status, said.json["tuned"], said.json["failed"]) == (1, 0, 1)
+    assert (said.status, said.json["tuned"], said.json["failures"]) == (1, 0, 1)
     assert "could not be stored" in said.json["calls"][0]["problem"]
 
 
@@ -548,7 +548,7 @@ def test_run_says_what_could_not_be_tuned(tmp_path):
     (calls / "b.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "no_such_module:op"}}))
     (calls / "c.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "json:loads"}}))
     said = run("tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--json")
-    assert (said.status, said.json["failed"]) == (1, 3)
+    assert (said.status, said.json["failures"]) == (1, 3)
     problems = " ".join(call["problem"] for call in said.json["calls"])
     assert "not JSON" in problems
     assert "--module no_such_module" in problems

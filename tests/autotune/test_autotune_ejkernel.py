@@ -356,7 +356,7 @@ def test_recorded_operations_are_tuned_later(run_forked, place):
     run = ["tune", "--json", "--module", "ejkernel.modules.operations"]
     done = run_forked(f"from ejcache.cli.main import main; main({run})", timeout=240)
     said = json.loads(done.stdout)
-    assert (said["tuned"], said["failed"]) == (2, 0)
+    assert (said["tuned"], said["failures"]) == (2, 0)
     again = json.loads(run_forked(f"from ejcache.cli.main import main; main({run})").stdout)
     assert (again["tuned"], again["already"]) == (0, 2)
 

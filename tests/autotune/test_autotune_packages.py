@@ -122,5 +122,5 @@ def test_a_directory_from_push_is_what_a_package_ships(site, tmp_path, monkeypat
     assert pushed.status == 0, pushed.err
     monkeypatch.setenv("EJCACHE_AUTOTUNE_DIR", str(tmp_path / "user"))
     said = ejcache("stats", "--tuned", "--json").json
-    assert {layer["name"]: layer["records"] for layer in said["layers"]}["package kernels"] == 1
+    assert {layer["name"]: layer["total_records"] for layer in said["layers"]}["package kernels"] == 1
     assert (said["broken_packages"], said["errors"]) == (1, 0)

@@ -220,7 +220,7 @@ def test_a_program_is_run_and_what_it_calls_is_tuned(run_forked, tmp_path, progr
     """
     options = [program, "--sizes", "4", "8"]
     status, said, err = run_command(run_forked, tmp_path, *options)
-    assert (status, said["tuned"], said["already"], said["failed"]) == (0, 4, 0, 0), err
+    assert (status, said["tuned"], said["already"], said["failures"]) == (0, 4, 0, 0), err
     assert "sizes ['--sizes', '4', '8']" in err
     assert {call["operation"] for call in said["calls"]} == {"own", "neighbour"}
     assert not (tmp_path / "place" / "autotune-recorded").exists()
@@ -259,7 +259,7 @@ def test_calls_are_spread_over_the_devices_of_a_host(run_forked, tmp_path):
     (tmp_path / "train.py").write_text(MEETING)
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "MEETING": str(tmp_path / "meeting")}
     status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py", env=env)
-    assert (status, said["tuned"], said["failed"]) == (0, 3, 0), err
+    assert (status, said["tuned"], said["failures"]) == (0, 3, 0), err
     assert len(list((tmp_path / "meeting").iterdir())) == 2
     records = [found.record for found in AutotuneStore(str(tmp_path / "place")).records()]
     assert len(records) == 3
@@ -294,7 +294,7 @@ def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_forked, t
     """A new process measures the rest of the call, and a call that ends each process is a failure with its reason."""
     (tmp_path / "train.py").write_text(ENDING)
     status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py")
-    assert (status, said["tuned"], said["failed"]) == (1, 1, 1), err
+    assert (status, said["tuned"], said["failures"]) == (1, 1, 1), err
     (failed,) = [call for call in said["calls"] if call["operation"] == "always"]
     assert "ended with exit status 9" in failed["problem"]
     found = AutotuneStore(str(tmp_path / "place")).records(operation="ending")

@@ -76,7 +76,7 @@ def test_run_calls_nothing_that_a_recording_names(operations, tmp_path, monkeypa
     place = recorded(tmp_path / "place", {"kind": "autotuned", "object": how}, value)
     modules = ["--module", operations] if named else []
     said = ejcache("tune", "--dir", place, *modules, "--json")
-    assert (said.status, said.json["failed"], said.json["tuned"]) == (1, 1, 0)
+    assert (said.status, said.json["failures"], said.json["tuned"]) == (1, 1, 0)
     assert not (tmp_path / "RAN").exists()
     assert "wicked" not in sys.modules
 
@@ -89,7 +89,7 @@ def test_run_imports_no_module_that_nobody_named(tmp_path, monkeypatch, path):
     path = path.format(tmp=tmp_path)
     for how in ({"kind": "autotuned", "object": path}, {"kind": "ejkernel", "kernel": path, "executor": path}):
         said = ejcache("tune", "--dir", recorded(tmp_path / "place", how), "--json")
-        assert (said.status, said.json["failed"]) == (1, 1)
+        assert (said.status, said.json["failures"]) == (1, 1)
         assert not (tmp_path / "RAN").exists()
         if "wicked" in path:
             assert f"--module {path.rpartition(':')[0]}" in said.json["calls"][0]["problem"]

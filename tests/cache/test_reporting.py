@@ -66,7 +66,8 @@ def test_json_at_exit(run_forked, tmp_path):
     assert json.loads(run_forked(PROGRAM, "json").stderr)["hits"] == 4
     (tmp_path / "report.json").write_text("old")
     run_forked(PROGRAM, "report.json")
-    assert json.loads((tmp_path / "report.json").read_text())["urls"] == ["/a", "/b"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["schema"], report["urls"]) == (1, ["/a", "/b"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "report.json"]
 
 

@@ -70,9 +70,9 @@ def names_left(server) -> set[str]:
 def test_stats(bucket, cache):
     """Entries, sizes and the counters of all processes."""
     said = ejcache("stats", "--dir", URL, "--json").json
-    assert (said["url"], said["entries"], said["hits"], said["misses"]) == (URL, 3, 3, 1)
+    assert (said["url"], said["total_entries"], said["hits"], said["misses"]) == (URL, 3, 3, 1)
     assert (said["jax_entries"], said["max_size"]) == (0, -1)
-    assert said["size"] == sum(len(data) for name, data in bucket.objects().items() if "/entries/" in name)
+    assert said["total_size"] == sum(len(data) for name, data in bucket.objects().items() if "/entries/" in name)
     assert "tier" not in ejcache("stats", "--dir", URL).out
     with open_store(URL) as store:
         store.add_counters({"local_hits": 6, "local_misses": 2, "shared_hits": 1, "shared_misses": 1})
@@ -113,7 +113,7 @@ def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
         )
     bucket.clear_requests()
     said = ejcache("why", "--dir", URL, "--last", "3", "--json")
-    assert [each["nearest_key"] is not None for each in said.json["misses"]] == [True] * 3
+    assert [each["nearest_key"] is not None for each in said.json["explanations"]] == [True] * 3
     counted = asked(bucket)
     assert counted["GET", "storage", "a/v1/"] == 2  # whether anything is there at all, and the listing
     assert counted["GET", "download", ""] <= 4 + 3  # the entries; the policy, the snapshot of uses, and a journal
@@ -135,7 +135,7 @@ def test_why_without_the_cache(monkeypatch):
 def test_why_of_an_entry_reads_its_function_only(bucket, cache):
     """By the beginning of a digest, on a host that missed nothing."""
     said = ejcache("why", parse_key(cache["jit_eval"]).logical[:8], "--dir", URL, "--json")
-    assert [(each["key"], each["url"]) for each in said.json["misses"]] == [(cache["jit_eval"], URL)]
+    assert [(each["key"], each["url"]) for each in said.json["explanations"]] == [(cache["jit_eval"], URL)]
     assert not [r for r in bucket.requests if "jit_train" in r.path]
 
 
@@ -276,7 +276,7 @@ def test_verify(bucket, cache):
     name = f"a/{entry_name(cache['jit_train'])}"
     bucket.api.buckets["bucket"].objects[name].replace_data(b"garbage")
     said = ejcache("verify", "--dir", URL, "--json")
-    assert (said.status, said.json["entries"]) == (1, 3)
+    assert (said.status, said.json["total_entries"]) == (1, 3)
     assert [finding["key"] for finding in said.json["findings"]] == [cache["jit_train"]]
     assert ejcache("verify", "--dir", URL, "--fix").status == 0
     assert name not in bucket.objects()
@@ -316,7 +316,7 @@ def test_plain_jax(bucket, run_python):
     assert ejcache("show", "jit__lambda", "--dir", URL).status == 0
     assert ejcache("verify", "--dir", URL, "--json").json["jax_entries"] == 1
     said = ejcache("stats", "--dir", URL, "--json").json
-    assert (said["entries"], said["jax_entries"]) == (0, 1)
+    assert (said["total_entries"], said["jax_entries"]) == (0, 1)
     assert ejcache("prune", "--dir", URL, "--max-size", "0", "--json").json["removed_entries"] == 1
     assert bucket.objects() == {}
 

@@ -271,11 +271,11 @@ def test_what_lies_beside_entries_is_not_counted(cache, tmp_path):
         put(store, module_text_key("0" * 64))
         size = store.size()
     verified = ejcache("verify", "--dir", cache, "--json").json
-    assert (verified["entries"], verified["size"]) == (3, size)
+    assert (verified["total_entries"], verified["total_size"]) == (3, size)
     listed = ejcache("ls", "--dir", cache, "--json").json
     assert (listed["total_entries"], listed["total_size"], listed["side_objects"]) == (3, size, 1)
     counted = ejcache("stats", "--dir", cache, "--json").json
-    assert (counted["entries"], counted["size"], counted["side_objects"]) == (3, size, 1)
+    assert (counted["total_entries"], counted["total_size"], counted["side_objects"]) == (3, size, 1)
     assert "1 text, profile or record" in ejcache("ls", "--dir", cache).out
     planned = ejcache("prune", "--dir", cache, "-n", "--max-size", "0", "--json").json
     assert (planned["planned_entries"], planned["planned_size"], planned["planned_side_objects"]) == (3, size, 1)

@@ -70,10 +70,10 @@ def test_what_was_compiled_for_a_saved_target_is_a_hit_there(command, run_forked
     other["JAX_ENABLE_X64"] = x64
     warming = ("warm", f"{PROGRAMS}:warm", "--target", "there", "--dir", cache, "--min-compile-seconds", "0", "--json")
     first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
-    assert (first["compiled"], first["failed"]) == (len(first["programs"]), 0)
+    assert (first["compiled"], first["failures"]) == (len(first["programs"]), 0)
     assert all(program["size"] > 0 for program in first["programs"])
     again = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
-    assert (again["hit"], again["compiled"]) == (len(first["programs"]), 0)
+    assert (again["hits"], again["compiled"]) == (len(first["programs"]), 0)
     with_cache = json.loads(run_forked(PROGRAMS, "with", cache, env=here).stdout)
     without = json.loads(run_forked(PROGRAMS, "without", env={**here, "EJCACHE": "0"}).stdout)
     assert with_cache["results"] == without["results"]
@@ -94,7 +94,7 @@ def test_every_rank_of_a_job_hits_what_was_compiled_for_all_of_them(command, tmp
     assert said == ["pod: 4 x cpu of 2 processes\n"] * 2
     warming = ("warm", f"{PROGRAMS}:warm", "--target", "pod", "--dir", cache, "--min-compile-seconds", "0", "--json")
     first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
-    assert (first["compiled"], first["failed"]) == (len(first["programs"]), 0)
+    assert (first["compiled"], first["failures"]) == (len(first["programs"]), 0)
     ran = run_pod(PROGRAMS, "with", cache, devices=2, start=Forked)
     plain = run_pod(PROGRAMS, "without", devices=2, start=Forked)
     assert [rank.returncode for rank in (*ran, *plain)] == [0] * 4, ran

@@ -176,7 +176,7 @@ def test_a_file_has_tuned_records(cache, tmp_path):
     """Entries and records go into one file and come out of it; with --tuned, only records do."""
     AutotuneStore(str(cache), seeds=()).publish(record())
     said = ejcache("push", tmp_path / "all.tar", "--dir", cache, "--json").json
-    assert (said["copied_entries"], said["records"], said["written"]) == (3, 1, True)
+    assert (said["copied_entries"], said["total_records"], said["written"]) == (3, 1, True)
     said = ejcache("pull", tmp_path / "all.tar", "--dir", tmp_path / "one", "--tuned", "--json").json
     assert (said["copied_entries"], said["new_records"], held(tmp_path / "one")) == (0, 1, {})
     said = ejcache("pull", tmp_path / "all.tar", "--dir", tmp_path / "two", "--json").json
@@ -184,7 +184,7 @@ def test_a_file_has_tuned_records(cache, tmp_path):
     found = AutotuneStore(str(tmp_path / "two"), seeds=()).find(record().key)
     assert (found.record.configuration, held(tmp_path / "two")) == (record().configuration, held(cache))
     said = ejcache("push", tmp_path / "tuned.tar", "--dir", cache, "--tuned", "--json").json
-    assert (said["copied_entries"], said["records"]) == (0, 1)
+    assert (said["copied_entries"], said["total_records"]) == (0, 1)
     again = ejcache("pull", tmp_path / "tuned.tar", "--dir", tmp_path / "two")
     assert (again.status, "copied 0 tuned records" in again.out) == (0, True)
 

@@ -100,7 +100,7 @@ def given(shapes):
 def test_a_run_hits_what_was_warmed(project, run_forked):
     """Static values, weak numbers, committed arrays, donation and types: each call of a run hits and stores nothing."""
     said = warm("prog.py:step", *given(SHAPES), "--jobs", "2", "--json").json
-    assert (said["compiled"], said["failed"], said["jobs"]) == (5, 0, 2)
+    assert (said["compiled"], said["failures"], said["jobs"]) == (5, 0, 2)
     assert [program["outcome"] for program in said["programs"]] == ["compiled"] * 5
     assert {program["shapes"] for program in said["programs"]} == set(SHAPES)
     done = run_forked(RUN, "cache")
@@ -134,8 +134,8 @@ def test_a_function_that_calls_warm(project):
     assert [(p["program"], p["outcome"]) for p in said["programs"]] == [
         ("jit_plain", "compiled"), ("jit__lambda", "compiled"),
     ]  # fmt: skip
-    assert warm("prog.py:programs", "--json").json["hit"] == 2
-    assert warm("prog.py:Model.plain", "--shapes", "f32[3]", "--json").json["hit"] == 1
+    assert warm("prog.py:programs", "--json").json["hits"] == 2
+    assert warm("prog.py:Model.plain", "--shapes", "f32[3]", "--json").json["hits"] == 1
 
 
 def test_what_is_too_quick_is_said(project):
@@ -220,7 +220,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(project):
     # The worker holds stderr open: its end means that no process is left.
     child.communicate(timeout=120)
     assert child.returncode == 130
-    assert warm("prog.py:step", *given(SHAPES[:2]), "--json").json["hit"] == 1
+    assert warm("prog.py:step", *given(SHAPES[:2]), "--json").json["hits"] == 1
 
 
 def call_of(args=(), kwargs=None):

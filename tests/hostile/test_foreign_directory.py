@@ -157,7 +157,7 @@ def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_
         (place / "wicked.py").write_text(f"open({str(tmp_path / 'IMPORTED')!r}, 'a').write('wicked ')\n")
     paths = os.pathsep.join([str(script.parent), str(ROOT / "src")])
     done = started(["tune", "--dir", ".", "--module", "named", "--json"], hostile, script, env={"PYTHONPATH": paths})
-    assert json.loads(done.stdout)["failed"] == 1
+    assert json.loads(done.stdout)["failures"] == 1
     assert "--module" in json.loads(done.stdout)["calls"][0]["problem"]
 
 

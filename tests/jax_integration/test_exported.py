@@ -47,7 +47,7 @@ def test_the_command(tmp_path):
     options = ("--dir", tmp_path / "cache", "--min-compile-seconds", "0", "--json")
     said = ejcache("warm", FILES / "matmul.bin", *options).json
     assert [(program["outcome"], program["program"]) for program in said["programs"]] == [("compiled", "jit_call")]
-    assert ejcache("warm", FILES / "matmul.bin", *options).json["hit"] == 1
+    assert ejcache("warm", FILES / "matmul.bin", *options).json["hits"] == 1
     (tmp_path / "no.bin").write_bytes(b"no")
     said = ejcache("warm", tmp_path / "no.bin", *options)
     assert (said.status, "no.bin" in said.err) == (2, True)

@@ -87,7 +87,7 @@ def test_the_error_says_what_why_says(cache):
     for part in (sentence, error.caller, "compilations are forbidden here", "`ejcache why jit_step`"):
         assert part in str(error)
     assert isinstance(error, ejcache.EjcacheError)
-    (said,) = command_line("why", "jit_step", "--dir", cache.url, "--json").json["misses"]
+    (said,) = command_line("why", "jit_step", "--dir", cache.url, "--json").json["explanations"]
     assert (said["sentence"], said["outcome"]) == (sentence, "forbidden")
     shown = command_line("why", "jit_step", "--dir", cache.url).out
     assert "by ejcache.forbid_compile" in shown

@@ -476,7 +476,7 @@ def test_why_names_the_variant(tmp_path):
     with watch():
         program(calls=RUNS + 2)
 
-    (miss,) = cli("why", "--dir", tmp_path, "--last", "1", "--json").json["misses"]
+    (miss,) = cli("why", "--dir", tmp_path, "--last", "1", "--json").json["explanations"]
     (only,) = miss["differences"]
     assert only["component"] == "variant"
     assert only["sentence"] == "PGLE changed: compiled to be profiled -> compiled with its profile"

@@ -211,7 +211,9 @@ def test_why_on_the_command_line(cache, directory):
     by_name = runner.invoke(build(), ["why", "train", "--dir", directory])
     assert by_name.exit_code == 0
     assert "argument x changed: f32[4] -> f32[8]" in by_name.output
-    as_json = json.loads(runner.invoke(build(), ["why", "--last", "2", "--json", "--dir", directory]).output)["misses"]
+    as_json = json.loads(runner.invoke(build(), ["why", "--last", "2", "--json", "--dir", directory]).output)[
+        "explanations"
+    ]
     assert [r["name"] for r in as_json] == ["jit_train", "jit_train"]
     assert as_json[0]["differences"][0]["component"] == "signature"
     key = as_json[1]["key"]
@@ -229,7 +231,7 @@ def test_why_is_about_one_cache(cache, directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def why(*arguments):
-        return json.loads(CliRunner().invoke(build(), ["why", "--json", *arguments]).output)["misses"]
+        return json.loads(CliRunner().invoke(build(), ["why", "--json", *arguments]).output)["explanations"]
 
     (there,) = why("--dir", "other", "--last", "5")
     assert (there["url"], there["nearest_key"]) == (other.url, None)
@@ -251,7 +253,9 @@ def test_why_takes_a_full_name_before_its_beginning(tmp_path):
             )
         )
     for what, name in (("jit_train", "jit_train"), ("train", "jit_train"), ("jit_train_", "jit_train_step")):
-        assert json.loads(CliRunner().invoke(build(), ["why", what, "--json"]).output)["misses"][0]["name"] == name
+        assert (
+            json.loads(CliRunner().invoke(build(), ["why", what, "--json"]).output)["explanations"][0]["name"] == name
+        )
 
 
 def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_path):
@@ -546,7 +550,7 @@ def test_since_full_and_the_number_of_lines(cache, directory):
     compile_one()
     compile_one(size=8)
     why = CliRunner().invoke
-    assert len(json.loads(why(build(), ["why", "--since", "1h", "--json"]).output)["misses"]) >= 2
+    assert len(json.loads(why(build(), ["why", "--since", "1h", "--json"]).output)["explanations"]) >= 2
     assert why(build(), ["why", "--since", "0s"]).exit_code == 1
     assert isinstance(why(build(), ["why", "--since", "soon"]).exception, ejcache.UsageError)
     short, full = why(build(), ["why"]).output, why(build(), ["why", "--full"]).output

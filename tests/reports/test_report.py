@@ -47,7 +47,7 @@ def test_a_job_of_several_processes(run_forked, bucket, monkeypatch, tmp_path):
     log = START_LOG.path.read_bytes()
     START_LOG.path.unlink()  # another host has the records that processes have left in the bucket
     there = ejcache("report", "--dir", "gs://bucket/p", "--json").json
-    assert (there["sums"]["misses"], there["disk"][0]["entries"] > 0) == (6, True)
+    assert (there["sums"]["misses"], there["disk"][0]["total_entries"] > 0) == (6, True)
     START_LOG.path.write_bytes(log)
     bucket.add_fault("status", status=503)
     run_forked(PROGRAM, "failing", env={"EJCACHE_LOCAL_DIR": str(tmp_path / "other-host")})

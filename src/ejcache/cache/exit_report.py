@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ejcache.cache.run_counts import RunTotal
     from ejcache.util.threads import Tally
 
+_SCHEMA: Final = 1
+"""The version of the fields of a report. A field that is removed, or changes its meaning, makes it 2."""
 _WORTH_A_HINT: Final = 0.5
 """Seconds of compiling below a floor from which the report says how to store it."""
 
@@ -124,6 +126,7 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
 def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, object]:
     """Stable snake_case fields: the counters, as `Stats.to_dict` has them, and the process."""
     return {
+        "schema": _SCHEMA,
         "version": __version__,
         "pid": os.getpid(),
         "urls": urls,

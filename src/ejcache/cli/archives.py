@@ -64,7 +64,11 @@ def push_archive(
             plan = stack.enter_context(planned(source, selection, ()))
         left_out = _left_out(plan, None if max_size is None else max_size - sum(map(len, records.values())))
         where = source.url if source is not None else "the tuned records"
-        beside: dict[str, Any] = {"records": len(records), "left_out_entries": _entries_in(left_out), "written": False}
+        beside: dict[str, Any] = {
+            "total_records": len(records),
+            "left_out_entries": _entries_in(left_out),
+            "written": False,
+        }
         done = Transferred()
         if if_changed and path.exists() and not _is_news(path, plan, left_out, records):
             if as_json:
@@ -115,7 +119,7 @@ def pull_archive(
     for problem in reader.problems:
         output.warn(f"{file}: {problem}")
     outcome = reader.outcome
-    beside = {"records": sum(outcome.values()), "new_records": outcome["new"] + outcome["changed"]}
+    beside = {"total_records": sum(outcome.values()), "new_records": outcome["new"] + outcome["changed"]}
     if outcome and not as_json:
         output.say(f"copied {plural(beside['new_records'], 'tuned record')} from {file}")
     complete = not (reader.problems or outcome["failed"])

@@ -134,13 +134,11 @@ def ls(
                 for row, facts in zip(rows, read_facts(rows, target, advance=advance), strict=True)
             ]
     if as_json:
-        counts = asdict(totals)
-        sums = {"total_entries": counts.pop("entries"), "total_size": counts.pop("size")}
-        output.print_json({"url": target.url, **sums, **counts, "entries": entries})
+        output.print_json({"url": target.url, **asdict(totals), "entries": entries})
         return 0
     if rows:
         _print_rows(rows, entries)
-    hidden = totals.entries + totals.jax_entries - len(rows)
+    hidden = totals.total_entries + totals.jax_entries - len(rows)
     output.say(f"{totals.words()} in {target.url}{f'; {hidden:,} not shown' if hidden else ''}")
     return 0
 
@@ -206,12 +204,12 @@ def _stored_fields(target: Target) -> dict[str, Any]:
 def _stored_lines(fields: dict[str, Any], *, has_store: bool) -> list[list[str]]:
     lines = []
     if has_store:
-        lines.append(["Entries", f"{fields['entries']:,}"])
+        lines.append(["Entries", f"{fields['total_entries']:,}"])
         if fields["pgle_entries"]:
-            lines.append(["  with a profile", output.share(fields["pgle_entries"], fields["entries"])])
-        size = format_size(fields["size"])
+            lines.append(["  with a profile", output.share(fields["pgle_entries"], fields["total_entries"])])
+        size = format_size(fields["total_size"])
         if fields["max_size"] > 0:
-            size += f" / {format_size(fields['max_size'])} ({100 * fields['size'] / fields['max_size']:.1f}%)"
+            size += f" / {format_size(fields['max_size'])} ({100 * fields['total_size'] / fields['max_size']:.1f}%)"
         lines.append(["Size", size])
         if fields["side_objects"]:
             beside = plural(fields["side_objects"], "text, profile or record", "texts, profiles and records")

@@ -110,7 +110,7 @@ def _explain_misses(
             _fields(record, explanation) | {"findings": [each.to_dict() for each in found]}
             for (record, explanation), found in zip(explained, changes, strict=True)
         ]
-        output.print_json({"misses": fields, "reuse": [each._asdict() for each in notes]})
+        output.print_json({"explanations": fields, "reuse": [each._asdict() for each in notes]})
         return 0
     lines: list[str] = []
     for (record, explanation), found in zip(explained, changes, strict=True):

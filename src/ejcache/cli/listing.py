@@ -211,14 +211,14 @@ class Totals:
     """How much a cache holds, counted in the same way by every command.
 
     Attributes:
-        entries: executables that ejcache stored.
-        size: the bytes of all that ejcache stored: the entries, and the texts, profiles and records beside them.
+        total_entries: executables that ejcache stored.
+        total_size: the bytes of all that ejcache stored: the entries, and the texts, profiles and records beside them.
         side_objects: how many texts, profiles and records there are, and `side_size` their bytes.
         jax_entries: entries that plain JAX wrote, and `jax_size` their bytes.
     """
 
-    entries: int = 0
-    size: int = 0
+    total_entries: int = 0
+    total_size: int = 0
     side_objects: int = 0
     side_size: int = 0
     jax_entries: int = 0
@@ -226,12 +226,12 @@ class Totals:
 
     def add(self, info: EntryInfo) -> None:
         """Count what ejcache stored."""
-        self.size += info.size
+        self.total_size += info.size
         if is_side_key(info.key):
             self.side_objects += 1
             self.side_size += info.size
         else:
-            self.entries += 1
+            self.total_entries += 1
 
     def add_jax(self, info: EntryInfo) -> None:
         """Count an entry of plain JAX."""
@@ -241,8 +241,8 @@ class Totals:
     def words(self) -> str:
         """The sum as a person reads it."""
         parts = []
-        if self.entries or self.side_objects or not self.jax_entries:
-            text = f"{plural(self.entries, 'entry', 'entries')}, {format_size(self.size)}"
+        if self.total_entries or self.side_objects or not self.jax_entries:
+            text = f"{plural(self.total_entries, 'entry', 'entries')}, {format_size(self.total_size)}"
             if self.side_objects:
                 beside = plural(self.side_objects, "text, profile or record", "texts, profiles and records")
                 text += f" ({format_size(self.side_size)} of it in {beside})"

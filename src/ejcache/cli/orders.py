@@ -37,7 +37,7 @@ def compare_orders(target: Target, policy: EvictionPolicy, *, quiet: bool) -> li
     for name, by_cost in (("lru", False), ("cost", True)):
         with EvictionPlan(infos, now=time.time(), policy=replace(policy, by_cost=by_cost)) as plan:
             again = sum(seconds.get(deletion.entry.key, 0.0) for deletion in plan)
-            sizes = {"entries": plan.entries, "size": plan.size, "compile_seconds": again}
+            sizes = {"planned_entries": plan.entries, "planned_size": plan.size, "compile_seconds": again}
             answer.append({"order": name, "chosen": by_cost is policy.by_cost, **sizes})
     return answer
 
@@ -46,6 +46,6 @@ def print_orders(orders: list[dict[str, Any]]) -> None:
     """Say what each order costs."""
     for each in orders:
         chosen = "" if each["chosen"] else f" (EJCACHE_EVICT={each['order']})"
-        number = plural(each["entries"], "entry", "entries")
+        number = plural(each["planned_entries"], "entry", "entries")
         again = f"{output.seconds(each['compile_seconds'])} s to compile again"
-        output.say(f"in the order {each['order']}{chosen}: {number}, {format_size(each['size'])}, {again}")
+        output.say(f"in the order {each['order']}{chosen}: {number}, {format_size(each['planned_size'])}, {again}")

@@ -110,6 +110,7 @@ def _shown(results: Iterator[TunedCall], total: int, *, as_json: bool) -> list[T
 def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool) -> None:
     counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in TuningOutcome}
     if as_json:
+        counts["failures"] = counts.pop(TuningOutcome.FAILED.name.lower())
         output.print_json({"url": url, **counts, "calls": [_fields(item) for item in done]})
     elif not done:
         output.say(nothing)

@@ -109,7 +109,7 @@ def record_fields(item: Found, *, full: bool = False) -> dict[str, Any]:
         "gain": record.measurement.get("gain"),
         "works": record.works,
         "unsure": record.unsure,
-        "candidates": len(record.candidates),
+        "total_candidates": len(record.candidates),
     }
     if full:
         fields |= {

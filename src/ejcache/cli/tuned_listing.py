@@ -113,7 +113,7 @@ def count_records(directory: str | None, *, as_json: bool) -> int:
                 counted[title][name] += 1
         problems = store.stats()
         layers = [
-            {"name": layer.name, "url": layer.documents.url, "records": counted["layers"][layer.name]}
+            {"name": layer.name, "url": layer.documents.url, "total_records": counted["layers"][layer.name]}
             for layer in store.all_layers()
         ]
     fields: dict[str, Any] = {"layers": layers, "total_records": counted["layers"].total()}
@@ -124,7 +124,7 @@ def count_records(directory: str | None, *, as_json: bool) -> int:
         output.print_json(fields)
         return 0
     rows = [("records", f"{fields['total_records']:,}")]
-    rows += [(f"layer {layer['name']}", f"{layer['records']} in {layer['url']}") for layer in layers]
+    rows += [(f"layer {layer['name']}", f"{layer['total_records']} in {layer['url']}") for layer in layers]
     for title in ("operations", "devices", "sources"):
         rows += [(title[:-1], f"{name}: {number}") for name, number in fields[title].items()]
     rows += [(name, str(fields[name])) for name in ("corrupt", "unknown", "errors", "broken_packages")]

@@ -63,7 +63,7 @@ def push_to_ejkernel(to: str, directory: str | None, *, name: str | None, device
         found = strongest(store.records(), name=name, device=device)
     files, left_out, failed = export_to_ejkernel(found, to)
     if as_json:
-        output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failed": failed})
+        output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failures": failed})
     else:
         output.say(f"wrote {plural(sum(files.values()), 'record')} to {plural(len(files), 'file')} in {to}")
         if left_out:
@@ -192,6 +192,7 @@ def _report(
     url = target.documents.url
     if as_json:
         fields = {"from": source, "to": url, "dry_run": False, "complete": complete, **counts}
+        fields["failures"] = fields.pop("failed")
         output.print_json(fields if problems is None else fields | {"problems": problems})
     else:
         copied = plural(counts["new"] + counts["changed"], "record")

@@ -94,7 +94,7 @@ def show(name: Named, directory: Dir = None, as_json: Json = False) -> None:
         return
     fields = _fields(found)
     fields["memory"] = format_size(found.memory) if found.memory else ""
-    fields["saved"] = output.moment(found.saved) if found.saved else ""
+    fields["created"] = output.moment(found.saved) if found.saved else ""
     output.print_pairs([(key, str(value)) for key, value in fields.items() if value])
 
 
@@ -138,7 +138,8 @@ def _find(name: str, directory: str | None) -> DeviceTarget:
 
 
 def _fields(target: DeviceTarget) -> dict[str, Any]:
-    return {**target._asdict(), "topology": len(target.topology)}
+    fields = target._asdict()
+    return {**fields, "created": fields.pop("saved"), "topology": len(target.topology)}
 
 
 _WORKER: Final = "ejcache.cli.warm_worker"
@@ -167,6 +168,8 @@ Jobs = Annotated[
     option("--jobs", "-j", "N", "Processes that compile at once. Default: one for each core on CPU, otherwise 1."),
 ]
 _OUTCOMES: Final = ("hit", "compiled", "not_stored", "failed")
+_COUNT_OF: Final = {"hit": "hits", "failed": "failures"}
+"""The fields of JSON that count an outcome, where they are not named as it."""
 
 
 class WarmCommand(RunCommand):
@@ -308,7 +311,8 @@ def _warm_function(
     counts = {outcome: sum(program["outcome"] == outcome for program in programs) for outcome in _OUTCOMES}
     url = display_url(str(settings.cache_dir))
     if as_json:
-        fields = {"target": target, "url": url, "jobs": work.jobs, "uploaded": work.uploaded, **counts}
+        fields = {"target": target, "url": url, "jobs": work.jobs, "uploaded": work.uploaded}
+        fields |= {_COUNT_OF.get(outcome, outcome): number for outcome, number in counts.items()}
         output.print_json({**fields, "programs": programs})
     elif programs:
         words = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items())

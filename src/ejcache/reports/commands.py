@@ -158,8 +158,8 @@ def _disk(rows: Sequence[ListedEntry]) -> list[DiskUse]:
         ),
     ]
     named = [_use(f"of {name}", f"ejcache prune --name {shlex.quote(name)}", those) for name, those in by_name.items()]
-    uses += sorted(named, key=lambda use: -use.size)[:5]
-    return [use for use in uses if use.entries]
+    uses += sorted(named, key=lambda use: -use.total_size)[:5]
+    return [use for use in uses if use.total_entries]
 
 
 def _use(what: str, command: str, rows: Sequence[ListedEntry]) -> DiskUse:

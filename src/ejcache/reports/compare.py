@@ -34,14 +34,17 @@ class Side:
 
     name: str
     starts: int
-    compiled: float
+    compile_seconds: float
     misses: float
     functions: dict[str, tuple[float, float]]
 
 
 def is_slower(before: Side, after: Side) -> bool:
     """True if a start of `after` compiles a tenth longer, and by a tenth of a second, or a tenth more programs."""
-    is_longer = after.compiled > before.compiled * _SLOWER and after.compiled - before.compiled > _SECONDS
+    is_longer = (
+        after.compile_seconds > before.compile_seconds * _SLOWER
+        and after.compile_seconds - before.compile_seconds > _SECONDS
+    )
     return is_longer or after.misses > before.misses * _SLOWER
 
 
@@ -80,13 +83,15 @@ def summed(name: str, records: Sequence[StartRecord]) -> Side:
     starts = len(report.starts)
     if not starts:
         raise NotFoundError(f"--compare: no start is recorded for {name}")
-    functions = {each.name: (each.sums.compiled / starts, each.sums.misses / starts) for each in report.functions}
-    return Side(name, starts, report.sums.compiled / starts, report.sums.misses / starts, functions)
+    functions = {
+        each.name: (each.sums.compile_seconds / starts, each.sums.misses / starts) for each in report.functions
+    }
+    return Side(name, starts, report.sums.compile_seconds / starts, report.sums.misses / starts, functions)
 
 
 def print_comparison(before: Side, after: Side) -> None:
     """Print both sides as a table, the functions that changed most first."""
-    total = ("all", before.compiled, after.compiled, before.misses, after.misses)
+    total = ("all", before.compile_seconds, after.compile_seconds, before.misses, after.misses)
     columns = ("function", "seconds A", "seconds B", "misses A", "misses B")
     shown = (total, *changes(before, after)[:20])
     rows = [[name, *(f"{number:.3f}" for number in numbers)] for name, *numbers in shown]

@@ -38,11 +38,11 @@ class Sums:
         hits: were loaded.
         misses: were compiled.
         preloaded: were loaded before the program asked.
-        compiled: compiling of the misses.
-        saved: compiling that hits saved, less getting them.
+        compile_seconds: compiling of the misses.
+        seconds_saved: compiling that hits saved, less getting them.
         waited: for other processes and ranks.
         lost: to storage that failed.
-        net: saved, less waited, lost, and what the keys took.
+        net: `seconds_saved`, less waited, lost, and what the keys took.
         cost: all phases.
         phases: each phase.
     """
@@ -50,8 +50,8 @@ class Sums:
     hits: int = 0
     misses: int = 0
     preloaded: int = 0
-    compiled: float = 0.0
-    saved: float = 0.0
+    compile_seconds: float = 0.0
+    seconds_saved: float = 0.0
     waited: float = 0.0
     lost: float = 0.0
     net: float = 0.0
@@ -65,8 +65,8 @@ class Sums:
         self.hits += is_hit
         self.misses += not is_hit
         self.preloaded += program.preloaded
-        self.compiled += 0.0 if is_hit else program.compile_seconds
-        self.saved += saved
+        self.compile_seconds += 0.0 if is_hit else program.compile_seconds
+        self.seconds_saved += saved
         self.waited += waited
         self.lost += lost
         self.net += saved - waited - lost - program.seconds.get("keyed", 0.0)
@@ -135,8 +135,8 @@ class DiskUse:
     """Some entries of a cache, their bytes, and the command that removes them; empty for none."""
 
     what: str
-    entries: int
-    size: int
+    total_entries: int
+    total_size: int
     command: str = ""
 
 

@@ -57,13 +57,14 @@ def headline(report: Report) -> list[str]:
     """What the cache was worth, what was recorded, and where the time went."""
     sums, starts = report.sums, report.starts
     hosts = {row.process["host"] for row in report.processes}
-    worth = f"{duration(sums.net)} saved net: {duration(sums.saved)} of compiling saved, {duration(sums.waited)} waited"
+    saved, waited = duration(sums.seconds_saved), duration(sums.waited)
+    worth = f"{duration(sums.net)} saved net: {saved} of compiling saved, {waited} waited"
     keys = duration(sums.phases.get("keyed", 0.0))
     counts = f"{plural(sums.hits, 'hit')} ({sums.preloaded:,} preloaded), {plural(sums.misses, 'miss', 'misses')}"
     where = f"{plural(len(report.processes), 'process', 'processes')} in {plural(len(starts), 'start')}"
     return [
         f"{worth} for others, {duration(sums.lost)} lost to failing storage, {keys} for keys",
-        f"{where} on {plural(len(hosts), 'host')}: {counts}, {duration(sums.compiled)} of compiling",
+        f"{where} on {plural(len(hosts), 'host')}: {counts}, {duration(sums.compile_seconds)} of compiling",
         "spent: " + ", ".join(f"{duration(sums.phases[each])} {each}" for each in PHASES if each in sums.phases),
     ]
 
@@ -106,7 +107,7 @@ def _causes(report: Report, most: int) -> Section:
 def _functions(report: Report, most: int) -> Section:
     rows = []
     for each in report.functions[:most]:
-        seconds = (f"{number:.3f}" for number in (each.sums.cost, each.sums.compiled, each.sums.saved))
+        seconds = (f"{number:.3f}" for number in (each.sums.cost, each.sums.compile_seconds, each.sums.seconds_saved))
         rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", each.source, each.cause])
     columns = ("function", "seconds", "compiled", "saved", "hits", "misses", "called from", "compiled because")
     notes = _hidden(len(report.functions) - most, "function")
@@ -132,7 +133,7 @@ def _days(report: Report, most: int) -> Section:
 
 
 def _disk(report: Report) -> Section:
-    rows = [[format_size(use.size), f"{use.entries:,}", use.what, use.command] for use in report.disk]
+    rows = [[format_size(use.total_size), f"{use.total_entries:,}", use.what, use.command] for use in report.disk]
     columns = ("size", "entries", "what", "command that frees it")
     return Section("disk", "What fills the disk", "What fills the disk?", columns, rows)
 
@@ -156,7 +157,7 @@ _COLUMNS: Final = ("hits", "misses", "compiled", "waited", "lost", "net")
 
 
 def _cells(sums: Sums) -> list[str]:
-    seconds = (sums.compiled, sums.waited, sums.lost, sums.net)
+    seconds = (sums.compile_seconds, sums.waited, sums.lost, sums.net)
     return [f"{sums.hits:,}", f"{sums.misses:,}", *(f"{each:.3f}" for each in seconds)]
 
 
