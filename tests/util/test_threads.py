@@ -7,7 +7,7 @@ import threading
 import pytest
 from store_processes import in_fork
 
-from ejcache.util.threads import CallTimeoutError, call_with_timeout, in_parallel
+from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout, idle_threads, in_parallel
 
 
 def test_a_call_that_hangs_is_left_behind():
@@ -53,6 +53,32 @@ def test_a_failing_call_ends_the_rest():
     with pytest.raises(ValueError, match="no good"):
         next(results)
     assert len(running) < 20
+
+
+@pytest.fixture
+def ending():
+    """Idle threads end from now on."""
+    idle_threads.end()
+    yield
+    idle_threads.keep()
+
+
+def test_idle_threads_end(ending):
+    """A thread that has done its task ends, one that is at work when idle ones are ended does so then."""
+    pool, free = DaemonPool(), threading.Event()
+    idle_threads.keep()
+    waiting = pool.submit(threading.current_thread).result(60)
+    at_work = pool.submit(lambda: (free.wait(60), threading.current_thread())[1])
+    idle_threads.end()
+    free.set()
+    for thread in (waiting, at_work.result(60), pool.submit(threading.current_thread).result(60)):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert (pool.threads, pool.idle) == (0, 0)
+    kept = DaemonPool(always=True)
+    assert kept.submit(lambda: 1).result(60) == 1
+    kept.end_idle()
+    assert kept.threads == 1
 
 
 def test_after_a_fork():

@@ -427,7 +427,7 @@ class _CallThreads(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__()
-        self._daemons = DaemonPool()
+        self._daemons = DaemonPool(always=True)
         self._daemons.submit(_nothing)
 
     @property

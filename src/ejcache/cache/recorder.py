@@ -107,7 +107,7 @@ class Recorder:
             self.write()  # it may end without exit handlers: a forked child by `os._exit`
         elif not self._planned:
             self._planned = True
-            run_later(_SECONDS, self._write_each_minute)
+            run_later(_SECONDS, self._write_planned)
 
     def add_reuse(self, note: ReuseNote) -> None:
         """Record what reuse did with a function."""
@@ -117,6 +117,8 @@ class Recorder:
     def add_trouble(self, kind: str, message: str) -> None:
         """Record a warning."""
         self._trouble.append(kind)
+        if self._count:
+            self._write_soon()
         if self.listeners:
             self.tell(CacheTrouble(kind, message))
 
@@ -143,9 +145,9 @@ class Recorder:
             if leave is not None:
                 leave(encode_object(self._lines))
 
-    def _write_each_minute(self) -> None:
+    def _write_planned(self) -> None:
+        self._planned = False
         self.write()
-        self._planned = run_later(_SECONDS, self._write_each_minute)
 
     def _process(self) -> Process:
         process = self.describe()

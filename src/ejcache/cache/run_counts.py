@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 5.0
 """Seconds that a reader and an exit wait for one task of `write_later`."""
-_scheduler: Final = Scheduler(threads=1, name="ejcache-logs")
+_scheduler: Final = Scheduler(threads=1, name="ejcache-logs", early=True)
 
 
 def write_later(task: Callable[[], object]) -> None:

@@ -19,6 +19,7 @@ from ejcache.settings.table import SETTINGS, Settings
 from ejcache.settings.values import FlagValue, Origin
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import log, warn_once
+from ejcache.util.threads import idle_threads
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -301,6 +302,8 @@ def disable() -> None:
     if session.compiler is not None:
         session.compiler.end()
     session.close()
+    if _session is None:
+        idle_threads.end()
 
 
 @contextlib.contextmanager
@@ -359,6 +362,7 @@ def _start() -> _Session | None:
         if not _refused:
             session = _Session(FlagReader())
             _install(session)
+            idle_threads.keep()
             return session
         log.warning(
             "ejcache: JAX %s is not built as expected, so JAX's own cache stays in charge: %s",

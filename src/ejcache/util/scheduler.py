@@ -1,8 +1,8 @@
 """Tasks in the background: queued, delayed and recurring ones, in threads that never keep a program from ending.
 
-The threads are daemons and start with the first task. A forked child has none of the threads, queued and delayed tasks
-of its parent; it keeps the recurring ones and starts its own threads. Tasks are lost when the process dies, so work
-that must not be lost is also kept on disk by the caller.
+The threads are daemons and start with the first task; after `disable()` they end when no task is planned. A forked
+child has none of the threads, queued and delayed tasks of its parent; it keeps the recurring ones and starts its own
+threads. Tasks are lost when the process dies, so work that must not be lost is also kept on disk by the caller.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
+from ejcache.util.threads import idle_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,7 @@ class Scheduler:
             tasks run in `run_due` and `drain` only.
         clock: monotonic seconds.
         name: of the threads.
+        early: tasks that `later` planned run at once when idle threads are ended.
     """
 
     def __init__(
@@ -57,14 +59,17 @@ class Scheduler:
         threads: int = 2,
         clock: Callable[[], float] = time.monotonic,
         name: str = "ejcache-background",
+        early: bool = False,
     ) -> None:
         self._max_threads = threads
         self.clock = clock
         self._name = name
+        self._early = early
         self._timed: list[_Timed] = []
         self._looks_at = 0.0
         self.after_fork_in_child()
         track_forks(self)
+        idle_threads.add(self)
 
     def after_fork_in_child(self) -> None:
         """Forget the parent's threads and tasks; recurring tasks stay."""
@@ -140,6 +145,14 @@ class Scheduler:
             self._timed = [timed for timed in self._timed if timed.interval is not None]
             self._changed.notify_all()
 
+    def end_idle(self) -> None:
+        """End the threads as soon as no task is planned, unless idle threads are kept."""
+        with self._changed:
+            for timed in self._timed:
+                if self._early and timed.interval is None:
+                    timed.due = min(timed.due, self.clock())
+            self._changed.notify_all()
+
     def run_due(self) -> bool:
         """Run, in this thread, the next timed task that is due, or else the next submitted one; False if none is."""
         with self._changed:
@@ -189,12 +202,17 @@ class Scheduler:
 
     def _ended(self) -> bool:
         with self._changed:
-            self._threads -= self._stopping
-            return self._stopping
+            ends = self._stopping or self._is_needless()
+            self._threads -= ends
+            return ends
+
+    def _is_needless(self) -> bool:
+        """True if an idle thread may end: no task is planned. With the lock held."""
+        return not (idle_threads.are_kept or self._tasks or self._timed)
 
     def _wait(self) -> None:
         with self._changed:
-            if not self._tasks and not self._stopping:
+            if not self._tasks and not self._stopping and not self._is_needless():
                 due = min((timed.due for timed in self._timed if not timed.running), default=float("inf"))
                 now = self.clock()
                 self._looks_at = min(due, now + _LONGEST_WAIT)

@@ -19,10 +19,11 @@ import collections
 import os
 import queue
 import threading
+import weakref
 from collections import defaultdict
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.util.lifecycle import track_forks
@@ -43,16 +44,59 @@ class CallTimeoutError(StoreUnavailableError):
     """A call did not return within its timeout. It may still be running, and may still succeed."""
 
 
-class DaemonPool:
-    """Daemon threads, started when they are needed and kept; at most 64. Safe for threads and forks."""
+class HasThreads(Protocol):
+    """Something whose threads wait for tasks."""
+
+    def end_idle(self) -> None:
+        """Have the threads that wait for a task look whether they are still kept."""
+
+
+class IdleThreads:
+    """Whether our threads that have nothing to do wait for the next task, or end.
+
+    Attributes:
+        are_kept: they wait.
+    """
 
     def __init__(self) -> None:
+        self.are_kept = True
+        self._owners: weakref.WeakSet[HasThreads] = weakref.WeakSet()
+
+    def add(self, owner: HasThreads) -> None:
+        """End the idle threads of `owner`, too."""
+        self._owners.add(owner)
+
+    def keep(self) -> None:
+        """Have threads wait for tasks from now on."""
+        self.are_kept = True
+
+    def end(self) -> None:
+        """End the threads that have nothing to do, and the others when they have done it; a task starts one anew."""
+        self.are_kept = False
+        for owner in list(self._owners):
+            owner.end_idle()
+
+
+idle_threads: Final = IdleThreads()
+"""Those of this process."""
+
+
+class DaemonPool:
+    """Daemon threads, started when they are needed; at most 64. Safe for threads and forks.
+
+    Args:
+        always: keep idle threads even where `idle_threads` says that they end.
+    """
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._always = always
         self.after_fork_in_child()
         track_forks(self)
+        idle_threads.add(self)
 
     def after_fork_in_child(self) -> None:
         """Start without threads: the parent's do not exist here."""
-        self.tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.threads = 0
         self.idle = 0
@@ -75,21 +119,36 @@ class DaemonPool:
             except RuntimeError:
                 with self.lock:
                     self.threads -= 1
-                    self.idle -= 1
                     alone = self.threads == 0
+                    self.idle -= not alone
                 if alone:
                     _run(future, function)
                     return future
         self.tasks.put((future, function))
         return future
 
+    def end_idle(self) -> None:
+        """End the threads that wait for a task, unless they are kept."""
+        with self.lock:
+            ended = 0 if self._are_kept() else max(0, self.idle)
+            self.idle -= ended
+            self.threads -= ended
+        for _ in range(ended):
+            self.tasks.put(None)
+
+    def _are_kept(self) -> bool:
+        return self._always or idle_threads.are_kept
+
     def _work(self) -> None:
-        while True:
-            future, function = self.tasks.get()
+        while (task := self.tasks.get()) is not None:
+            future, function = task
             if future.set_running_or_notify_cancel():
                 _run(future, function)
-            del future, function
+            del task, future, function
             with self.lock:
+                if self.idle >= 0 and not self._are_kept():  # below 0, tasks wait for a thread that is at work
+                    self.threads -= 1
+                    return
                 self.idle += 1
 
 

@@ -355,7 +355,7 @@ def _write_uses(reference: weakref.ref[ConnectionManager]) -> None:
         manager.write_uses()
 
 
-_scheduler: Final = Scheduler(threads=1, name="ejcache-uses")
+_scheduler: Final = Scheduler(threads=1, name="ejcache-uses", early=True)
 _all: weakref.WeakSet[ConnectionManager] = weakref.WeakSet()
 _exiting = False
 
