@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 
 import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
+from cli_helpers import ejcache
 
 from ejcache.autotune import AutotuneStore, ConfigurationError, Policy, Space, Tuner, autotuned, powers_of_two
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.records.json_values import canonical_json
-from ejcache.autotune.records.record import encode_record, pinned
+from ejcache.autotune.records.record import Candidate, CandidateOrigin, Timing, decode_record, encode_record, pinned
 from ejcache.errors import UsageError
 
 
@@ -91,6 +93,42 @@ def test_a_configuration_may_lie_outside_of_the_axes_and_inside_the_constraints(
     assert space.place({"block": 3, "inner": {"fast": True}}) == (0.5 / 3, 1.0)
     with pytest.raises(ConfigurationError):
         space.checked({"block": 7, "inner": {"fast": True}})
+
+
+def test_a_candidate_says_where_it_came_from(tmp_path):
+    """Of the operation, of a person, of this device in another environment, of another call, and of another device."""
+    store = AutotuneStore(str(tmp_path), seeds=(), refresh_seconds=0.0)
+    blocks = operation(store, [])
+    x = jnp.ones(48)
+    first = blocks.tune(x)
+    assert {item.origin for item in first.candidates} == {CandidateOrigin.DEFAULT, CandidateOrigin.CONFIGS}
+    store.delete(first.key)
+
+    def publish(block, how=lambda record: record, **parts):
+        configuration = {"block": block, "inner": {"fast": True}}
+        candidates = [*first.candidates, Candidate(configuration, seconds=Timing(1e-9, 1e-9, 1e-9, 9))]
+        chosen = dataclasses.replace(first, configuration=configuration, candidates=tuple(candidates))
+        store.publish(how(dataclasses.replace(chosen, key=dataclasses.replace(first.key, **parts))))
+        return canonical_json(configuration)
+
+    wanted = {
+        publish(1, device="another"): CandidateOrigin.DEVICE,
+        publish(3, environment={**first.key.environment, "cores": "999"}): CandidateOrigin.ENVIRONMENT,
+        publish(6, call={**first.key.call, "more": True}): CandidateOrigin.CALL,
+    }
+    fixed = {"block": 12, "inner": {"fast": False}}
+    store.publish(pinned(first, fixed, now=1e10))
+    store.reload()
+    record = blocks.tune(x)
+    found = {item.digest: item.origin for item in record.candidates}
+    assert found[canonical_json(BLOCKS.default)] is CandidateOrigin.DEFAULT
+    assert found[canonical_json(fixed)] is CandidateOrigin.USER
+    assert {text: found.get(text) for text in wanted} == wanted
+    assert decode_record(encode_record(record), path=record.key.path) == record
+    store.delete(record.key)
+    store.publish(record)
+    shown = ejcache("show", "--tuned", record.key.digest, "--dir", tmp_path, "--json").json["candidates"]
+    assert {canonical_json(item["configuration"]): item["origin"] for item in shown} == found
 
 
 def test_spaces_that_cannot_be_are_refused():

@@ -17,6 +17,7 @@ from ejcache.autotune.measure import bench
 from ejcache.autotune.measure.listed_space import ListedSpace
 from ejcache.autotune.measure.search import Search, portfolio
 from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.record import CandidateOrigin
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,9 @@ def test_similar_calls_say_where_to_begin(monkeypatch):
     """The configuration of a similar call is measured right after the default."""
     machine = planted(dict.fromkeys(range(21), 30.0))
     machine.install(monkeypatch)
-    record = machine.tune(list(range(21)), starts=lambda: [17])
-    assert sorted(candidate.configuration for candidate in record.candidates) == [0, 17]
+    record = machine.tune(list(range(21)), starts=lambda: {"17": CandidateOrigin.CALL})
+    found = {candidate.configuration: candidate.origin for candidate in record.candidates}
+    assert found == {0: CandidateOrigin.DEFAULT, 17: CandidateOrigin.CALL}
 
 
 @pytest.mark.parametrize("share", [0.4, 0.5])

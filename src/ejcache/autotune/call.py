@@ -14,7 +14,8 @@ from ejcache.autotune.call_key import MAPPED, Describer
 from ejcache.autotune.measure.device import device_and_environment
 from ejcache.autotune.measure.inputs import mapped_call, untraced
 from ejcache.autotune.measure.tuner import attempt
-from ejcache.autotune.records.record import NO_CONFIGURATION, RecordKey, Source
+from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.record import NO_CONFIGURATION, CandidateOrigin, RecordKey, Source, origin_of
 from ejcache.errors import EjcacheError
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Call(abc.ABC):
                 names=self.names,
                 axes=self.axes,
                 call=self.described() if tuner.isolate else None,
-                starts=self._similar_configurations,
+                starts=self._starts,
                 history=self._history,
                 keep=self._keep,
             )
@@ -193,20 +194,25 @@ class Call(abc.ABC):
             with contextlib.suppress(EjcacheError):
                 self.store().publish(part)
 
-    def _similar_configurations(self) -> list[Any]:
-        """The configurations, JSON values, that are chosen for this call elsewhere, and for the most similar calls."""
-        found = [*self.store().similar(self.key), *self.store().nearest(self.key)[:_SIMILAR]]
-        return [item.record.configuration for item in found if item.record.works]
+    def _starts(self) -> dict[str, CandidateOrigin]:
+        """Configurations, canonical JSON, that a person fixed, or that are chosen elsewhere or for similar calls."""
+        own = [found for found in self.store().find_all(self.key) if found.source is Source.PINNED]
+        starts = {canonical_json(item.record.configuration): CandidateOrigin.USER for item in own}
+        for item in (*self.store().similar(self.key), *self.store().nearest(self.key)[:_SIMILAR]):
+            if item.record.works:
+                starts.setdefault(canonical_json(item.record.configuration), origin_of(self.key, item.record))
+        return starts
 
-    def _history(self) -> list[dict[str, float]]:
+    def _history(self) -> list[tuple[dict[str, float], CandidateOrigin]]:
         """The times in the records of the operation, of any call, device and environment, by canonical JSON."""
         found = sorted(self.store().records(operation=self.key.operation), key=lambda item: -item.record.created)
-        times = [
-            {
+        told = []
+        for item in found[:_MOST_RECORDS]:
+            times = {
                 candidate.digest: math.inf if candidate.seconds is None else candidate.seconds.p50
                 for candidate in item.record.candidates
                 if not candidate.transient
             }
-            for item in found[:_MOST_RECORDS]
-        ]
-        return [each for each in times if len(each) > 1]
+            if len(times) > 1:
+                told.append((times, origin_of(self.key, item.record)))
+        return told

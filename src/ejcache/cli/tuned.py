@@ -125,7 +125,9 @@ def record_fields(item: Found, *, full: bool = False) -> dict[str, Any]:
 def _candidate_fields(candidate: Candidate) -> dict[str, Any]:
     seconds = candidate.seconds
     return {
-        **output.fields_of(candidate, "configuration", "status", "error", "compile_seconds", "memory_bytes"),
+        **output.fields_of(
+            candidate, "configuration", "origin", "status", "error", "reason", "compile_seconds", "memory_bytes"
+        ),
         "seconds": None if seconds is None else output.fields_of(seconds, "p20", "p50", "p80"),
         "samples": 0 if seconds is None else seconds.samples,
     }

@@ -192,7 +192,7 @@ def _print_candidates(record: Record) -> None:
     slowest = max((c.seconds.p50 for c in timed if c.seconds is not None), default=0.0)
     chosen = canonical_json(record.configuration)
     output.print_table(
-        ("", "candidate", "ms", "p20", "p80", "compile s", "timing"),
+        ("", "candidate", "from", "ms", "p20", "p80", "compile s", "timing"),
         [_candidate_row(candidate, slowest, chosen=chosen, default=record.default) for candidate in record.candidates],
         right=("ms", "p20", "p80", "compile s"),
     )
@@ -201,12 +201,12 @@ def _print_candidates(record: Record) -> None:
 def _candidate_row(candidate: Candidate, slowest: float, *, chosen: str, default: Any) -> tuple[str, ...]:
     mark = "*" if candidate.digest == chosen else ("=" if candidate.configuration == default else "")
     compile_seconds = "" if candidate.compile_seconds is None else f"{candidate.compile_seconds:.2f}"
-    timing = candidate.seconds
+    begin, timing = (mark, candidate.digest, candidate.origin or ""), candidate.seconds
     if timing is None:
-        return (mark, candidate.digest, candidate.status.value, "", "", compile_seconds, candidate.error[:60])
+        return (*begin, candidate.status.value, "", "", compile_seconds, candidate.error[:60])
     bar = "█" * max(1, round(_BAR * timing.p50 / slowest)) if slowest else ""
     numbers = [f"{value * 1e3:.4g}" for value in (timing.p50, timing.p20, timing.p80)]
-    return (mark, candidate.digest, *numbers, compile_seconds, bar)
+    return (*begin, *numbers, compile_seconds, bar)
 
 
 def _source(item: Found) -> str:

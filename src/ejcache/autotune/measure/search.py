@@ -106,6 +106,7 @@ class Search:
 
     Attributes:
         times: what was measured.
+        starts: the configurations, as canonical JSON, with which it begins.
         stopped_at: after how many the search ended, or would have ended; None if it has not stopped to improve.
     """
 
@@ -138,7 +139,7 @@ class Search:
         else:
             queue += self._draw(RANDOM_STARTS)
         self._queue = list(dict.fromkeys(queue))
-        self._started = len(self._queue)
+        self.starts = tuple(self._queue)
         self._model = _History(history, self)
 
     def ask(self) -> list[Any]:
@@ -202,7 +203,7 @@ class Search:
             return open_to_try[:_BATCH]
         known = [*self.times]
         slow = _slowdowns(self.times) or dict.fromkeys(known, _WORST)
-        weight = max(0.0, 1 - (len(known) - self._started) / _FORGOTTEN)
+        weight = max(0.0, 1 - (len(known) - len(self.starts)) / _FORGOTTEN)
         slowdowns = [slow.get(text, _WORST) for text in known]
         idle = 2 * self._since >= self._most_idle
         return self._model.chosen(known, slowdowns, open_to_try, weight=weight, cautious=idle)

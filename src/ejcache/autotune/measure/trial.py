@@ -21,7 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
-from ejcache.autotune.records.record import Candidate, Status, Timing
+from ejcache.autotune.records.record import Candidate, CandidateOrigin, Status, Timing
 from ejcache.errors import UsageError
 from ejcache.util.threads import in_parallel
 
@@ -176,6 +176,7 @@ class Trial:
         is_default: a winner must beat this candidate.
         transient: the failure may have had another cause than the candidate, such as a lack of memory.
         reason: of the failure, as `Candidate` has it.
+        origin: why it is tried.
         compiled: the executable, once there is one.
         jaxpr: of the traced candidate.
         outputs: tree, shapes and data types of the results, also under a gradient, once the candidate is traced.
@@ -192,6 +193,7 @@ class Trial:
     error: str = ""
     transient: bool = False
     reason: str = ""
+    origin: CandidateOrigin = CandidateOrigin.CONFIGS
     compiled: Any = None
     jaxpr: Any = None
     compile_seconds: float | None = None
@@ -269,6 +271,7 @@ class Trial:
             memory_bytes=self.memory_bytes,
             measured=time.time(),
             reason=self.reason,
+            origin=CandidateOrigin.DEFAULT if self.is_default else self.origin,
         )
 
 

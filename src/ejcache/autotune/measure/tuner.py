@@ -26,6 +26,7 @@ from ejcache.autotune.records.record import (
     NO_CONFIGURATION,
     SPACE,
     Candidate,
+    CandidateOrigin,
     Record,
     Source,
     Status,
@@ -127,8 +128,8 @@ class Tuner:
         names: Sequence[str] = (),
         axes: tuple[MappedAxis, ...] | None = None,
         call: dict[str, Any] | None = None,
-        starts: Callable[[], Sequence[Any]] = tuple,
-        history: Callable[[], Sequence[Times]] = tuple,
+        starts: Callable[[], Mapping[str, CandidateOrigin]] = dict,
+        history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]] = tuple,
         space: CallSpace | None = None,
         keep: Callable[[Record], object] = bool,
     ) -> Record:
@@ -145,8 +146,8 @@ class Tuner:
             names: of the positional arguments.
             axes: over which `jax.vmap` maps the call; None to look for them in tracers.
             call: the call as `call_documents` records it; needed for `isolate`.
-            starts: returns configurations, JSON values, to measure first if there are many candidates.
-            history: returns the times in records of the operation, of any call, device and environment.
+            starts: returns configurations, canonical JSON, to measure first if there are many candidates, and why.
+            history: returns the times in records of the operation, and the origin of candidates from there.
             space: what the search may measure beside the candidates.
             keep: gets what a search has measured so far, for a process that goes on with it.
 
@@ -167,9 +168,8 @@ class Tuner:
         bench = Bench(self, inputs, progress, digest=key.digest, candidates=[trial.stored for trial in trials])
         try:
             _recall(trials, known, bench.journal.crashed)
-            likely = [canonical_json(item) for item in starts()] if space is not None or len(trials) > _FEW else []
-            # The default, the configurations that are probably good, and the others.
-            trials.sort(key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
+            likely = starts() if space is not None or len(trials) > _FEW else {}
+            _put_first(trials, likely)
             return _Contest(bench, trials, build, call, likely, history, space).record(key, known, keep)
         finally:
             progress.close()
@@ -271,11 +271,17 @@ def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str,
     for trial in trials:
         held = None if known is None else known.candidate(trial.stored)
         if held is not None and not held.expired(now):
-            trial.known = held
+            trial.known, trial.origin = held, held.origin or trial.origin
         # The default is what the program runs without tuning, so it is tried whatever ended a process.
         if (reason := crashed.get(canonical_json(trial.stored))) is not None and not trial.is_default:
             trial.known = Candidate(
-                trial.stored, Status.CRASHED, error=reason, transient=True, measured=now, reason="crash"
+                trial.stored,
+                Status.CRASHED,
+                error=reason,
+                transient=True,
+                measured=now,
+                reason="crash",
+                origin=trial.origin,
             )
     if known is None or all(trial.known is not None for trial in trials):
         return
@@ -287,6 +293,13 @@ def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str,
             trial.known = None
 
 
+def _put_first(trials: list[Trial], likely: Mapping[str, CandidateOrigin]) -> None:
+    """Sort the trials: the default, the configurations that are probably good, and the others."""
+    for trial in trials:
+        trial.origin = likely.get(canonical_json(trial.stored), trial.origin)
+    trials.sort(key=lambda trial: (not trial.is_default, canonical_json(trial.stored) not in likely))
+
+
 class _Contest:
     """Tries the candidates that are not known, and chooses the winner."""
 
@@ -296,8 +309,8 @@ class _Contest:
         trials: list[Trial],
         build: Callable[[Any], Callable[..., Any]],
         call: dict[str, Any] | None,
-        likely: Sequence[str],
-        history: Callable[[], Sequence[Times]],
+        likely: Mapping[str, CandidateOrigin],
+        history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]],
         space: CallSpace | None,
     ) -> None:
         self.likely = likely
@@ -400,20 +413,26 @@ class _Contest:
         """Measure some of many candidates, and return the best of them and the default."""
         by_text = {canonical_json(trial.stored): trial for trial in fresh}
         likely = [json.loads(text) for text in self.likely if self.space is not None or text in by_text]
+        history = self.history()
         search = Search(
             self.space or ListedSpace([trial.stored for trial in self.trials]),
             starts=[*([] if reference is None else [reference.stored]), *likely],
             limit=_MOST,
-            history=self.history(),
+            history=[times for times, _ in history],
             seed=self.bench.tuner.seed,
             enough=self.bench.tuner.exhaustive,
         )
+        # The first record that has a configuration says where it comes from.
+        told = {text: origin for times, origin in reversed(history) for text in times} | dict(self.likely)
+        origins = {text: told.get(text, CandidateOrigin.CONFIGS) for text in search.starts}
         known = [(trial, trial.known) for trial in self.trials if trial.known is not None]
         known.sort(key=lambda pair: pair[1].measured)
         search.tell({canonical_json(t.stored): t.seconds if t.works else math.inf for t, _ in known})
         like = 0.0
         while asked := search.ask():
             batch = {canonical_json(stored): self._trial(stored, by_text, fresh) for stored in asked}
+            for text, trial in batch.items():
+                trial.origin = origins.get(text, trial.origin)
             self._prepare(list(batch.values()), reference)
             for trial in batch.values():
                 if trial.ready and not self.bench.ended:

@@ -111,6 +111,15 @@ def is_similar(one: RecordKey, other: RecordKey) -> bool:
 _MILD: Final = frozenset({"cores", "jaxlib", "toolkit"})
 
 
+def origin_of(key: RecordKey, record: Record) -> CandidateOrigin:
+    """The origin of a candidate of the call `key` that is tried because `record` has it."""
+    if record.key.device != key.device:
+        return CandidateOrigin.DEVICE
+    if record.key.call_digest != key.call_digest:
+        return CandidateOrigin.CALL
+    return CandidateOrigin.ENVIRONMENT if record.key != key else CandidateOrigin.CONFIGS
+
+
 def differences(one: RecordKey, other: RecordKey) -> dict[str, tuple[Any, Any]]:
     """The parts in which two keys differ, by name: `{"call.arguments.x": ("float32[8]", "float32[16]")}`."""
     left, right = _flattened(one), _flattened(other)
@@ -232,6 +241,22 @@ class Status(StrEnum):
     """The process that tried it ended."""
 
 
+class CandidateOrigin(StrEnum):
+    """Why a candidate was tried."""
+
+    DEFAULT = "default"
+    CONFIGS = "configs"
+    """The operation lists it, or the search found it in the operation's space."""
+    USER = "user"
+    """A person fixed it for this call."""
+    ENVIRONMENT = "another environment"
+    """A record of the same call has it, on this kind of device with other cores, versions or flags."""
+    CALL = "another call"
+    """A record of another call of the operation on this kind of device has it."""
+    DEVICE = "another device"
+    """A record of another kind of device has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds of one execution: quantiles of `samples` samples."""
@@ -269,6 +294,7 @@ class Candidate:
         compile_seconds: for lowering and compilation.
         memory_bytes: temporary memory of the executable, if the backend reports it.
         measured: seconds since the epoch.
+        origin: why it was tried; None in a record that does not say.
     """
 
     configuration: Any
@@ -280,6 +306,7 @@ class Candidate:
     memory_bytes: int | None = None
     measured: float = 0.0
     reason: str = ""
+    origin: CandidateOrigin | None = None
 
     def expired(self, now: float) -> bool:
         """Whether the candidate may be tried again at `now`, in seconds since the epoch, because it could work then."""
@@ -602,7 +629,7 @@ def _candidate_body(candidate: Candidate) -> dict[str, Any]:
     if candidate.seconds is not None:
         timing = candidate.seconds
         body["seconds"] = {"p20": timing.p20, "p50": timing.p50, "p80": timing.p80, "samples": timing.samples}
-    for name in ("error", "reason", "compile_seconds", "memory_bytes", "measured"):
+    for name in ("origin", "error", "reason", "compile_seconds", "memory_bytes", "measured"):
         value = getattr(candidate, name)
         if value is not None and value != "":
             body[name] = value
@@ -625,6 +652,7 @@ def _candidate(body: Any) -> Candidate:
         memory_bytes=None if body.get("memory_bytes") is None else int(body["memory_bytes"]),
         measured=finite(body.get("measured", 0.0)),
         reason=str(body.get("reason", "")),
+        origin=None if body.get("origin") is None else CandidateOrigin(body["origin"]),
     )
 
 
