@@ -117,8 +117,29 @@ def test_single_operations():
     assert (found.kind, found.line, found.programs) == ("single_operations", 40, 8)
     assert "lines 40 to 47 of prepare" in found.message
     assert advised(start(*made[:-1])) == []
-    model = [each._replace(caller=f"/home/me/model.py:{n + 4} in Net.__init__") for n, each in enumerate(made)]
-    assert "make the model under one jax.jit" in advised(start(*model))[0].message
+
+
+def test_single_operations_of_a_model_are_advised_where_it_is_made():
+    """The operations of two methods are one finding, at the line of the user's that makes the model."""
+    jax = "/venv/lib/python3.12/site-packages/jax/_src/dispatch.py:102"
+    asked = [
+        program(
+            str(n),
+            at=n,
+            name="jit_sin",
+            defined=f"{jax} sin",
+            caller=f"/home/me/model.py:{n + 4} in {method}.__init__, from /home/me/train.py:9 in main",
+        )
+        for n, method in enumerate(["Net"] * 6 + ["Block"] * 2)
+    ]
+    (found,) = advised(start(*asked))
+    assert (found.file, found.line, found.function, found.programs) == ("/home/me/train.py", 9, "main", 8)
+    assert "make the model under one jax.jit" in found.message
+    assert "runs Net.__init__ and 1 more" in found.message
+    called_twice = [
+        each._replace(caller=each.caller.replace("py:9", f"py:{9 + n % 2}")) for n, each in enumerate(asked)
+    ]
+    assert advised(start(*called_twice)) == []
 
 
 def slow(number, seconds, jax):

@@ -524,6 +524,23 @@ prepare(np.ones(77, np.float32))
     ),
     _planted(
         "single_operations",
+        "equinox",
+        """
+class Net:
+    def __init__(self, key):
+        keys = [jax.random.fold_in(key, n) for n in range(9)]
+        self.weights = [jax.random.normal(each, (9, 9 + n)) for n, each in enumerate(keys)]
+        self.scale = jnp.linspace(0, 1, 9)
+
+    def __call__(self, x):
+        h = jnp.tanh(x * self.scale) @ self.weights[0]
+        return jnp.sort(jnp.cumsum(jnp.abs(h), axis=0), axis=0)
+
+net = Net(jax.random.key(0))  # <-
+""",
+    ),
+    _planted(
+        "single_operations",
         "trainer",
         """
     def evaluate(self, x):

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.advise import advise, of_function
-from ejcache.advice.evidence import Ask, asks_of, misses_by_key
+from ejcache.advice.evidence import Ask, asks_of, misses_by_key, read_caller
 from ejcache.cache.recorder import read_starts, recorder
 from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
@@ -38,7 +38,7 @@ class CompilationCounts:
 
     def __call__(self, program: ProgramRecord) -> None:
         """Count a program that is ready."""
-        same = program.name, program.caller.rpartition(":")[0]
+        same = program.name, read_caller(program.caller).file
         self._counts[same] += 1
         if self._counts[same] > self._most:
             self._exceeded(program, self._counts[same])

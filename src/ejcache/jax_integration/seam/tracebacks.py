@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -60,23 +61,32 @@ def without_our_frames(function: Any) -> Any:
     return called
 
 
+_OF_MODELS: Final = frozenset({"__init__", "__call__", "setup"})
+"""Methods that run because a line elsewhere makes or calls an object."""
+_NESTED: Final = re.compile(r"(\.<locals>\.<\w+>)+$")
+
+
 def caller() -> str:
     """The line of the user's program that runs now, `/home/me/train.py:31 in main`; empty if there is none.
 
-    A library through which the program calls JAX is not the user's program; it is named if nothing else runs.
+    Of a line in a method that makes or calls an object, the line that does so follows: `/home/me/net.py:7 in
+    Net.__init__, from /home/me/train.py:31 in main`. A library through which the program calls JAX is not the user's
+    program; it is named if nothing else runs.
     """
     frame: FrameType | None = sys._getframe(1)
-    library = ""
+    library = method = ""
     while frame is not None:
         code = frame.f_code
         whose = _whose(code.co_filename)
         if whose:
             line = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
             if whose == "user":
-                return line
+                if _NESTED.sub("", code.co_qualname).rpartition(".")[2] not in _OF_MODELS:
+                    return f"{method}, from {line}" if method else line
+                method = method or line
             library = library or line
         frame = frame.f_back
-    return library
+    return method or library
 
 
 @functools.cache
