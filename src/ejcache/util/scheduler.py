@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
-from ejcache.util.threads import idle_threads
+from ejcache.util.threads import idle_threads, start_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,10 +193,7 @@ class Scheduler:
         self._stopping = False
         if self._threads < min(self._max_threads, max(1, wanted)):
             self._threads += 1
-            thread = threading.Thread(target=_serve, args=(weakref.ref(self),), name=self._name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # during exit
+            if not start_daemon(_serve, weakref.ref(self), name=self._name):
                 self._threads -= 1
         return self._threads > 0 or not self._max_threads
 

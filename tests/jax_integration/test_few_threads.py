@@ -1,0 +1,38 @@
+"""A user who may have few threads (`ulimit -u`): JAX gets them, and the cache does without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from users import command_of
+
+PROGRAM = """
+    import resource, sys, threading
+    import jax, numpy as np
+
+    assert float(jax.jit(lambda x: x * 2)(np.float32(21))) == 42
+    before = threading.enumerate()
+    resource.setrlimit(resource.RLIMIT_NPROC, (60, 60))
+    import ejcache
+    cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+    assert float(jax.jit(lambda x: x * 3)(np.float32(14))) == 42
+    assert threading.enumerate() == before, threading.enumerate()
+    print(cache.stats().hits, cache.stats().stores)
+"""
+
+
+def test_no_thread_is_taken_from_jax(tmp_path_factory):
+    """The first start stores, and the second one has a hit, without a thread of ours."""
+    uid = 54321
+    command, home = command_of(uid), tmp_path_factory.mktemp("home")
+    os.chown(home, uid, uid)
+    for parent in list(home.parents)[:2]:
+        parent.chmod(0o755)
+    env = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "xdg")}
+    program = [*command, sys.executable, "-c", textwrap.dedent(PROGRAM), str(home / "cache")]
+    for counted in ("0 1", "1 0"):
+        finished = subprocess.run(program, env=env, cwd=home, capture_output=True, text=True, check=False)
+        assert (finished.returncode, finished.stdout.strip()) == (0, counted), finished.stderr
