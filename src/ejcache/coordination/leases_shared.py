@@ -78,7 +78,7 @@ class StoreLeases:
         self._interval = interval
         self._scheduler = scheduler
         self._refusal: StoreReadOnlyError | None = None
-        self._looked_at: dict[str, str] = {}
+        self._looked_at: set[str] = set()
         self._ahead: float | None = None  # the storage's clock before our monotonic one
 
     def acquire(self, key: str) -> _StoreLease | None:
@@ -93,18 +93,18 @@ class StoreLeases:
         return self._write(_name(key), version=ABSENT)
 
     def look(self, key: str) -> LeaseState | None:
-        """The lease as it is now, or None if no process holds it; one request, or two when it is seen first."""
+        """The lease as it is now, or None if no process holds it; one request, or two the first time."""
         blob = self._bucket.read(_name(key), length=_MAX_BYTES)
         if blob is None:
             return None
         # No living holder wrote what cannot be decoded; it is taken over like the lease of a dead one.
         record = _decode(blob.data) or _LeaseRecord("", 0, self._interval)
-        abandoned = self._looked_at.get(key) != blob.version and self._is_old(key, blob.version, record.interval)
+        abandoned = key not in self._looked_at and self._is_old(key, blob.version, record.interval)
         return LeaseState(blob.version, record.interval, abandoned, process_in_words(record.holder), record.done)
 
     def _is_old(self, key: str, version: str, interval: float) -> bool:
         """Whether the lease has this version for longer than a living holder leaves it, by the storage's clock."""
-        self._looked_at[key] = version
+        self._looked_at.add(key)
         longest = MISSED_BEATS * interval + _RESOLUTION
         try:
             info = self._bucket.stat(_name(key))
