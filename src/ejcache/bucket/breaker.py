@@ -97,6 +97,7 @@ class CircuitBreaker:
         self._note: StorageNote | None = None
         self._has_answered = self._was_asked = False
         self._is_client_missing = False
+        self._client_seconds = math.inf
         self._inside = threading.local()
         self.after_fork_in_child()
         track_forks(self)
@@ -143,6 +144,7 @@ class CircuitBreaker:
             self._first = Budget(_KNOWN_SECONDS)
         elif said == FAILED:
             self._first = Budget(seconds)
+            self._client_seconds = seconds
 
     def budget(self, seconds: float) -> Budget:
         """The budget of one operation: so many seconds, or those of the look-up that it is a part of.
@@ -278,7 +280,10 @@ class CircuitBreaker:
 
     def _ask(self, function: Callable[[], T], prepare: Callable[[float], None]) -> T:
         try:
-            prepare(self.patience)
+            # To make a client is work of this process, which takes long on a busy host: its own limit counts, not the
+            # budget for the first answer, unless the storage has failed this host shortly before.
+            is_waited_for = self._has_answered or self._retry_at is not None or not self._is_client_missing
+            prepare(self._client_seconds if is_waited_for else 0.0)
         except StoreNotAskedError:
             self._is_client_missing = not is_ending()
             raise
