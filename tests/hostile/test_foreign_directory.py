@@ -42,6 +42,7 @@ LINES = {
     "why": ["why", "--dir", "."],
     "prune": ["prune", "--max-size", "1GB", "--dir", "."],
     "report": ["report"],
+    "advise": ["advise", "{script}"],
     "verify": ["verify", "--dir", "."],
     "clear": ["clear", "--yes", "--dir", "."],
     "pin": ["pin", "none", "--dir", "."],

@@ -12,8 +12,8 @@ from ejcache.util.files import is_temporary, write_atomically
 
 @pytest.fixture
 def place(tmp_path):
-    """An empty directory."""
-    (tmp_path / "place").mkdir()
+    """An empty directory of this user alone."""
+    (tmp_path / "place").mkdir(mode=0o700)
     return tmp_path / "place"
 
 

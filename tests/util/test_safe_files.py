@@ -22,6 +22,7 @@ from ejcache.util.files import (
 def root(tmp_path):
     """A cache's root, reached through a link, beside a directory of somebody's private files."""
     (tmp_path / "scratch" / "v1" / "entries").mkdir(parents=True)
+    (tmp_path / "scratch" / "v1").chmod(0o700)
     (tmp_path / "scratch" / "v1" / "entries" / "key").write_bytes(b"entry")
     (tmp_path / "private").mkdir()
     (tmp_path / "private" / "id_rsa").write_bytes(b"secret")

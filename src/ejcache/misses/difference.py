@@ -572,8 +572,13 @@ _AXES_READ: Final = 6
 """Dimensions of which all products are made."""
 
 
-def weak_differences(before: Identity, after: Identity, text: ProgramText | None = None) -> list[Difference]:
-    """What changed in the weak types of arguments, of those that the program uses if its text is known."""
+def weak_differences(
+    before: Identity, after: Identity, text: ProgramText | None = None, *, former: ProgramText | None = None
+) -> list[Difference]:
+    """Return what changed in the weak types of arguments, of those that the program uses if its text is known.
+
+    An argument whose shape or dtype differs from the one in the former text is left out: that is the change to name.
+    """
     sides = _noted(before, after, "weak")
     if sides is None:
         return []
@@ -582,6 +587,8 @@ def weak_differences(before: Identity, after: Identity, text: ProgramText | None
     changed = sorted(old ^ new, key=lambda name: (len(name), name))
     if text is not None and text.is_named:
         changed = [name for name in changed if name in types]
+    formerly = {each.name: each.type for each in former.arguments} if former is not None else types
+    changed = [name for name in changed if formerly.get(name) == types.get(name)]
     if not changed:
         return []
     name = changed[0]

@@ -288,7 +288,7 @@ def _differences(before: Identity, after: Identity, texts: Mapping[str, str], so
         )
         advice = "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set"
         return [Difference("computation", words, advice)]
-    weak = weak_differences(before, after, new)
+    weak = weak_differences(before, after, new, former=old)
     committed = commitment_changes(before, after)
     found = program_differences(old, new, sources=sources, seen=read.values(), weak=weak, committed=committed)
     found = found or commitment_differences(before, after)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import collections
 import os
 import queue
+import resource
 import threading
 import weakref
 from collections import defaultdict
@@ -61,8 +62,6 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
 
 
 def _may_have_few_threads() -> bool:
-    import resource
-
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return limit != resource.RLIM_INFINITY and limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
 
@@ -200,8 +199,6 @@ def smaller_stack() -> int | None:
 
     Python can change the size only for all threads of the process, so ours have the program's.
     """
-    import resource
-
     limit, size = resource.getrlimit(resource.RLIMIT_STACK)[0], threading.stack_size()
     if limit == resource.RLIM_INFINITY:
         return size or _UNLIMITED_STACK
