@@ -27,11 +27,11 @@ CHANGING = (["prune", "--max-size", "1GB"], ["verify", "--fix"], ["stats", "--re
 
 
 def is_clean(said) -> bool:
-    """No control character but line breaks, no traceback, and messages that name their program."""
+    """No control character but those of lines and cells, no traceback, and messages that name their program."""
     text = said.out + said.err
     lines = said.err.splitlines()
     messages = all(line.startswith(("ejcache: ", "  ")) for line in lines)
-    return messages and all(c.isprintable() or c == "\n" for c in text) and "unexpected" not in text
+    return messages and all(c.isprintable() or c in "\n\t" for c in text) and "unexpected" not in text
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def job(task: dict) -> list[str]:
         text = said.out + said.err
         if "Traceback" in text or "unexpected" in text or said.status not in {0, 1, 2}:
             problems.append(f"{command}: {said.status} {text[-1500:]}")
-        if any(not (c.isprintable() or c == "\n") for c in text):
+        if any(not (c.isprintable() or c in "\n\t") for c in text):
             problems.append(f"{command} printed control characters: {text[:500]!r}")
     return problems
 

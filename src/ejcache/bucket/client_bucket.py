@@ -377,7 +377,12 @@ class _Arrival:
         self._seconds = seconds
 
     def begin(self) -> None:
-        """Give the answer its time: its header has come. Called on the loop."""
+        """Give the answer its time: its header has come. Called on the loop.
+
+        Only the first one of a request that is answered in parts: a server that repeats a part for ever ends it.
+        """
+        if self.has_begun:
+            return
         self.has_begun = True
         if self.timeout is not None and not self.timeout.expired():
             now = asyncio.get_running_loop().time()

@@ -215,7 +215,8 @@ class RetryPolicy:
                     pace.succeed()
                     return result
                 took = time.monotonic() - began
-                budget.give_back(took if failure.arriving else min(extra, took))
+                # An answer that began to arrive and did not end costs what it took: a server may repeat a part.
+                budget.give_back(min(extra, took))
                 _say_if_long(what, failure, budget)
                 if failure.throttled:
                     pace.slow_down(began, after=failure.retry_after)
