@@ -318,7 +318,7 @@ class Bucket(Closing):
             except TransientError as exc:
                 if exc.busy:
                     # Perhaps the link is slow and not the storage: then a smaller part arrives in time.
-                    exc.arriving = exc.arriving and size > self.least_part
+                    exc.asks_for_less = exc.arriving and size > self.least_part
                     size = max(self.least_part, size // 4)
                 raise
             except NoPermissionError:

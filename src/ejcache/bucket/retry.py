@@ -61,7 +61,8 @@ class TransientError(Exception):
         unreachable: no connection could be made. That seldom passes within a budget, so it is not waited for.
         throttled: the storage asked to slow down. A 503, which is ambiguous, may also mean that it is broken.
         retry_after: seconds after which the storage wants to be asked again (`Retry-After`).
-        arriving: an answer had begun to arrive. A smaller one may arrive in time.
+        arriving: an answer had begun to arrive.
+        asks_for_less: the next try asks for a smaller part of it, which may arrive in time: this one costs no budget.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class TransientError(Exception):
         self.busy = busy
         self.unreachable = unreachable
         self.arriving = arriving
+        self.asks_for_less = False
 
 
 def try_within(what: str, function: Callable[[], T], seconds: float) -> T:
@@ -215,8 +217,7 @@ class RetryPolicy:
                     pace.succeed()
                     return result
                 took = time.monotonic() - began
-                # An answer that began to arrive and did not end costs what it took: a server may repeat a part.
-                budget.give_back(min(extra, took))
+                budget.give_back(took if failure.asks_for_less else min(extra, took))
                 _say_if_long(what, failure, budget)
                 if failure.throttled:
                     pace.slow_down(began, after=failure.retry_after)
