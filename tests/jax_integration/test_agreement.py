@@ -154,7 +154,9 @@ def test_a_rank_that_has_not_enabled_ejcache_is_waited_for_once(rank, caplog):
     late = rank_of(board, 1 - rank)
     for each in (alone, late):
         each._patience = 60.0
+    board.asked.clear()
     assert decide([alone, late], "t4", participants=(0, 1)) == [LOAD, LOAD]
+    assert min(board.asked) > 1_000
 
 
 def test_a_second_job_of_a_process_has_an_agreement_of_its_own():

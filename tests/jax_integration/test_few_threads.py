@@ -24,13 +24,11 @@ PROGRAM = """
 """
 
 
-def test_no_thread_is_taken_from_jax(tmp_path_factory):
+def test_no_thread_is_taken_from_jax(open_place):
     """The first start stores, and the second one has a hit, without a thread of ours."""
     uid = 54321
-    command, home = command_of(uid), tmp_path_factory.mktemp("home")
+    command, home = command_of(uid), open_place
     os.chown(home, uid, uid)
-    for parent in list(home.parents)[:2]:
-        parent.chmod(0o755)
     env = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "xdg")}
     program = [*command, sys.executable, "-c", textwrap.dedent(PROGRAM), str(home / "cache")]
     for counted in ("0 1", "1 0"):

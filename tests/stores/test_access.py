@@ -30,6 +30,7 @@ from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import decide_location
 from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util import access
+from ejcache.util.access import Access
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust.md"
 UMASKS = (0o000, 0o002, 0o027, 0o077)
@@ -262,6 +263,21 @@ def test_doctor_advises_what_opens_a_directory(place, local, read_only):
         assert f"its owner opens it by `ejcache config set --dir {place / name} shared=readers`" in checks[name].advice
     assert checks["mine"].advice == f"`chmod u+rwx {place / 'mine'}` mends it"
     assert [name for name, check in checks.items() if "READ_ONLY" in check.advice] == []
+
+
+@needs_root
+def test_a_shared_directory_has_its_group_from_the_beginning(place, monkeypatch):
+    """What another thread makes in a directory as soon as it can be seen belongs to the group, as all that follows."""
+    os.chown(place, ROOT, TEAM)
+    rename, seen = Path.rename, []
+
+    def renamed(path, target):
+        seen.append((path.stat().st_gid, oct(stat.S_IMODE(path.stat().st_mode))))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    Access(place, 0o770).make("v1/entries")
+    assert seen == [(TEAM, "0o2770")] * 2
 
 
 @needs_root

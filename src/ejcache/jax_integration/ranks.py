@@ -152,7 +152,8 @@ class RankAgreement:
         (log.warning if is_news and lowest in self._present else log.debug)(
             "ejcache: rank %d has published no decision on %s in time, so all ranks compile", lowest, topic
         )
-        self._silent[lowest] = topic
+        if lowest in self._present:  # one that is absent was not asked, so it has its full patience when it comes
+            self._silent[lowest] = topic
         if self._coordination.set_once(f"{topic}/decision", _encode(None)):
             return None
         # Another rank has already published a decision. Read it: otherwise this rank would act differently.

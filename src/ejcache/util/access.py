@@ -103,9 +103,7 @@ class Access(NamedTuple):
             make_below(self.root / name)
 
     def _make_open(self, path: Path, gid: int | None) -> None:
-        make_with_mode(path, self.mode)
-        if self.mode & 0o777 != PRIVATE:
-            _give(path, self.mode, gid)
+        make_with_mode(path, _inherited(self.mode), gid=gid)
 
 
 def decide_access(
@@ -241,14 +239,17 @@ def _give(path: Path, mode: int, gid: int | None) -> bool:
         if gid is not None and about.st_gid != gid:
             with contextlib.suppress(OSError):  # of a group that this user is not in
                 os.fchown(fd, -1, gid)
-        if stat.S_ISDIR(about.st_mode) and mode & stat.S_IWGRP:
-            mode |= stat.S_ISGID
-        os.fchmod(fd, mode)
+        os.fchmod(fd, _inherited(mode) if stat.S_ISDIR(about.st_mode) else mode)
     except OSError:
         return False
     finally:
         os.close(fd)
     return True
+
+
+def _inherited(mode: int) -> int:
+    """The mode of a directory with these permissions; where a group may write, files in it get the group."""
+    return mode | stat.S_ISGID if mode & stat.S_IWGRP else mode
 
 
 def _existing(root: Path, names: Iterable[str]) -> Iterator[tuple[Path, os.stat_result]]:

@@ -50,11 +50,16 @@ def make_below(directory: Path) -> None:
         make_with_mode(path, 0o700 if mode & stat.S_ISVTX else mode)
 
 
-def make_with_mode(path: Path, mode: int) -> None:
+def make_with_mode(path: Path, mode: int, *, gid: int | None = None) -> None:
     """Make one directory with these permissions, unless there is one. Nobody sees it with others.
 
-    What another thread or process makes in it has its permissions, so they are right from the beginning: the umask
-    would have its part in those of `mkdir`.
+    What another thread or process makes in it has its permissions and its group, so they are right from the beginning:
+    the umask would have its part in those of `mkdir`.
+
+    Args:
+        path: the directory.
+        mode: its permissions.
+        gid: its group; that which the system gives it if None, and where this user is not in that group.
 
     Raises:
         OSError: it cannot be made.
@@ -65,6 +70,9 @@ def make_with_mode(path: Path, mode: int) -> None:
     making = path.with_name(f".ejcache-{os.getpid()}-{secrets.token_hex(8)}.tmp")
     making.mkdir(mode=0o700)
     try:
+        if gid is not None:
+            with contextlib.suppress(OSError):
+                os.chown(making, -1, gid)
         making.chmod(mode)
         making.rename(path)  # in place of an empty one that another process has made like this meanwhile
     except OSError:
