@@ -19,6 +19,7 @@
         ├── StoreUnavailableError       the storage cannot be reached, opened or repaired
         │   ├── StoreForbiddenError*    one object may not be read, which says nothing about the others
         │   │   └── NoPermissionError*  the credentials may not read anything, or not list (403)
+        │   ├── StoreRefusedError*      there is no such bucket, or it does not know the credentials
         │   ├── UntrustedDirectoryError* another user owns a local directory, or can write to it
         │   └── StoreNotAskedError*     a request was not sent: the storage has just failed or is not ready yet
         └── NotAStoreError              there is something else at the URL, or nothing
@@ -182,6 +183,10 @@ class NoPermissionError(StoreForbiddenError):
 
     S3 and GCS answer so for an absent object, too, if the credentials may not list the bucket.
     """
+
+
+class StoreRefusedError(StoreUnavailableError):
+    """The storage answers every request so: there is no such bucket, or it does not know the credentials (401)."""
 
 
 class StoreNotAskedError(StoreUnavailableError):

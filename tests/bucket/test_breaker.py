@@ -9,8 +9,15 @@ import pytest
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
-from ejcache.bucket.breaker import CircuitBreaker, breaker_for, forget_breakers
-from ejcache.errors import StoreBusyError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.bucket.breaker import FAILED, CircuitBreaker, StorageNote, breaker_for, forget_breakers
+from ejcache.errors import (
+    NoPermissionError,
+    StoreBusyError,
+    StoreNotAskedError,
+    StoreReadOnlyError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 
 
 @pytest.fixture
@@ -184,6 +191,102 @@ def test_answers_close_the_breaker(unsteady, answer):
         with pytest.raises(StoreUnavailableError, match="reset"):
             unsteady.read("a")
     assert unsteady.breaker.is_open is False
+
+
+@pytest.fixture
+def failed_lately(unsteady, tmp_path):
+    """A bucket that has failed another process of this host a moment ago."""
+    note = StorageNote(tmp_path / "storage")
+    note.leave(FAILED)
+    unsteady.breaker.use_note(note, seconds=60.0)
+    return unsteady
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NoPermissionError("403"), StoreRefusedError("no bucket"), StoreUnavailableError("reset")],
+    ids=str,
+)
+def test_a_bucket_that_failed_this_host_is_asked_once(failed_lately, monkeypatch, error):
+    """One failure opens the breaker where the host knows of one, and what is refused then says why."""
+    failed_lately.error = error
+    monkeypatch.setattr(failed_lately, "stat", failed_lately.read)  # another name fails, too
+    with pytest.raises(type(error)):
+        failed_lately.read("a")
+    asked = failed_lately.asked
+    assert asked <= 2
+    with pytest.raises(StoreNotAskedError, match=f"is not asked for another 30 s: {error}"):
+        failed_lately.read("b")
+    assert failed_lately.asked == asked
+
+
+def test_one_object_that_fails_closes_no_bucket_that_failed_this_host(failed_lately):
+    """The failure of one object is not that of the storage: it answers when it is asked for another name."""
+    failed_lately.error = StoreUnavailableError("reset")
+    with pytest.raises(StoreUnavailableError, match="reset"):
+        failed_lately.read("a")
+    assert failed_lately.probed.is_set()
+    failed_lately.error = None
+    assert failed_lately.read("b") is None
+
+
+@pytest.mark.parametrize("error", [StoreRefusedError("no bucket"), None], ids=["fails", "answers"])
+def test_one_thread_asks_a_bucket_that_failed_this_host(failed_lately, monkeypatch, error):
+    """The others wait for its answer: a failure is theirs too, and after an answer all of them ask."""
+    asks, goes_on = threading.Event(), threading.Event()
+    read = failed_lately._read
+
+    def held(*arguments):
+        asks.set()
+        assert goes_on.wait(60)
+        return read(*arguments)
+
+    monkeypatch.setattr(failed_lately, "_read", held)
+    failed_lately.error = error
+    outcomes = []
+
+    def ask(name):
+        try:
+            outcomes.append(failed_lately.read(name))
+        except StoreUnavailableError as exc:
+            outcomes.append(type(exc))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in "abc"]
+    threads[0].start()
+    assert asks.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    goes_on.set()
+    for thread in threads:
+        thread.join(60)
+    if error is None:
+        assert (outcomes, failed_lately.asked) == ([None] * 3, 3)
+    else:
+        assert (outcomes, failed_lately.asked) == ([StoreRefusedError, StoreNotAskedError, StoreNotAskedError], 1)
+
+
+def test_a_refusal_to_write_says_nothing_of_what_may_not_be_read(unsteady):
+    """Three refusals to read open the breaker, whatever is refused to be written between them."""
+    for number in range(3):
+        unsteady.error = NoPermissionError("403")
+        with pytest.raises(NoPermissionError):
+            unsteady.read("a")
+        assert unsteady.breaker.is_open is (number == 2)
+        if number < 2:
+            unsteady.error = StoreReadOnlyError("may not write")
+            with pytest.raises(StoreReadOnlyError):
+                unsteady.write("b", b"x")
+            unsteady.refusal = None
+
+
+def test_no_bucket_opens_it_at_once(unsteady):
+    """What is true of every object is asked once."""
+    unsteady.error = StoreRefusedError("there is no bucket")
+    with pytest.raises(StoreRefusedError):
+        unsteady.read("a")
+    with pytest.raises(StoreNotAskedError, match="there is no bucket"):
+        unsteady.read("b")
+    assert (unsteady.asked, unsteady.probed.is_set()) == (1, False)
 
 
 def test_a_probe_runs_in_the_background(unsteady, clock):

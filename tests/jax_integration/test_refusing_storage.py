@@ -11,7 +11,7 @@ PROGRAM = """
     import jax, numpy as np
     import ejcache
     with ejcache.enable("gs://bucket/cache", min_compile_seconds=0) as cache:
-        for factor in range(1, int(sys.argv[1]) + 1):
+        for factor in map(int, sys.argv[1:]):
             def program(x):
                 return x * factor
             program.__name__ = f"program_{factor}"
@@ -23,8 +23,9 @@ PROGRAM = """
 @pytest.fixture
 def start(run_client, tmp_path):
     def run(server, host, *, programs):
+        numbers = range(1, programs + 1) if isinstance(programs, int) else programs
         local = {"EJCACHE_LOCAL_DIR": str(tmp_path / host), "EJCACHE_PUBLISH_FROM": "0", "EJCACHE_ASK_FROM": "0"}
-        return run_client(PROGRAM, str(programs), env={**leads_to("gs", server.url), **local})
+        return run_client(PROGRAM, *map(str, numbers), env={**leads_to("gs", server.url), **local})
 
     return run
 
@@ -44,6 +45,25 @@ def test_a_bucket_that_only_asks_to_slow_down(start, tmp_path):
             assert "asks to slow down" in finished.stderr or number  # later ones may end before they have asked
             (note,) = tmp_path.rglob("scratch/storage")
             assert note.read_text() == "failed\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "first"),
+    [(403, "no access", 4), (404, "The specified bucket does not exist", 2)],
+    ids=["403", "no bucket"],
+)
+def test_a_bucket_that_refuses_everything(start, status, message, first):
+    """It is asked a few times by the first start of a host, once by each later one, and each says so in one line."""
+    with GcsServerProcess() as server:
+        server.add_fault("status", status=status, message=message)
+        for number, most in enumerate((first, 1)):
+            finished = start(server, "host", programs=range(5 * number, 5 * number + 5))
+            assert outcome(finished) == 0
+            (line,) = finished.stderr.splitlines()
+            assert "goes on without it" in line
+            assert "may not read" in line or "there is no bucket" in line
+            assert 1 <= len(server.requests) <= most
+            server.clear_requests()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 While the breaker is closed, every call goes through. It opens after several failures in a row, or at once after a call
 that failed as slowly as a budget, because the next one would take as long. Before that, storage is asked for another
-name: one object may fail for ever while all others can be read. While the breaker is open, calls are refused at once.
+name: one object may fail for ever while all others can be read. It also opens at once if there is no such bucket, or if
+it does not know the credentials. While the breaker is open, calls are refused at once.
 When the cool-down has passed, one refused call starts a probe in the background: if the probe succeeds, the breaker
 closes; if it fails, the breaker stays open for longer.
 
 Until the storage has answered for the first time, all calls of a process together have one budget. It is larger where
 the storage has served a process of this host within a day, and smaller where it has failed one shortly before
-(`StorageNote`). That costs every process something and is often an error of the user's, so one line says so.
+(`StorageNote`). In the second case one thread asks while the others wait for its answer, and one failure opens the
+breaker. Storage that fails costs every process something and is often an error of the user's, so one line says so.
 
 All clients of one URL in a process share one breaker (`breaker_for`): what one of them has learnt, the others know.
 """
@@ -31,7 +33,9 @@ from ejcache.errors import (
     StoreForbiddenError,
     StoreNotAskedError,
     StoreReadOnlyError,
+    StoreRefusedError,
     StoreTooSmallError,
+    StoreUnavailableError,
 )
 from ejcache.util.budget import Budget, current_budget
 from ejcache.util.files import make_below, write_atomically
@@ -96,7 +100,9 @@ class CircuitBreaker:
         self._cooldown = cooldown
         self._note: StorageNote | None = None
         self._has_answered = self._was_asked = False
+        self._has_failed_lately = False
         self._is_client_missing = False
+        self._why: StoreError | None = None
         self._client_seconds = math.inf
         self._inside = threading.local()
         self.after_fork_in_child()
@@ -105,6 +111,7 @@ class CircuitBreaker:
     def after_fork_in_child(self) -> None:
         """Start with a free lock: a thread of the parent may have held it, or have been asking or probing."""
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._first = Budget(self._first.seconds)
         self._probing_until: float | None = None
 
@@ -145,6 +152,7 @@ class CircuitBreaker:
         elif said == FAILED:
             self._first = Budget(seconds)
             self._client_seconds = seconds
+            self._has_failed_lately = not self._has_answered
 
     def budget(self, seconds: float) -> Budget:
         """The budget of one operation: so many seconds, or those of the look-up that it is a part of.
@@ -186,10 +194,22 @@ class CircuitBreaker:
         asked = function if prepare is None else partial(self._ask, function, prepare)
         if getattr(self._inside, "active", False):
             return asked()
+        if self._asks_alone():
+            # An answer that takes longer than a failure may is arriving: then it is not waited for.
+            is_mine = self._turn.acquire(timeout=self._client_seconds + self._first.seconds + _PROBE_SECONDS)
+            try:
+                if self._asks_alone():
+                    return self._judged(url, asked, probe)
+            finally:
+                if is_mine:
+                    self._turn.release()
         if self._retry_at is not None:
             if not self.retry_in and self.allow_probe():
                 submit(lambda: self._probe(url, probe))
-            raise StoreNotAskedError(f"{url} failed and is not asked for another {self.retry_in:.0f} s")
+            why = "" if self._why is None else f": {self._why}"
+            raise StoreNotAskedError(
+                f"{url} failed and is not asked for another {self.retry_in:.0f} s{why}"
+            ) from self._why
         return self._judged(url, asked, probe)
 
     def probe(self, url: str, function: Callable[[], object]) -> bool:
@@ -218,7 +238,7 @@ class CircuitBreaker:
             return  # the common case takes no lock
         with self._lock:
             self._in_a_row = 0
-            self._retry_at = self._probing_until = None
+            self._retry_at = self._probing_until = self._why = None
             self._cooldown = self._first_cooldown
 
     def fail(self, *, seconds: float = 0.0) -> None:
@@ -243,6 +263,10 @@ class CircuitBreaker:
         with suppress(StoreError):
             self._judged(url, function, None)
 
+    def _asks_alone(self) -> bool:
+        """Whether one thread asks, because the storage has failed this host lately and has not answered yet."""
+        return self._has_failed_lately and self._retry_at is None
+
     def _judged(self, url: str, function: Callable[[], T], probe: Callable[[], object] | None) -> T:
         self._inside.active, self._inside.began = True, self._clock()
         try:
@@ -252,13 +276,20 @@ class CircuitBreaker:
             raise
         except StoreError as exc:
             if _is_answer(exc):
-                self.succeed()
+                # Storage that may not be read may not be written either, most often: that says nothing new.
+                if not (isinstance(exc, StoreReadOnlyError) and isinstance(self._why, NoPermissionError)):
+                    self.succeed()
                 raise
+            took = self._clock() - self._inside.began
             # What is left of the budget for the first answer may be too little for another try.
-            took = self._clock() - self._inside.began if self.patience > _PROBE_SECONDS else math.inf
+            if self._has_failed_lately or self.patience <= _PROBE_SECONDS or isinstance(exc, StoreRefusedError):
+                took = math.inf
             may_open = took >= _SLOW_SECONDS and self._retry_at is None and self._in_a_row + 1 < self._failures
-            if may_open and probe is not None and self._answers(probe):
+            is_of_all = isinstance(exc, NoPermissionError | StoreRefusedError)
+            if may_open and not is_of_all and probe is not None and self._answers(probe):
                 took = 0.0
+            kind = NoPermissionError if isinstance(exc, NoPermissionError) else StoreUnavailableError
+            self._why = kind(str(exc))  # without the frames, which hold a program's values
             self.fail(seconds=took)
             self._tell(url, exc)
             raise
@@ -292,10 +323,12 @@ class CircuitBreaker:
         self._inside.began = self._clock()
         try:
             result = function()
-        except _ANSWERS:
+        except _ANSWERS as exc:
             self._has_answered = True
+            self._has_failed_lately = self._has_failed_lately and isinstance(exc, NoPermissionError)
             raise
         self._has_answered = True
+        self._has_failed_lately = False
         if self._note is not None:
             self._note.leave(SERVED)
         return result
@@ -306,6 +339,9 @@ class CircuitBreaker:
             return
         if self._note is not None:
             self._note.leave(FAILED)
+        if isinstance(exc, NoPermissionError):
+            warn_once(("refused", url), "ejcache: %s; the program goes on without it", exc)
+            return
         if self._has_answered:
             return  # who asked says what failed
         what = "asks to slow down" if isinstance(exc, ThrottledError) else "cannot be reached"

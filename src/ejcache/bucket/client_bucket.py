@@ -41,7 +41,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ejcache.bucket.base import Bucket
 from ejcache.bucket.retry import TransientError, seconds_of
-from ejcache.errors import NoPermissionError, StoreNotAskedError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import (
+    NoPermissionError,
+    StoreNotAskedError,
+    StoreReadOnlyError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from ejcache.util.budget import current_budget
 from ejcache.util.lifecycle import AtExit, ExitPhase, exit_before_finalizers, is_ending, track_forks
 from ejcache.util.scheduler import Scheduler
@@ -285,7 +291,7 @@ class ClientBucket(Bucket):
         if status == 408 or status >= 500:
             return TransientError(f"{status} {said}", ambiguous=True, throttled=status == 503, retry_after=after)
         if status == 401:
-            return StoreUnavailableError(f"{self.url} refuses the credentials: {said}")
+            return StoreRefusedError(f"{self.url} refuses the credentials: {said}")
         if status == 403 and writing:
             return StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
         if status == 403:

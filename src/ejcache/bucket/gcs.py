@@ -25,7 +25,7 @@ from urllib.parse import quote
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import IDENTITY, MAX_DOCUMENT, ClientBucket, check_digest, content_md5, guard, shown
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
-from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.resolve import environment_variable
 from ejcache.util.tuples import NamedTuple
 
@@ -152,7 +152,7 @@ class GcsBucket(ClientBucket):
         except (GoogleAuthError, HttpError) as exc:
             # gcsfs replaces Google's reason, such as "invalid_grant: account not found", by "Invalid Credentials".
             why = exc.__cause__ if isinstance(exc.__cause__, GoogleAuthError) else exc
-            raise StoreUnavailableError(f"{self.url}: the credentials cannot be renewed: {why}") from exc
+            raise StoreRefusedError(f"{self.url}: the credentials cannot be renewed: {why}") from exc
         return headers
 
     def _check(self, answer: _Answer, *, writing: bool) -> None:
@@ -161,7 +161,7 @@ class GcsBucket(ClientBucket):
             return
         said, reason = _error(answer.body)
         if status == 404 and "bucket does not exist" in said:
-            raise StoreUnavailableError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
+            raise StoreRefusedError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
         if status == 404:
             return
         if status == 400 and "hash" in said:

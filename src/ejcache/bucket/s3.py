@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ejcache.bucket.base import ABSENT, TEMPORARY, Blob, BlobInfo, VersionGoneError, process_name
 from ejcache.bucket.client_bucket import MAX_DOCUMENT, AnswerError, ClientBucket, content_md5, guard, shown
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 
 if TYPE_CHECKING:
     import asyncio
@@ -175,7 +175,7 @@ class S3Bucket(ClientBucket):
         code, status = str(error.get("Code", "")), int(answer.get("HTTPStatusCode", 0))
         said = shown(f"{code}: {error.get('Message', '')}")
         if code == "NoSuchBucket":
-            return StoreUnavailableError(f"there is no bucket s3://{self._bucket}")
+            return StoreRefusedError(f"there is no bucket s3://{self._bucket}")
         if code in (*_NO_KEY, *_BROKEN, "InvalidRange") or status in (404, 412, 416):
             return _Refused("NoSuchKey" if status == 404 else "PreconditionFailed" if status == 412 else code)
         if code == _CONFLICT:

@@ -542,7 +542,7 @@ class CachePolicy:
             f"could not {doing} in {self.url}{of_program}; the program goes on without it: {type(exc).__name__}: {exc}"
         )
         recorder.add_trouble(doing, text)
-        if isinstance(exc, StoreForbiddenError):
+        if isinstance(exc, StoreForbiddenError) or isinstance(exc.__cause__, StoreForbiddenError):
             # Storage that refuses reads refuses uploads too (stores.tiered.uploads); one sentence says so.
             self.warn("refused", text)
         elif isinstance(exc, StoreBusyError | StoreUnavailableError) and self._is_shared:
