@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import sqlite3
@@ -77,7 +78,7 @@ def test_a_store_by_last_use_has_no_more_columns(tmp_path):
         stored(store, "a", seconds=1)
         assert [info.order for info in store.entries()] == [None]
     (index,) = tmp_path.rglob("cache.db")
-    with sqlite3.connect(index) as connection:
+    with contextlib.closing(sqlite3.connect(index)) as connection:
         assert "turn" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(Cache)")}
 
 
