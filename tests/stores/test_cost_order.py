@@ -46,7 +46,7 @@ def test_what_is_not_used_any_more_ages(tmp_path):
     with LocalStore(tmp_path, max_size=52_000, worth=worth) as store:
         stored(store, "once", seconds=10)
         left = []
-        for number in range(80):
+        for number in range(200):
             stored(store, f"k{number}", seconds=1)
             left.append("once" in keys_of(store))
         assert (left[20], left[-1]) == (True, False)
@@ -142,7 +142,27 @@ def saved(place, trace, limit, *, by_cost):
 @pytest.mark.parametrize(("sigma", "least"), [(1.1, 0.90), (0.3, 0.70)])
 def test_a_suite_that_runs_in_a_loop(tmp_path, sigma, least):
     """A cache that is a little too small for a suite saves nothing by last use, and most of it by cost."""
-    suite = programs(100, sigma, random.Random(1))
+    suite = programs(100, sigma, random.Random(0))
     limit = int(0.87 * sum(size for _, size, _ in suite))
     assert saved(tmp_path / "lru", suite * 6, limit, by_cost=False) == 0
     assert saved(tmp_path / "cost", suite * 6, limit, by_cost=True) >= least
+
+
+def test_a_suite_after_an_upgrade(tmp_path):
+    """What was used for long before an upgrade of JAX soon makes room for what has a few uses since."""
+    chance = random.Random(0)
+    before, after = programs(60, 0.3, chance, "before"), programs(60, 0.3, chance, "after")
+    limit = int(0.87 * max(sum(size for _, size, _ in suite) for suite in (before, after)))
+    assert saved(tmp_path, before * 8 + after * 8, limit, by_cost=True) >= 0.65
+
+
+@pytest.mark.parametrize(("sigma", "least"), [(1.1, 0.85), (0.3, 0.78)])
+def test_a_team_with_many_projects(tmp_path, sigma, least):
+    """Forty projects, some of which are started often, in a cache for 30 % of them."""
+    chance = random.Random(2)
+    projects = [programs(chance.randint(5, 20), sigma, chance, f"project{n} ") for n in range(40)]
+    often = [1 / (n + 1) ** 1.3 for n in range(40)]
+    trace = [program for project in chance.choices(projects, often, k=200) for program in project]
+    limit = int(0.3 * sum(size for project in projects for _, size, _ in project))
+    by_use = saved(tmp_path / "lru", trace, limit, by_cost=False)
+    assert saved(tmp_path / "cost", trace, limit, by_cost=True) >= max(least, by_use)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ejcache.cli import output
 from ejcache.cli.listing import list_entries, read_facts
 from ejcache.maintenance.plan import EvictionPlan
+from ejcache.stores.local.cost_order import weight
 from ejcache.util.text import format_size, plural
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def compare_orders(target: Target, policy: EvictionPolicy, *, quiet: bool) -> li
         facts = list(read_facts(rows, target, advance=advance))
     seconds = {row.info.key: fact["compile_seconds"] or 0.0 for row, fact in zip(rows, facts, strict=True)}
     infos = [
-        row.info._replace(order=seconds[row.info.key] * (1 + (row.info.hits or 0)) / max(row.info.size, 1))
+        row.info._replace(order=seconds[row.info.key] * weight(row.info.hits or 0) / max(row.info.size, 1))
         if row.info.order is None
         else row.info
         for row in rows

@@ -1,10 +1,14 @@
-"""The order of eviction by what an entry saves: GreedyDual-Size-Frequency.
+"""The order of eviction by what an entry saves: GreedyDual-Size-Frequency, with a slow age and uses that count less.
 
-    turn := age + worth * uses        worth: seconds of compiling ÷ bytes; uses: the put and every hit
+    turn := age + worth * weight        worth: seconds of compiling ÷ bytes
+    weight := 3 * uses / (uses + 2)     uses: the put and every hit; from 1 for a new entry to 3 for one in steady use
+    age := age + (turn - age) * bytes / limit        of each entry that is evicted
 
-The entry with the lowest turn goes first, and its turn becomes the age: what is not used any more is overtaken by what
-comes later, however much it was worth. Source: Cherkasova, "Improving WWW proxies performance with Greedy-Dual-Size-
-Frequency caching policy", HP Labs 1998.
+The entry with the lowest turn goes first. The age rises, so that what is not used any more is overtaken by what comes
+later, however much it was worth. In the published algorithm the age becomes the turn of what was evicted, and the
+weight is the number of uses. Then one start of a program that is a little larger than the cache makes everything look
+old, and after an upgrade of JAX the old entries, which have many uses, stay for long. Source: Cherkasova, "Improving
+WWW proxies performance with Greedy-Dual-Size-Frequency caching policy", HP Labs 1998.
 
 A store that is kept in this order has two more columns and one more index, which the first process makes that wants
 them; the age is a row of the settings. Processes that evict by last use go on using the same store. A row that one of
@@ -44,6 +48,18 @@ _SET_TURN: Final = f"""
 _RAISE_AGE: Final = """
     INSERT INTO Settings VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)
 """
+WEIGHT: Final = "3.0 * (1 + {hits}) / (3 + {hits})"
+"""`weight` in SQL, by an expression for the number of hits."""
+
+
+def weight(hits: int) -> float:
+    """How much the uses of an entry count that was found so often after it was put."""
+    return 3.0 * (1 + hits) / (3 + hits)
+
+
+def aged(age: float, turn: float, *, part: float) -> float:
+    """The age after an entry of this turn was evicted, which took this part of the limit."""
+    return age + max(turn - age, 0.0) * min(part, 1.0)
 
 
 def has_turns(sql: Sql) -> bool:
@@ -64,14 +80,14 @@ def set_turn(sql: Sql, key: str, worth: float) -> None:
 
 
 def age_of(sql: Sql) -> float:
-    """The highest turn at which an entry was evicted."""
+    """How far the turns of new entries are ahead."""
     rows = sql("SELECT value FROM Settings WHERE key = ?", (_AGE,)).fetchall()
     return rows[0][0] if rows and isinstance(rows[0][0], float) else 0.0
 
 
-def raise_age(sql: Sql, turn: float) -> None:
-    """Note the highest turn of entries that were evicted."""
-    sql(_RAISE_AGE, (_AGE, turn))
+def raise_age(sql: Sql, age: float) -> None:
+    """Note the age after entries were evicted."""
+    sql(_RAISE_AGE, (_AGE, age))
 
 
 def convert(sql: Sql, generation: Path, worth: Callable[[bytes, int], float], *, besides: str) -> None:
@@ -87,7 +103,7 @@ def convert(sql: Sql, generation: Path, worth: Callable[[bytes, int], float], *,
     for rowid, size, mode, filename, value, count in rows:
         start = value if mode == MODE_RAW else _read_start(f"{generation}/{filename}")
         of = worth(start if isinstance(start, bytes) else b"", size if type(size) is int else 0)
-        turn = age + of * (1 + (count if type(count) is int else 0))
+        turn = age + of * weight(count if type(count) is int else 0)
         sql("UPDATE Cache SET worth = ?, turn = ? WHERE rowid = ?", (of, turn, rowid))
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.cost_order import add_turns, age_of, has_turns
+from ejcache.stores.local.cost_order import WEIGHT, add_turns, age_of, has_turns
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
@@ -153,9 +153,9 @@ _MARK_USES: Final = """
         access_count = access_count + (SELECT times FROM Used WHERE Used.key = Cache.key){turn}
     WHERE raw = 1 AND key IN (SELECT key FROM Used)
 """
-_TURN: Final = """,
-        turn = :age + worth * (1 + access_count + (SELECT times FROM Used WHERE Used.key = Cache.key))
-"""
+_TURN: Final = ", turn = :age + worth * " + WEIGHT.format(
+    hits="(access_count + (SELECT times FROM Used WHERE Used.key = Cache.key))"
+)
 _ROWS_OF_USES: Final = 300
 """Rows of one statement, which may have 999 values."""
 USES_SECONDS: Final = 1.0

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
-from ejcache.stores.local.cost_order import convert, raise_age, set_turn
+from ejcache.stores.local.cost_order import age_of, aged, convert, raise_age, set_turn
 from ejcache.stores.local.index import translate
 from ejcache.stores.local.tables import Rows
 
@@ -100,7 +100,7 @@ def _evict(index: EntryIndex, value: PendingValue) -> None:
             convert(sql, index.generation, index.options.worth, besides=value.key)
         index.puts_by_cost += 1
         order, condition = "turn", "AND turn IS NOT NULL"
-    number, highest = 1, 0.0
+    number, age = 1, age_of(sql) if condition else 0.0
     gone: dict[int, Any] = {}
     while excess > 0:
         number = min(4 * number, 256)
@@ -122,14 +122,14 @@ def _evict(index: EntryIndex, value: PendingValue) -> None:
             if rowid in gone:
                 continue
             if condition and isinstance(turn, float):
-                highest = max(highest, turn)
+                age = aged(age, turn, part=size / max(limit, 1) if type(size) is int else 0.0)
             sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
             gone[rowid] = filename
             excess -= size if type(size) is int else 0
             if excess <= 0:
                 break
-    if highest:
-        raise_age(sql, highest)
+    if age:
+        raise_age(sql, age)
     index.delete_later(*gone.values())
 
 
