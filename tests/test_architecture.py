@@ -63,6 +63,7 @@ INNER_LEVELS = {
     },
     "reports": {
         "causes": 0,
+        "differences": 1,
         "model": 1,
         "sections": 2,
         "compare": 3,

@@ -154,6 +154,23 @@ def test_slower_since():
     assert found.saves == pytest.approx(0.95)
 
 
+def test_slower_since_a_commit():
+    """Where a version of a library changed with it, that is named; every commit may have only one start then."""
+    records = [slow(n, seconds, "0.12") for n, seconds in enumerate((1.0, 1.1, 1.9, 2.1))]
+    commits = [
+        each._replace(process=each.process._replace(versions={"jax": "0.12", "commit": "ab" if n < 2 else "cd"}))
+        for n, each in enumerate(records)
+    ]
+    (found,) = advised(*commits)
+    assert "since commit ab became cd" in found.message
+    both = [
+        each._replace(process=each.process._replace(versions={"jax": "1" if n < 2 else "2", "commit": str(n)}))
+        for n, each in enumerate(records)
+    ]
+    (found,) = advised(*both)
+    assert "since jax 1 became 2:" in found.message
+
+
 def test_what_is_within_the_spread_is_not_slower():
     records = [slow(0, 1.0, "0.10"), slow(1, 2.0, "0.10"), slow(2, 1.9, "0.12"), slow(3, 2.1, "0.12")]
     assert advised(*records) == []

@@ -17,7 +17,9 @@ from helpers import ROOT
 from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
 from ejcache.cache.starts import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.misses.log import recall_programs, remember_program
 from ejcache.reports.compare import Side, changes, chosen, is_slower, summed
+from ejcache.reports.differences import compared
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import duration, print_report
@@ -153,7 +155,7 @@ def rows_of(page, anchor):
     """The rows of a section's table, as a browser shows them."""
     section = page.partition(f'<h2 id="{anchor}">')[2].partition("<h2")[0]
     rows = [re.findall(r'<td[^>]* data-name="(.*?)">(.*?)</td>', row) for row in re.split("<tr[^>]*>", section)]
-    return [{name: html.unescape(cell) for name, cell in row} for row in rows if row]
+    return [{name: html.unescape(re.sub("<[^>]*>", "", cell)) for name, cell in row} for row in rows if row]
 
 
 def start(rank=0, *, began=1_000.0, program="train.py", jax="0.12.0", settings=None, programs=(), trouble=None):
@@ -299,19 +301,78 @@ def test_what_to_change_comes_first(capsys):
     assert page.index('<h2 id="change">') < page.index('<h2 id="first">')
     (row,) = rows_of(page, "change")
     assert (row["change"], row["saves"], row["what to do"]) == ("/home/me/train.py:7", "2.000", "pad <it>")
-    assert "<pre>+ is &lt;1&gt;</pre>" in page
+    assert "<pre><i class=new>+ is &lt;1&gt;</i></pre>" in page
     print_report(report)
     assert "/home/me/train.py:7" in capsys.readouterr().out
 
 
-def test_header_and_functions_of_a_cause():
-    """Program, host, versions and time; from a cause to its functions, and to the command that shows the difference."""
-    page = html_page(build([start(2, programs=[compiled("jit_step")])]))
-    assert "<dt>program<dd>train.py<dt>host<dd>host2" in page
-    assert "<dt>jax<dd>0.12.0" in page
-    assert '<a href="#f-jit_step">jit_step</a>' in page
-    assert '<tr id="f-jit_step">' in page
-    assert "ejcache why jit_step --full" in page
+def versioned(name, at, text, **versions):
+    """The miss of a function at a time; its text is remembered."""
+    remember_program(f"digest{at}", text)
+    components = {"computation": f"digest{at}"}
+    return compiled(name, key=f"{name}-{at}", time=at, components=components, details=versions, signature="() -> ()")
+
+
+MODULE = """module @jit_step attributes {} {
+  func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>) {
+    %cst = stablehlo.constant dense<{}> : tensor<f32>
+    %0 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %1 = stablehlo.multiply %arg0, %0 : tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+}"""
+
+
+def test_from_a_cause_to_the_difference_of_two_texts():
+    """A cause unfolds its functions, and each of these what changed: in words, and in the lines of the texts."""
+    texts = [MODULE.replace("{}> :", f"{number}.0> :") for number in (2, 3)]
+    records = [start(programs=[versioned("jit_step", 1_000.0 + n, text) for n, text in enumerate(texts)])]
+    report = build(records)
+    cause = next(cause for cause in report.causes if cause.kind == "computation")
+    assert cause.pairs == {"jit_step": ("jit_step-1000.0", "jit_step-1001.0")}
+    page = html_page(report, compared(report.causes, records, recall_programs))
+    unfolded = page.partition('<h2 id="first">')[2].partition("<h2")[0]
+    assert re.search(r"<details><summary>1 function</summary><ul><li><details><summary>jit_step 1.0 s", unfolded)
+    assert "<li>a constant changed: 2 -&gt; 3" in unfolded
+    assert "<i class=old>-    %cst = stablehlo.constant dense&lt;2.0&gt; : tensor&lt;f32&gt;</i>" in unfolded
+    assert "<i class=new>+    %cst = stablehlo.constant dense&lt;3.0&gt; : tensor&lt;f32&gt;</i>" in unfolded
+
+
+def test_what_is_not_known_of_two_programs_is_not_shown():
+    """Without a text the difference is in words; without the record of a pair there is none."""
+    programs = [
+        compiled("jit_step", key=f"k{n}", time=1_000.0 + n, components={"computation": str(n)}, details={"jax": "1"})
+        for n in range(2)
+    ]
+    records = [start(programs=programs)]
+    causes = build(records).causes
+    (found,) = compared(causes, records, lambda _: {}).values()
+    assert found.diff == ""
+    assert "its text is not known" in found.differences[0].sentence
+    assert compared(causes, [], lambda _: {}) == {}
+
+
+def test_header():
+    """Program, commit, host, device, time and versions of the last start."""
+    record = start(2, programs=[compiled("jit_step")])
+    versions = {"jax": "0.12.0", "platform": "cpu", "commit": "0123456789ab"}
+    page = html_page(build([record._replace(process=record.process._replace(versions=versions))]))
+    facts = dict(re.findall("<div><dt>(.*?)<dd>(.*?)</div>", page))
+    assert facts.pop("began").startswith("1970-01-01")
+    assert facts == {
+        "program": "train.py", "commit": "0123456789ab", "host": "host2", "device": "cpu", "jax": "0.12.0",
+    }  # fmt: skip
+
+
+def test_each_start_has_a_number_and_a_timeline():
+    """The first start is number 1; its number in the table leads to its timeline."""
+    records = [
+        start(began=1_000.0 + 100 * n, programs=[compiled("jit_step", time=1_050.0 + 100 * n)]) for n in range(3)
+    ]
+    page = html_page(build(records))
+    assert re.findall(r"data-start=(\d)>(\d)</a>", page) == [("0", "3"), ("1", "2"), ("2", "1")]
+    assert re.findall(r"<option value=.(\d).>start (\d):", page) == [("0", "3"), ("1", "2"), ("2", "1")]
+    assert "Longest: jit_step 1.0 s (compiled)" in page
 
 
 def test_operations_of_jax_are_one_row():
@@ -319,3 +380,4 @@ def test_operations_of_jax_are_one_row():
     programs = [compiled(f"jit_{name}", details=defined, key=name) for name in ("sin", "cos")]
     report = build([start(programs=[*programs, loaded("jit_sin", key="sin"), compiled("jit_step")])])
     assert [each.name for each in report.functions] == ["operations of JAX, one at a time", "jit_step"]
+    assert report.causes[0].functions == {"operations of JAX, one at a time": 2.0, "jit_step": 1.0}

@@ -15,21 +15,45 @@ if TYPE_CHECKING:
 
     from ejcache.cache.starts import ProgramRecord, StartRecord
 
+    _Which = tuple[str, str, str, str, str]
+    """Of a program: its start's program, the file of its function, its name, its signature, and the phase."""
+
 _FACTOR: Final = 1.25
 """How much slower, at least."""
 _SECONDS: Final = 0.1
 _STARTS: Final = 2
 """Starts with each version."""
 _VERSIONS: Final = ("jax", "jaxlib", "ejcache", "python")
+_COMMIT: Final = (*_VERSIONS, "commit")
 
 
 def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord]) -> Iterator[Advice]:
-    """Functions whose tracing or compiling takes longer with a version than with the one before, beyond the spread."""
-    taken: dict[tuple[str, str, str, str, str], dict[tuple[str, ...], list[float]]] = {}
-    callers: dict[tuple[str, str, str, str, str], Caller] = {}
+    """Functions whose tracing or compiling takes longer with a version than with the one before, beyond the spread.
+
+    Where no version of a library explains it, the commits of the program are compared.
+    """
+    explained: set[_Which] = set()
+    for names in (_VERSIONS, _COMMIT):
+        taken, callers = _taken(records, by_key, names)
+        for which, by_version in taken.items():
+            sides = list(by_version.items())  # in the order of the starts
+            for (old, before), (new, after) in itertools.pairwise(sides) if which not in explained else ():
+                changed = ", ".join(_changes(names, old, new))
+                found = _finding(which, callers[which], changed, before, after)
+                if found is not None:
+                    explained.add(which)
+                    yield found
+
+
+def _taken(
+    records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord], names: Sequence[str]
+) -> tuple[dict[_Which, dict[tuple[str, ...], list[float]]], dict[_Which, Caller]]:
+    """The seconds of each function in each start, by these versions of the start, and the last line that called it."""
+    taken: dict[_Which, dict[tuple[str, ...], list[float]]] = {}
+    callers: dict[_Which, Caller] = {}
     for record in records:
-        versions = tuple(record.process.versions.get(name, "") for name in _VERSIONS)
-        sums: dict[tuple[str, str, str, str, str], float] = {}
+        versions = tuple(record.process.versions.get(name, "") for name in names)
+        sums: dict[_Which, float] = {}
         for program in record.programs:
             miss = program if program.details else by_key.get(program.key, program)
             definition = definition_of(miss.details)
@@ -40,27 +64,18 @@ def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRec
                     callers[which] = read_caller(program.caller)
         for which, seconds in sums.items():
             taken.setdefault(which, {}).setdefault(versions, []).append(seconds)
-    for which, by_version in taken.items():
-        sides = list(by_version.items())  # in the order of the starts
-        for (old, before), (new, after) in itertools.pairwise(sides):
-            found = _finding(which, callers[which], (old, before), (new, after))
-            if found is not None:
-                yield found
+    return taken, callers
 
 
 def _finding(
-    which: tuple[str, str, str, str, str],
-    caller: Caller,
-    old: tuple[tuple[str, ...], Sequence[float]],
-    new: tuple[tuple[str, ...], Sequence[float]],
+    which: _Which, caller: Caller, changed: str, before: Sequence[float], after: Sequence[float]
 ) -> Advice | None:
     program, _, name, _, phase = which
-    if min(len(old[1]), len(new[1])) < _STARTS or not caller.file:
+    if min(len(before), len(after)) < _STARTS or not caller.file:
         return None
-    was, now = median(old[1]), median(new[1])
-    if now < was * _FACTOR or now - was < _SECONDS or min(new[1]) <= max(old[1]):
+    was, now = median(before), median(after)
+    if now < was * _FACTOR or now - was < _SECONDS or min(after) <= max(before):
         return None
-    changed = ", ".join(_changes(old[0], new[0]))
     verb = {"traced": "tracing", "compiled": "compiling"}[phase]
     return Advice(
         SLOWER_SINCE,
@@ -68,7 +83,7 @@ def _finding(
         caller.file,
         caller.line,
         programs=1,
-        calls=len(new[1]),
+        calls=len(after),
         seconds=now,
         saves=now - was,
         basis=MEASURED,
@@ -79,7 +94,7 @@ def _finding(
     )
 
 
-def _changes(old: Iterable[str], new: Iterable[str]) -> Iterator[str]:
-    for name, was, now in zip(_VERSIONS, old, new, strict=True):
+def _changes(names: Iterable[str], old: Iterable[str], new: Iterable[str]) -> Iterator[str]:
+    for name, was, now in zip(names, old, new, strict=True):
         if was != now:
             yield f"{name} {was} became {now}"

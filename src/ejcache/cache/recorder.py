@@ -19,6 +19,7 @@ from ejcache.cache.run_counts import AppendedLog, run_later
 from ejcache.cache.starts import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.stores.shared.starts import decode_object, encode_object
+from ejcache.util.commits import commit_of
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
 
@@ -152,6 +153,8 @@ class Recorder:
     def _process(self) -> Process:
         process = self.describe()
         versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}
+        if commit := commit_of(_directory_of_program()):
+            versions["commit"] = commit
         return process._replace(
             id=self._id,
             host=socket.gethostname(),
@@ -164,6 +167,12 @@ class Recorder:
 
 recorder: Final = Recorder()
 """The record of this process."""
+
+
+def _directory_of_program() -> Path:
+    """Where the program is that this process runs; the working directory of one that is in no file."""
+    path = Path(sys.argv[0]) if sys.argv else Path()
+    return Path(os.path.abspath(path.parent if path.is_file() else "."))  # noqa: PTH100  # a link stays as it is
 
 
 def _call(functions: Iterable[Callable[[T], object]], value: T, by: str) -> None:

@@ -108,7 +108,8 @@ class Process(NamedTuple):
         ranks: how many processes the job has.
         program: the name of what was started.
         began: when ejcache began to record, in seconds since the epoch.
-        versions: of python, ejcache, jax and jaxlib, and the platform.
+        versions: of python, ejcache, jax and jaxlib, the platform, and the commit of the program's checkout, if it
+            has one.
         settings: the settings that are not at their default, as texts.
     """
 

@@ -226,11 +226,22 @@ def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: S
     if not ranked:
         where = "no entry is stored under its key, nor another entry of this function"
         return Explanation(f": {where}: it is new here, or was evicted", note=note)
-    before = ranked[0]
+    return replace(difference_of(ranked[0], after, texts, SourceFiles(until=record.time)), note=note)
+
+
+def difference_of(before: Identity, after: Identity, texts: Mapping[str, str], sources: SourceFiles) -> Explanation:
+    """What changed from one compilation to another, without the first words.
+
+    Args:
+        before: the earlier one.
+        after: the later one.
+        texts: of these and of other programs of the function, by key, as far as they are known.
+        sources: the files that the texts name.
+    """
     found = environment_differences(before, after)
     if before.components.get("computation") != after.components.get("computation"):
-        found += _differences(before, after, texts, SourceFiles(until=record.time))
-    return replace(_because(found or [_UNKNOWN], before), diff=_diff(before, after, texts), note=note)
+        found += _differences(before, after, texts, sources)
+    return replace(_because(found or [_UNKNOWN], before), diff=_diff(before, after, texts))
 
 
 def _because(found: Sequence[Difference], before: Identity) -> Explanation:

@@ -16,7 +16,7 @@ from ejcache.misses.explanation import why_not_found, why_not_stored
 from ejcache.misses.log import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ejcache.cache.starts import ProgramRecord
 
@@ -60,6 +60,7 @@ class Cause:
         misses: how many compilations.
         seconds: what they took.
         functions: seconds by name of the program.
+        pairs: by name, the keys of the last program and of the earlier one that it is compared with, if there is one.
     """
 
     kind: str
@@ -68,11 +69,12 @@ class Cause:
     misses: int = 0
     seconds: float = 0.0
     functions: dict[str, float] = field(default_factory=dict)
+    pairs: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
-    def costliest(self) -> str:
-        """The function that took the most seconds."""
-        return max(self.functions, key=lambda name: self.functions[name], default="")
+    def ranked(self) -> list[str]:
+        """Its functions, the one that took the most seconds first."""
+        return sorted(self.functions, key=lambda name: -self.functions[name])
 
 
 class Causes:
@@ -116,8 +118,11 @@ class Causes:
         )
         found = environment_differences(identity_of(nearest), identity_of(program))
         if found:
-            return Cause(found[0].component, found[0].sentence, found[0].advice)
-        return _cause(_CODE if nearest.signature == program.signature else _SIGNATURE)
+            cause = Cause(found[0].component, found[0].sentence, found[0].advice)
+        else:
+            cause = _cause(_CODE if nearest.signature == program.signature else _SIGNATURE)
+        cause.pairs[program.name] = (nearest.key, program.key)
+        return cause
 
 
 def changed_components(before: ProgramRecord, after: ProgramRecord) -> list[str]:
@@ -126,14 +131,17 @@ def changed_components(before: ProgramRecord, after: ProgramRecord) -> list[str]
     return sorted(name for name in names if before.components.get(name) != after.components.get(name))
 
 
-def grouped(causes: Iterable[tuple[ProgramRecord, Cause]]) -> list[Cause]:
-    """The causes, the costliest first."""
+def grouped(causes: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str], str]) -> list[Cause]:
+    """The causes, the costliest first; `shown` returns the name under which a program is shown."""
     found: dict[str, Cause] = {}
     for program, cause in causes:
-        group = found.setdefault(cause.kind, cause)
+        name = shown(program.name)
+        group = found.setdefault(cause.kind, Cause(cause.kind, cause.label, cause.advice))
         group.misses += 1
         group.seconds += program.compile_seconds
-        group.functions[program.name] = group.functions.get(program.name, 0.0) + program.compile_seconds
+        group.functions[name] = group.functions.get(name, 0.0) + program.compile_seconds
+        if name == program.name:
+            group.pairs.update(cause.pairs)
     return sorted(found.values(), key=lambda cause: (-cause.seconds, -cause.misses))
 
 

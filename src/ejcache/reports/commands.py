@@ -21,6 +21,7 @@ from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
 from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
+from ejcache.reports.differences import compared
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import print_report
@@ -74,7 +75,7 @@ def report(
         _write(trace_file, json.dumps(trace(records)))
     if html is not None or show:
         page = html or "ejcache-report.html"
-        _write(page, html_page(found))
+        _write(page, html_page(found, compared(found.causes, records, recall_programs)))
         if show:
             webbrowser.open(Path(page).absolute().as_uri())
     if as_json:

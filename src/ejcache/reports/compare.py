@@ -3,7 +3,7 @@
     side := FILE | NAME "=" VALUE | AGE ".." AGE
 
 FILE holds lines of start records, such as a copy of `starts.jsonl`. NAME is `program`, `host`, or one of the versions
-(`jax`, `jaxlib`, `ejcache`, `python`, `platform`); VALUE is its beginning. Ages are counted back from now.
+(`jax`, `jaxlib`, `ejcache`, `python`, `platform`, `commit`); VALUE is its beginning. Ages are counted back from now.
 """
 
 from __future__ import annotations

@@ -6,38 +6,52 @@ import shlex
 from html import escape
 from pathlib import Path
 from string import Template
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ejcache.cache.starts import PHASES
+from ejcache.reports.differences import SHOWN
 from ejcache.reports.sections import NUMBERS, duration, headline, sections
 from ejcache.util.text import plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from ejcache.misses.explanation import Explanation
+    from ejcache.reports.causes import Cause
+    from ejcache.reports.differences import Pair
     from ejcache.reports.model import Bar, Report, Timeline
     from ejcache.reports.sections import Section
 
 _ROWS: Final = 200
-_UNFOLDED: Final = 8
+_DIFF_LINES: Final = 60
+_WIDEST: Final = 240
+"""Characters of a line of code."""
 _TICKS: Final = 5
+_LONGEST_SHOWN: Final = 4
+_NONE: Final[Mapping[Pair, Explanation]] = MappingProxyType({})
 _LONG: Final = 24
 """Characters from which a column may wrap."""
 
 
-def html_page(report: Report) -> str:
-    """The page; at most 1 MB, because each section has a limited number of rows, and the timeline of bars."""
-    shown = sections(report, rows=_ROWS)
+def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -> str:
+    """The page; at most 1 MB, because each section has a limited number of rows, and the timeline of bars.
+
+    Args:
+        report: what it shows.
+        differences: what changed within the pairs of programs that its causes name.
+    """
+    shown = [each for each in sections(report, rows=_ROWS) if each.rows or each.notes]
     worth, counts, _ = map(_text, headline(report))
     links = "".join(f'<a href="#{each.anchor}">{_text(each.question)}</a>' for each in shown if each.question)
     links += '<a href="#timeline">Where did a start spend its time?</a>'
-    facts = "".join(f"<dt>{_text(name)}<dd>{_text(value)}" for name, value in report.facts if value)
+    facts = "".join(f"<div><dt>{_text(name)}<dd>{_text(value)}</div>" for name, value in report.facts if value)
     body = [
         f"<h1>{worth}</h1><p>{counts}</p><dl>{facts}</dl>",
         _phases(report.sums.phases),
         f"<nav>{links}</nav>",
-        *(_section(each, _more(each, report)) for each in shown),
+        *(_section(each, _more(each, report, differences), report) for each in shown),
         _timelines(report),
     ]
     page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
@@ -57,60 +71,107 @@ def _phases(phases: Mapping[str, float]) -> str:
     return f'<div class="bar">{parts}</div><div class="key">{words}</div>'
 
 
-def _more(section: Section, report: Report) -> Sequence[str]:
-    """What unfolds below each row: of a change, the code before and after; of a cause, its functions."""
+def _more(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> Sequence[tuple[str, str]]:
+    """What unfolds below each row, and its title: of a change, the code; of a cause, its functions."""
     if section.anchor == "change":
-        return [_code(each.before, "-") + _code(each.after, "+") for each in report.advice[: len(section.rows)]]
+        return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.advice]
     if section.anchor == "first":
-        return [_functions_of(cause.functions) for cause in report.causes[: len(section.rows)]]
+        return [
+            (plural(len(cause.functions), "function"), _functions_of(cause, differences)) for cause in report.causes
+        ]
     return ()
 
 
 def _code(code: str, sign: str) -> str:
-    return f"<pre>{_text(chr(10).join(f'{sign} {line}' for line in code.splitlines()), keep=chr(10))}</pre>"
+    return f"<pre>{_lines(f'{sign} {line}' for line in code.splitlines())}</pre>"
 
 
-def _functions_of(functions: Mapping[str, float]) -> str:
-    """The functions of a cause, each with the command that shows the difference of two of its programs."""
-    ranked = sorted(functions, key=lambda name: -functions[name])[:_UNFOLDED]
-    rows = (
-        f'<li><a href="#f-{_text(quote(name))}">{_text(name)}</a> {duration(functions[name])}: '
-        f"<code>ejcache why {_text(shlex.quote(name))} --full</code>"
-        for name in ranked
+def _lines(lines: Iterable[str]) -> str:
+    """Lines of code or of a difference: what begins with a sign has its colour."""
+    kinds = {"+": "new", "-": "old"}
+    shown = (
+        (line[:1], _text(line if len(line) <= _WIDEST else line[:_WIDEST] + "\N{HORIZONTAL ELLIPSIS}"))
+        for line in lines
     )
-    return f"<ul>{''.join(rows)}</ul>"
+    return "\n".join(f"<i class={kinds[sign]}>{line}</i>" if sign in kinds else line for sign, line in shown)
 
 
-def _section(section: Section, more: Sequence[str] = ()) -> str:
+def _functions_of(cause: Cause, differences: Mapping[Pair, Explanation]) -> str:
+    """The functions of a cause, each with what changed between its last two programs."""
+    rows = []
+    for name in cause.ranked[:SHOWN]:
+        found = differences.get(cause.pairs.get(name, ("", "")))
+        link, took = f"#f-{_text(quote(name))}", duration(cause.functions[name])
+        if found is None:
+            row = f'<a href="{link}">{_text(name)}</a> {took}'
+        else:
+            title = f"{_text(name)} {took}: what changed"
+            row = f"<details><summary>{title}</summary>{_difference(name, found, link)}</details>"
+        rows.append(f"<li>{row}")
+    hidden = len(cause.functions) - len(rows)
+    return f"<ul>{''.join(rows)}</ul>" + (f"<p>{plural(hidden, 'more function')}</p>" if hidden > 0 else "")
+
+
+def _difference(name: str, found: Explanation, link: str) -> str:
+    """What changed from one program to another: in words, and the lines of their texts."""
+    said = "".join(f"<li>{_text(each.sentence)}" for each in found.differences[:SHOWN])
+    lines = found.diff.splitlines()
+    diff = f"<pre>{_lines(lines[:_DIFF_LINES])}</pre>" if lines else ""
+    command = f"ejcache why {shlex.quote(name)} --full"
+    rest = f"<p>{_text(f'{len(lines) - _DIFF_LINES} more lines: `{command}`')}</p>" if len(lines) > _DIFF_LINES else ""
+    return f'<ul>{said}</ul>{diff}{rest}<a href="{link}">what {_text(name)} cost</a>'
+
+
+def _section(section: Section, more: Sequence[tuple[str, str]], report: Report) -> str:
     notes = "".join(f"<p{' class=bad' if note.startswith('!') else ''}>{_text(note)}</p>" for note in section.notes)
-    table = _table(section.columns, section.rows, more) if section.rows else ""
-    return f'<h2 id="{section.anchor}">{_text(section.title)}</h2>{table}<div class="notes">{notes}</div>'
+    timelines = {str(each.number): n for n, each in enumerate(report.timelines)}
+    table = _table(section.columns, section.rows, more, timelines) if section.rows else ""
+    below = f'<div class="notes">{notes}</div>' if notes else ""
+    return f'<h2 id="{section.anchor}">{_text(section.title)}</h2>{table}{below}'
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], more: Sequence[str] = ()) -> str:
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    more: Sequence[tuple[str, str]],
+    timelines: Mapping[str, int],
+) -> str:
+    """A table in which each row is a body of its own, with what unfolds below it, so that both are sorted together."""
     longest = [max(len(row[place]) for row in rows) for place in range(len(columns))]
     classes = [
         ' class="number"' if name in NUMBERS else ' class="wide"' if most > _LONG else ""
         for name, most in zip(columns, longest, strict=True)
     ]
     head = "".join(f"<th{kind} tabindex=0>{_text(name)}" for kind, name in zip(classes, columns, strict=True))
-    unfolded = [f"<details><summary>more</summary>{each}</details>" for each in more] or [""] * len(rows)
-    is_function = columns[0] == "function"
-    body = "".join(
-        (f'<tr id="f-{_text(quote(row[0]))}">' if is_function else "<tr>")
-        + "".join(
-            f'<td{kind} data-name="{_text(name)}">{_text(cell)}</td>'
+    bodies = []
+    for number, row in enumerate(rows):
+        cells = "".join(
+            f'<td{kind} data-name="{_text(name)}">{_cell(name, cell, timelines)}</td>'
             for kind, name, cell in zip(classes, columns, row, strict=True)
         )
-        + (f'<td class="more">{extra}' if extra else "")
-        for row, extra in zip(rows, unfolded, strict=True)
-    )
-    return f'<div class="scroll"><table><tr>{head}{body}</table></div>'
+        anchor = f' id="f-{_text(quote(row[0]))}"' if columns[0] == "function" else ""
+        unfolded = ""
+        if number < len(more):
+            title, extra = more[number]
+            unfolded = (
+                f'<tr><td class="more" colspan={len(columns)}><details><summary>{title}</summary>{extra}</details>'
+            )
+        bodies.append(f"<tbody><tr{anchor}>{cells}</tr>{unfolded}")
+    return f'<div class="scroll"><table><thead><tr>{head}</thead>{"".join(bodies)}</table></div>'
+
+
+def _cell(name: str, cell: str, timelines: Mapping[str, int]) -> str:
+    """What a cell shows; the number of a start leads to its timeline."""
+    if name == "start" and cell in timelines:
+        return f'<a href="#timeline" data-start={timelines[cell]}>{_text(cell)}</a>'
+    return _text(cell)
 
 
 def _timelines(report: Report) -> str:
     """The last starts, of which one is shown."""
-    options = "".join(f'<option value="{n}">{_text(each.title)}' for n, each in enumerate(report.timelines))
+    options = "".join(
+        f'<option value="{n}">{_text(f"start {each.number}: {each.title}")}' for n, each in enumerate(report.timelines)
+    )
     choice = f'<select id="start" aria-label="start">{options}</select>' if report.timelines else ""
     shown = "".join(
         f'<div class="start"{" hidden" * bool(number)}>{_timeline(each)}</div>'
@@ -130,7 +191,19 @@ def _timeline(timeline: Timeline) -> str:
     )
     more = f" {plural(timeline.left_out, 'shorter program')} left out." if timeline.left_out else ""
     began = f"{duration(length)} until its last program was ready. A half bar was preloaded.{more}"
-    return f'<p>{began}</p><div class="axis">{ticks}</div>{lanes}'
+    said = f"<p>{began}</p><p>{_text(_longest(timeline))}</p>"
+    return f'{said}{_phases(timeline.sums.phases)}<div class="axis">{ticks}</div>{lanes}'
+
+
+def _longest(timeline: Timeline) -> str:
+    """The programs that took longest, and what they spent most on."""
+    bars = sorted((bar for bars in timeline.lanes.values() for bar in bars), key=lambda bar: -sum(bar.seconds.values()))
+    said = (
+        f"{bar.name} {duration(sum(bar.seconds.values()))} ({max(bar.seconds, key=lambda phase: bar.seconds[phase])})"
+        for bar in bars[:_LONGEST_SHOWN]
+        if bar.seconds
+    )
+    return f"Longest: {', '.join(said)}"
 
 
 def _bar(bar: Bar, length: float) -> str:

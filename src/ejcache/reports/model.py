@@ -26,7 +26,7 @@ _TOGETHER: Final = 60.0
 _BARS: Final = 1500
 """Programs that the timeline of the last start shows, and ten times as many as the earlier ones; the shorter ones are
 left out."""
-_TIMELINES: Final = 6
+_TIMELINES: Final = 12
 _OPERATIONS: Final = "operations of JAX, one at a time"
 
 
@@ -97,8 +97,9 @@ class ProcessRow:
 
 @dataclass(slots=True)
 class Start:
-    """The processes of one start, and how they differ, in sentences."""
+    """The processes of one start, the first of all being number 1, and how they differ, in sentences."""
 
+    number: int
     program: str
     began: float
     processes: list[ProcessRow] = field(default_factory=list)
@@ -118,9 +119,13 @@ class Bar:
 
 @dataclass(slots=True)
 class Timeline:
-    """One start: its name, its lanes by process and thread, and how many shorter programs they leave out."""
+    """One start: its number and name, the sums of its programs, its lanes by process and thread, and how many shorter
+    programs they leave out.
+    """
 
+    number: int
     title: str
+    sums: Sums
     lanes: dict[str, list[Bar]]
     left_out: int
 
@@ -179,7 +184,8 @@ class Report:
         processes = [row.process for row in start.processes]
         versions = {name: text for each in processes for name, text in each["versions"].items()}
         hosts = ", ".join(dict.fromkeys(str(each["host"]) for each in processes))
-        known = [("program", start.program), ("host", hosts), ("device", versions.pop("platform", ""))]
+        known = [("program", start.program), ("commit", versions.pop("commit", "")), ("host", hosts)]
+        known.append(("device", versions.pop("platform", "")))
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start.began))
         return [*known, ("began", began), *sorted(versions.items())]
 
@@ -207,8 +213,12 @@ def build(
     days: dict[str, Sums] = {}
     callers: dict[str, Counter[str]] = {}
     operations = {program.name for program, _ in explained if is_of_jax(definition_of(program.details))}
+
+    def shown(name: str) -> str:
+        return _OPERATIONS if name in operations else name
+
     for program, cause in explained:
-        name = _OPERATIONS if program.name in operations else program.name
+        name = shown(program.name)
         function = functions.setdefault(name, Function(name))
         function.sums.add(program)
         function.cause = cause.label or function.cause
@@ -220,11 +230,14 @@ def build(
     starts = sorted(_together(found), key=lambda members: -members[0].process.began)
     return Report(
         sums=_sums(program for program, _ in explained),
-        causes=grouped(each for each in explained if not each[0].is_hit),
+        causes=grouped((each for each in explained if not each[0].is_hit), shown),
         functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
-        starts=[_start(members, labels) for members in starts],
+        starts=[_start(len(starts) - n, members, labels) for n, members in enumerate(starts)],
         days=dict(sorted(days.items(), reverse=True)),
-        timelines=[_timeline(each, _BARS if not n else _BARS // 10) for n, each in enumerate(starts[:_TIMELINES])],
+        timelines=[
+            _timeline(len(starts) - n, each, _BARS if not n else _BARS // 10)
+            for n, each in enumerate(starts[:_TIMELINES])
+        ],
         trouble=dict(sum((Counter(record.trouble) for record in found), Counter[str]()).most_common()),
         dropped=sum(record.dropped for record in found),
         disk=disk,
@@ -266,13 +279,13 @@ def _name(process: Process) -> str:
     return f"{f'rank {process.rank}' if process.ranks > 1 else f'pid {process.pid}'} on {process.host}"
 
 
-def _start(members: Sequence[StartRecord], labels: Mapping[int, str]) -> Start:
+def _start(number: int, members: Sequence[StartRecord], labels: Mapping[int, str]) -> Start:
     began = min(record.process.began for record in members)
     rows = [
         ProcessRow(_name(each.process), each.process._asdict(), _sums(each.programs), each.trouble) for each in members
     ]
     warnings = [*_other_surroundings(rows), *_other_programs(members, labels)]
-    return Start(members[0].process.program, began, rows, list(dict.fromkeys(warnings)))
+    return Start(number, members[0].process.program, began, rows, list(dict.fromkeys(warnings)))
 
 
 def _other_surroundings(rows: Sequence[ProcessRow]) -> Iterable[str]:
@@ -312,7 +325,7 @@ def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -
         yield f"{does} {', '.join(names[:3])}{more}, which {why}"
 
 
-def _timeline(members: Sequence[StartRecord], most: int) -> Timeline:
+def _timeline(number: int, members: Sequence[StartRecord], most: int) -> Timeline:
     began = min(record.process.began for record in members)
     bars = [(_name(record.process), program) for record in members for program in record.programs]
     kept = sorted(bars, key=lambda bar: -sum(bar[1].seconds.values()))[:most]
@@ -322,4 +335,4 @@ def _timeline(members: Sequence[StartRecord], most: int) -> Timeline:
         lane.append(Bar(max(0.0, each.began - began), each.name, each.outcome, each.preloaded, each.seconds))
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
     title = f"{members[0].process.program}, {moment}, {members[0].process.host}"
-    return Timeline(title, lanes, len(bars) - len(kept))
+    return Timeline(number, title, _sums(program for _, program in bars), lanes, len(bars) - len(kept))

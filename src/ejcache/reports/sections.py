@@ -96,7 +96,7 @@ def _advice(report: Report, most: int) -> Section:
 
 def _causes(report: Report, most: int) -> Section:
     rows = [
-        [each.label, f"{each.seconds:.3f}", f"{each.misses:,}", each.advice, each.costliest]
+        [each.label, f"{each.seconds:.3f}", f"{each.misses:,}", each.advice, "".join(each.ranked[:1])]
         for each in report.causes[:most]
     ]
     columns = ("why", "seconds", "misses", "what to do", "most of it")
@@ -119,10 +119,13 @@ def _ranks(report: Report, most: int) -> Section:
     warnings += [f"! could not {kind}: {plural(number, 'time')}" for kind, number in report.trouble.items()]
     if report.dropped:
         warnings.append(f"{plural(report.dropped, 'program')} more are in no record: their processes had too many")
-    found = [(start.program, row) for start in report.starts for row in start.processes]
-    rows = [[output.moment(row.process["began"]), name, row.name, *_cells(row.sums)] for name, row in found[:most]]
+    found = [(start, row) for start in report.starts for row in start.processes]
+    rows = [
+        [str(start.number), output.moment(row.process["began"]), start.program, row.name, *_cells(row.sums)]
+        for start, row in found[:most]
+    ]
     notes = [*warnings[:most], *_hidden(len(warnings) - most, "warning"), *_hidden(len(found) - most, "process", "es")]
-    columns = ("began", "program", "process", *_COLUMNS)
+    columns = ("start", "began", "program", "process", *_COLUMNS)
     return Section("ranks", "Starts, hosts and ranks", "Why did rank 2 compile?", columns, rows, notes)
 
 
