@@ -13,6 +13,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from memory_bucket import MemoryBucket
@@ -239,6 +240,49 @@ def test_credentials_that_cannot_give_leases_up(time, steps):
     flight = SingleFlight([LeaseLevel(second)], clock=time, sleep=time.sleep, budget=WaitingBudget())
     assert flight.run("k", lookup=lambda: None, work=lambda: "done", deadline=600) == "done"
     assert time.now - 100.0 < 20
+
+
+def asked_of(leases, monkeypatch):
+    """What the bucket of these leases is asked from now on, one word for each request."""
+    asked, bucket = [], leases._bucket
+
+    def counted(request, ask):
+        return lambda *arguments: (asked.append(request), ask(*arguments))[1]
+
+    for request in ("read", "stat", "write", "delete"):
+        monkeypatch.setattr(bucket, f"_{request}", counted(request, getattr(bucket, f"_{request}")))
+    return asked
+
+
+def test_a_wait_for_a_living_host_asks_once_for_its_age(time, steps, monkeypatch):
+    """Of the lease; in the first second, in which it is not renewed, nothing else is asked of it."""
+    leases = StoreLeases(MemoryBucket(), scheduler=steps)
+    holder, program = leases.acquire("k"), Program()
+    time.at(0.5, lambda: setattr(program, "entry", "theirs"))
+    asked = asked_of(leases, monkeypatch)
+    assert run(flight(leases, time, between_hosts=True), program) == "theirs"
+    assert asked == ["write", "stat"]
+    holder.end()
+
+
+def test_leases_of_a_host_that_died_a_moment_ago(time, steps, monkeypatch):
+    """The first of fourteen is waited for until three heartbeats are missed; the others are as old, and had at once."""
+    monkeypatch.setattr("ejcache.coordination.leases_shared.time", SimpleNamespace(time=time, monotonic=time))
+    bucket = MemoryBucket(clock=time)
+    keys = [f"k{number}" for number in range(14)]
+    dead = StoreLeases(bucket, scheduler=steps)
+    for key in keys:
+        dead.acquire(key)
+    leases = StoreLeases(bucket, scheduler=Steps(time))
+    host = flight(leases, time, between_hosts=True)
+    asked, per_lease = asked_of(leases, monkeypatch), []
+    for key in keys:
+        before = len(asked)
+        assert host.run(key, lookup=lambda: None, work=lambda: "executable", deadline=600.0) == "executable"
+        per_lease.append(asked[before:])
+    assert time.now - 100.0 <= 15.0
+    assert per_lease[1] == ["write", "stat", "write", "stat", "delete", "read", "write"]  # what time it is, once
+    assert per_lease[2:] == [["write", "stat", "read", "write"]] * 12
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")

@@ -162,6 +162,9 @@ class Leases(Protocol):
     def look(self, key: str) -> LeaseState | None:
         """The lease as it is now, or None if no process holds it; raises a `StoreError` if the storage cannot say."""
 
+    def look_for_dead(self, key: str) -> LeaseState | None:
+        """The lease if one look at it tells that its holder is dead; otherwise None, and then nobody knows yet."""
+
     def take_over(self, key: str, seen: LeaseState) -> HeldLease | None:
         """The lease of a dead holder, or None if it has changed since `seen`; of several callers one gets it."""
 
@@ -281,6 +284,11 @@ class LocalLeases:
         token = f"{about.st_ino}-{about.st_mtime_ns}"
         name = "" if holder is None else f"process {int(holder[1])} on {holder[2].decode()}"
         return LeaseState(token, self._interval, abandoned, name)
+
+    def look_for_dead(self, key: str) -> LeaseState | None:
+        """The lease if the operating system says that its holder is dead."""
+        state = self.look(key)
+        return state if state is not None and state.abandoned else None
 
     def take_over(self, key: str, seen: LeaseState) -> _LocalLease | None:
         """The lease of a dead or stopped holder, or None if it has changed since `seen`."""

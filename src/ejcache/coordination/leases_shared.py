@@ -78,7 +78,6 @@ class StoreLeases:
         self._interval = interval
         self._scheduler = scheduler
         self._refusal: StoreReadOnlyError | None = None
-        self._looked_at: set[str] = set()
         self._ahead: float | None = None  # the storage's clock before our monotonic one
 
     def acquire(self, key: str) -> _StoreLease | None:
@@ -93,30 +92,32 @@ class StoreLeases:
         return self._write(_name(key), version=ABSENT)
 
     def look(self, key: str) -> LeaseState | None:
-        """The lease as it is now, or None if no process holds it; one request, or two the first time."""
+        """The lease as it is now, or None if no process holds it; one request."""
         blob = self._bucket.read(_name(key), length=_MAX_BYTES)
         if blob is None:
             return None
         # No living holder wrote what cannot be decoded; it is taken over like the lease of a dead one.
         record = _decode(blob.data) or _LeaseRecord("", 0, self._interval)
-        abandoned = key not in self._looked_at and self._is_old(key, blob.version, record.interval)
-        return LeaseState(blob.version, record.interval, abandoned, process_in_words(record.holder), record.done)
+        return LeaseState(blob.version, record.interval, False, process_in_words(record.holder), record.done)
 
-    def _is_old(self, key: str, version: str, interval: float) -> bool:
-        """Whether the lease has this version for longer than a living holder leaves it, by the storage's clock."""
-        self._looked_at.add(key)
-        longest = MISSED_BEATS * interval + _RESOLUTION
-        try:
-            info = self._bucket.stat(_name(key))
-            if info is None or info.version != version or time.time() - info.created <= longest:
-                return False
-            if self._ahead is None:
-                now = self._bucket.now(f"{TEMPORARY}{process_name()}")
-                self._ahead = None if now is None else now - time.monotonic()
-        except StoreError as exc:
-            log.debug("the age of the lease for %s is not known: %s", key, exc)
-            return False
-        return self._ahead is not None and self._ahead + time.monotonic() - info.created > longest
+    def look_for_dead(self, key: str) -> LeaseState | None:
+        """The lease if it was not renewed for longer than a living holder leaves it, by the storage's clock.
+
+        One request if its holder lives, by the clock of this host. Otherwise two, and three once in a process.
+        """
+        info = self._bucket.stat(_name(key))
+        if info is None or time.time() - info.created <= _longest(self._interval):
+            return None
+        if self._ahead is None:
+            now = self._bucket.now(f"{TEMPORARY}{process_name()}")
+            if now is None:
+                return None
+            self._ahead = now - time.monotonic()
+        state = self.look(key)
+        age = self._ahead + time.monotonic() - info.created
+        if state is None or state.token != info.version or age <= _longest(state.interval):
+            return None
+        return replace(state, abandoned=True)
 
     def take_over(self, key: str, seen: LeaseState) -> _StoreLease | None:
         """The lease of a dead holder, or None if it has changed since `seen`."""
@@ -196,6 +197,11 @@ class _StoreLease(HeldLease):
             return False
         self._record, self._version = found, blob.version
         return True
+
+
+def _longest(interval: float) -> float:
+    """Seconds for which a living holder leaves its lease as it is, at most."""
+    return MISSED_BEATS * interval + _RESOLUTION
 
 
 def _name(key: str) -> str:

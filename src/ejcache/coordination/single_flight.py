@@ -339,11 +339,11 @@ def _take_over(leases: Leases, key: str, state: LeaseState) -> tuple[HeldLease |
 def _take_abandoned(leases: Leases, key: str) -> HeldLease | None:
     """The lease, if it can be seen at once that its holder is dead."""
     try:
-        state = leases.look(key)
+        state = leases.look_for_dead(key)
     except Exception as exc:
         _note("read", key, exc)
         return None
-    return _take_over(leases, key, state)[0] if state is not None and state.abandoned else None
+    return None if state is None else _take_over(leases, key, state)[0]
 
 
 def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[LeaseLevel]:

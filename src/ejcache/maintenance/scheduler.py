@@ -123,7 +123,7 @@ class MaintenanceScheduler:
     def _elected(self) -> HeldLease | None:
         lease = self._leases.acquire(_LEASE_KEY)
         if lease is None:
-            seen = self._leases.look(_LEASE_KEY)
+            seen = self._leases.look_for_dead(_LEASE_KEY) or self._leases.look(_LEASE_KEY)
             if seen is not None and self._watch.is_dead(seen):
                 return self._leases.take_over(_LEASE_KEY, seen)
         return lease
