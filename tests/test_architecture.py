@@ -103,15 +103,15 @@ INNER_LEVELS = {
     },
     "stores": {
         "base": 0,
-        "host_log": 0,
         "location": 0,
-        "local": 1,
-        "memory": 1,
-        "plain_jax": 1,
-        "shared": 1,
-        "tiered": 1,
-        "opening": 2,
-        "documents": 3,
+        "host_log": 1,
+        "local": 2,
+        "memory": 2,
+        "plain_jax": 2,
+        "shared": 2,
+        "tiered": 2,
+        "opening": 3,
+        "documents": 4,
     },
 }
 """Within a room: a module or subpackage imports its own subpackage and lower levels. The room's `__init__` is above."""

@@ -33,6 +33,7 @@ from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
 from ejcache.maintenance.archive import read_archive
 from ejcache.maintenance.plan import decode_policy, encode_policy, policy_of
+from ejcache.stores.base import EntryUse
 from ejcache.stores.host_log import decode_notes, encode_note
 from ejcache.stores.shared.usage import decode_counters, decode_journal, encode_journal
 
@@ -44,7 +45,11 @@ BATCH = INPUTS // settings().max_examples
 
 HOSTILE_TEXTS = ["", "\x00", "\x1b]0;x\x07", "\ud800", "\u202e", "a" * 5000, "../..", "~", "=", "漢字", "1e999", "\n\t"]
 HOSTILE_NUMBERS = [0, -1, 10**400, -(10**400), 2**63, 1e308, math.nan, math.inf, -math.inf, 0.1, 10**18, True, None]
-USES = {"jit_f-0123": 1_700_000_000.0, "漢字": 1_700_000_060.0, "k" * 300: 5.0}
+USES = {
+    "jit_f-0123": EntryUse(1_700_000_000.0, 3, 2.5),
+    "漢字": EntryUse(1_700_000_060.0),
+    "k" * 300: EntryUse(5.0, 0, 0.01),
+}
 
 
 def hostile(chance: random.Random, depth: int = 0) -> object:
@@ -171,8 +176,10 @@ def structured_journal(*, compress):
         for _ in range(chance.randrange(5)):
             seconds = chance.choice(["1", "9" * 500, "9" * 5000, "-5", "x", "1e9", "", "\u0661"])
             key = chance.choice([*HOSTILE_TEXTS, "k", "jit_f"])
+            times = chance.choice(["1", "0", "-1", "9" * 500, "x", ""])
+            worth = chance.choice(["", "2.5", "nan", "-inf", "1e400", "x"])
             between = chance.choice("\t \n")
-            lines.append(f"{seconds}{between}{key}\n".encode("utf-8", "surrogatepass"))
+            lines.append(f"{seconds}\t{times}\t{worth}{between}{key}\n".encode("utf-8", "surrogatepass"))
         body = b"".join(lines)
         fields["count"] = len(lines)
         fields["codec"] = "zlib" if compress else "plain"
@@ -186,7 +193,9 @@ def structured_journal(*, compress):
 def read_journal(data):
     for key, used in decode_journal(data).items():
         assert isinstance(key, str)
-        assert math.isfinite(used)
+        assert math.isfinite(used.when)
+        assert used.times >= 0
+        assert used.worth is None or math.isfinite(used.worth)
 
 
 def read_counters(data):

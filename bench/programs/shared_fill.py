@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from bench.context import ROOT
 from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.maintenance.journals import SNAPSHOT
+from ejcache.stores.base import EntryUse
 from ejcache.stores.shared.usage import USED, encode_journal
 
 sys.path.append(str(ROOT / "tools"))
@@ -28,6 +29,10 @@ FEW = 50
 SIZE = 200
 PREFIX = "cache/"
 ENVIRONMENT = 24 * "e"
+
+
+def _uses(times: dict[str, float]) -> dict[str, EntryUse]:
+    return {key: EntryUse(when) for key, when in times.items()}
 
 
 def main() -> None:
@@ -49,15 +54,15 @@ def main() -> None:
         created = {entry_name(key): now - 30 * DAY + number / 10 for number, key in enumerate(keys)}
         for name in sorted(created):
             put(name, bytes(SIZE), created[name])
-        put(SNAPSHOT, encode_journal(used, compress=True), now - DAY)
+        put(SNAPSHOT, encode_journal(_uses(used), compress=True), now - DAY)
         again = chosen.sample(keys, count // 20)
         for number in range(0, len(again), FEW):
             uses = dict.fromkeys(again[number : number + FEW], now - 3600 + number)
             used |= uses
-            put(f"{USED}2026-01-01/host-1-{number:032x}-0", encode_journal(uses), now - 3600)
+            put(f"{USED}2026-01-01/host-1-{number:032x}-0", encode_journal(_uses(uses)), now - 3600)
         uses = dict.fromkeys(in_use, now)
         used |= uses
-        put(f"{USED}2026-01-01/host-1-{count:032x}-0", encode_journal(uses), now)
+        put(f"{USED}2026-01-01/host-1-{count:032x}-0", encode_journal(_uses(uses)), now)
         print(server.url, flush=True)
         print(json.dumps({"limit": count * SIZE // 2}), flush=True)
         sys.stdin.readline()

@@ -110,9 +110,10 @@ def test_ls_counts_hits(cache):
     """The hits of an entry are counted, and what they saved; looking and verifying count for nothing."""
     with LocalStore(cache) as store:
         for _ in range(3):
-            assert store.get(key_text("jit_eval"))
+            store.note_used(key_text("jit_eval"))
         store.close()
         assert store.get(key_text("jit_eval"))
+        store.note_used(key_text("jit_eval"))
     for command in (["show", "jit_eval"], ["verify"], ["why", "jit_eval"]):
         ejcache(*command, "--dir", cache)
     listed = ejcache("ls", "--dir", cache, "--json", "--sort", "hits").json["entries"]

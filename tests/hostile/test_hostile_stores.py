@@ -29,6 +29,7 @@ from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.base import entry_name
 from ejcache.keys.key import module_text_key
+from ejcache.stores.base import EntryUse
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 from ejcache.stores.shared.usage import encode_journal
@@ -125,7 +126,7 @@ BYTES = {
     "journal: huge integer": (USED, lambda: journal(HUGE + b"\tk\n")),
     "journal: deep header": (USED, lambda: b'{"codec":"plain","count":' + b"[" * 4000 + b"\n"),
     "journal: bad key": (USED, lambda: journal(b"1\tevil\x1b\n")),
-    "journal: in the future": (USED, lambda: encode_journal({KEY: 10**15})),
+    "journal: in the future": (USED, lambda: encode_journal({KEY: EntryUse(10**15)})),
     "journal: nothing of ours": (USED, lambda: SECRET),
     "snapshot: endless line": (SNAPSHOT, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
     "snapshot: nothing of ours": (SNAPSHOT, lambda: DEEP),

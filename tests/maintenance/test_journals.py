@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from helpers import used_in
+from helpers import used_in, uses
 from hypothesis import given
 from memory_bucket import MemoryBucket
 from store_suite import ODD_KEYS
@@ -23,11 +23,15 @@ from ejcache.errors import (
     StoreUnavailableError,
 )
 from ejcache.maintenance.journals import SNAPSHOT, Listing, compact
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage import USED, decode_journal, decode_lines, decode_pieces, encode_journal
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"
-USES = {"jit_f-0123": 1_700_000_000.0, "漢字 and spaces": 1_700_000_060.0, "\u2028line": 0.0}
+USES = {
+    "jit_f-0123": EntryUse(1_700_000_000.0, 12, 2.5),
+    "漢字 and spaces": EntryUse(1_700_000_060.0),
+    "\u2028line": EntryUse(0.0, 0, 0.01),
+}
 NOW = 1_700_000_000.0
 
 
@@ -45,9 +49,14 @@ def test_writes_what_version_1_wrote():
     assert encode_journal(USES) == (GOLDEN / "journal-v1").read_bytes()
 
 
-@given(st.dictionaries(st.sampled_from(ODD_KEYS), st.integers(0, 2**40)), st.booleans())
+A_USE = st.builds(
+    EntryUse, st.integers(0, 2**40), st.integers(0, 2**50), st.sampled_from([None, 0.01, 12.5, 1.25e20, -3.0])
+)
+
+
+@given(st.dictionaries(st.sampled_from(ODD_KEYS), A_USE), st.booleans())
 def test_round_trip(used, compress):
-    """Every key that a store takes comes back, with its whole seconds."""
+    """Every key that a store takes comes back, with whole seconds, the number of uses, and its worth."""
     assert decode_journal(encode_journal(used, compress=compress)) == used
 
 
@@ -92,21 +101,27 @@ def with_body(body, **fields):
         b"\n",
         b"{" * 10_000,
         b"[" * 4_000 + b"\n",
-        with_body(b"12\tk"),
-        with_body(b"x\tk\n"),
-        with_body(b"12\t\n"),
-        with_body(b"12 k\n"),
-        with_body(b"12\t\xff\n"),
-        with_body(b"12\ta\tb\n"),
-        with_body(b"9" * 400 + b"\tk\n"),
-        with_body(zlib.compress(b"12\tk\n")[:-1], codec="zlib"),
-        with_body(b"1" * 10_000 + b"\tk\n"),
-        with_body(b"12\tk\n", count=10**4000),
-        with_body(b"12\tk\n", crc32=float("nan")),
+        with_body(b"12\t1\t\tk"),
+        with_body(b"x\t1\t\tk\n"),
+        with_body(b"12\t1\t\t\n"),
+        with_body(b"12 1\t\tk\n"),
+        with_body(b"12\t1\t\t\xff\n"),
+        with_body(b"12\t1\t\ta\tb\n"),
+        with_body(b"9" * 400 + b"\t1\t\tk\n"),
+        with_body(zlib.compress(b"12\t1\t\tk\n")[:-1], codec="zlib"),
+        with_body(b"1" * 10_000 + b"\t1\t\tk\n"),
+        with_body(b"12\t1\t\tk\n", count=10**4000),
+        with_body(b"12\t1\t\tk\n", crc32=float("nan")),
         b'{"version": ' + b"9" * 4_050 + b"}\n",
-        with_body(b"9" * 5_000 + b"\tk\n"),
+        with_body(b"9" * 5_000 + b"\t1\t\tk\n"),
+        with_body(b"12\tk\n"),
+        with_body(b"12\t-1\t\tk\n"),
+        with_body(b"12\t1.5\t\tk\n"),
+        with_body(b"12\t1\tnan\tk\n"),
+        with_body(b"12\t1\tinf\tk\n"),
+        with_body(b"12\t" + b"9" * 400 + b"\t\tk\n"),
     ],
-    ids=range(20),
+    ids=range(26),
 )
 def test_what_nobody_wrote(data):
     """Intact by its checksum or not, what is no list of uses is refused as such."""
@@ -117,7 +132,7 @@ def test_what_nobody_wrote(data):
 @pytest.mark.parametrize("compress", [False, True])
 def test_pieces_are_as_good_as_the_whole(compress):
     """A file that is read piece by piece gives the same uses, and damage in the last piece is found."""
-    used = {f"key {number}": float(number) for number in range(5000)}
+    used = uses({f"key {number}": number for number in range(5000)})
     data = encode_journal(used, compress=compress)
     pieces = [data[start : start + 5000] for start in range(0, len(data), 5000)]
     assert dict(decode_pieces(pieces)) == used
@@ -138,7 +153,7 @@ def test_a_line_without_end_takes_linear_time(compress):
 
 def test_a_bomb_is_refused_after_its_limit():
     """What a journal expands to is bounded: a few hundred kilobytes cannot become a gigabyte."""
-    line = b"12\tkey\n"
+    line = b"12\t1\t\tkey\n"
     bomb = with_body(zlib.compress(line * 900_000, 1), codec="zlib", count=900_000)
     read = []
     with pytest.raises(EntryCorruptError, match="more than"):
@@ -179,7 +194,7 @@ def journal_name(number=0):
 
 
 def journal(objects, used, *, number=0):
-    objects.write(journal_name(number), encode_journal(used))
+    objects.write(journal_name(number), encode_journal(uses(used)))
 
 
 def raiser(error):
@@ -192,7 +207,7 @@ def raiser(error):
 def compacted_in(objects):
     """The compaction, and the uses that it noted."""
     with Listing() as listing:
-        return compact(objects, listing, now=NOW), dict(listing.uses())
+        return compact(objects, listing, now=NOW), {key: use.when for key, use in listing.uses()}
 
 
 # -- folding ---------------------------------------------------------------------------------------------------------
@@ -209,6 +224,42 @@ def test_compact(objects):
     assert compacted_in(objects)[1] == used_in(objects) == expected
     journal(objects, {"shared": 60.0, "new": 200.0})
     assert compacted_in(objects)[1] == used_in(objects) == expected | {"new": 200.0}
+
+
+def numbers(objects):
+    """The uses of each key that the snapshot has."""
+    return decode_journal(objects.read(SNAPSHOT).data)
+
+
+def test_numbers_are_folded_once(objects, monkeypatch):
+    """Uses add up over journals and passes, the last worth counts, and a pass that dies halfway adds nothing twice."""
+    objects.write(journal_name(1), encode_journal({"k": EntryUse(10.0, 2, 4.0), "put": EntryUse(10.0, 0, 1.5)}))
+    objects.write(journal_name(2), encode_journal({"k": EntryUse(5.0, 3, 7.0), "nobody says": EntryUse(5.0)}))
+    compacted_in(objects)
+    assert numbers(objects) == {
+        "k": EntryUse(10.0, 5, 4.0),
+        "put": EntryUse(10.0, 0, 1.5),
+        "nobody says": EntryUse(5.0),
+    }
+    objects.write(journal_name(3), encode_journal({"k": EntryUse(20.0)}))
+    with monkeypatch.context() as patched:
+        patched.setattr(objects, "delete_many", raiser(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            compacted_in(objects)
+    for _ in range(2):
+        compacted_in(objects)
+        assert numbers(objects)["k"] == EntryUse(20.0, 6, 4.0)
+    assert names(objects) == [SNAPSHOT]
+
+
+def test_an_entry_has_an_order(objects):
+    """An entry is listed with its uses, and with what the put and the uses are worth for each byte."""
+    objects.write(journal_name(1), encode_journal({"k": EntryUse(10.0, 2, 4.0), "put": EntryUse(10.0, 0, 2.0)}))
+    with Listing() as listing:
+        listing.add(EntryInfo(key, 8, 1.0, 1.0) for key in ("k", "put", "unknown"))
+        compact(objects, listing, now=NOW)
+        found = {info.key: (info.hits, info.order) for info in listing.entries()}
+    assert found == {"k": (2, 1.5), "put": (0, 0.25), "unknown": (0, None)}
 
 
 def test_nothing_to_fold(objects):
@@ -260,7 +311,7 @@ def test_a_snapshot_is_read_in_pieces(tmp_path):
     objects, chosen = FileBucket(tmp_path / "shared"), random.Random(0)
     with Listing() as listing:
         used = {chosen.randbytes(100).hex(): 1.0 for _ in range(40_000)}
-        objects.write(SNAPSHOT, encode_journal(used, compress=True))
+        objects.write(SNAPSHOT, encode_journal(uses(used), compress=True))
         size = objects.stat(SNAPSHOT).size
         assert size > 4_000_000
         compact(objects, listing, dry_run=True)

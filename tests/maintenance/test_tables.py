@@ -8,13 +8,13 @@ import textwrap
 import tracemalloc
 
 import pytest
-from helpers import python_command, run_program
+from helpers import python_command, run_program, uses
 from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError, StoreError
 from ejcache.maintenance.journals import Listing, TemporaryTables
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage import decode_journal, encode_ordered
 
 
@@ -30,8 +30,8 @@ def test_entries_with_their_uses():
     """An entry was last used when the latest of all journals says so, or when it was made; odd keys come back whole."""
     with Listing() as listing:
         listing.add(EntryInfo(key, 3, 5.0, 5.0, str(n)) for n, key in enumerate(ODD_KEYS))
-        listing.note_uses([(ODD_KEYS[0], 7.0), (ODD_KEYS[1], 2.0), ("gone", 9.0)], now=100.0)
-        listing.note_uses([(ODD_KEYS[0], 6.0), (ODD_KEYS[2], 1000.0)], now=100.0)
+        listing.note_uses(uses({ODD_KEYS[0]: 7, ODD_KEYS[1]: 2, "gone": 9}).items(), now=100.0)
+        listing.note_uses(uses({ODD_KEYS[0]: 6, ODD_KEYS[2]: 1000}).items(), now=100.0)
         used = {entry.key: entry.last_used for entry in listing.entries()}
         assert used == dict.fromkeys(ODD_KEYS, 5.0) | {ODD_KEYS[0]: 7.0, ODD_KEYS[2]: 100.0}
         assert {entry.key: (entry.size, entry.version) for entry in listing.entries()}[ODD_KEYS[1]] == (3, "1")
@@ -41,14 +41,14 @@ def test_damage_in_the_middle_notes_nothing():
     """Of uses that turn out damaged halfway none is noted, and what was known stays."""
 
     def damaged():
-        yield "a", 50.0
+        yield "a", EntryUse(50.0)
         raise EntryCorruptError("cut short")
 
     with Listing() as listing:
-        listing.note_uses([("a", 1.0)], now=100.0)
+        listing.note_uses([("a", EntryUse(1.0))], now=100.0)
         with pytest.raises(EntryCorruptError):
             listing.note_uses(damaged(), now=100.0)
-        assert list(listing.uses()) == [("a", 1.0)]
+        assert list(listing.uses()) == [("a", EntryUse(1.0))]
 
 
 def test_a_plan_of_many_entries_takes_no_memory():
@@ -76,7 +76,7 @@ def test_a_plan_of_many_entries_takes_no_memory():
 
 def test_a_snapshot_of_many_uses_takes_what_it_is_compressed_to():
     """Encoding a snapshot and noting it takes a few times its bytes, not an object for each use."""
-    used = [(long_key(number), float(number)) for number in range(20_000)]
+    used = [(long_key(number), EntryUse(float(number))) for number in range(20_000)]
     tracemalloc.start()
     try:
         data = encode_ordered(lambda: iter(used), compress=True)

@@ -9,6 +9,7 @@ import pytest
 from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
+from ejcache.stores.base import EntryUse
 from ejcache.stores.host_log import EXPIRY_SECONDS, HostLog, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
@@ -76,13 +77,15 @@ def test_usage_is_taken_once(path):
     log = HostLog(path)
     assert log.take_usage() == ({}, {})
     assert not log.is_usage_due()
-    log.leave_usage({KEY: 5.0}, {"hits": 1})
+    log.leave_usage({KEY: EntryUse(5.0)}, {"hits": 1})
     log.note("k", 0.05)
-    log.leave_usage({KEY: 4.0}, {"hits": 2, "seconds": 0.5})
+    log.leave_usage({KEY: EntryUse(4.0)}, {"hits": 2, "seconds": 0.5})
     with path.open("ab") as file:
-        file.write(b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": 1}, "sums": {"hits": 9}}\n{"at": 1, "us')
+        file.write(
+            b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": [1, 1, 1]}, "sums": {"a": 9}}\n{"at": 1, "us'
+        )
     assert not log.is_usage_due()
-    assert log.take_usage() == ({KEY: 5.0}, {"hits": 3.0, "seconds": 0.5})
+    assert log.take_usage() == ({KEY: EntryUse(5.0, 2)}, {"hits": 3.0, "seconds": 0.5})
     assert log.take_usage() == ({}, {})
     assert HostLog(path).number("k") == 0.05
 
@@ -91,12 +94,12 @@ def test_when_usage_is_due(path):
     """What was left ten minutes ago, or is much, is sent by a process that asks for nothing else; damage is, too."""
     now = NOW
     log = HostLog(path, now=lambda: now)
-    log.leave_usage({KEY: 5.0}, {})
+    log.leave_usage({KEY: EntryUse(5.0)}, {})
     assert not log.is_usage_due()
     now += 600
     assert log.is_usage_due()
-    assert log.take_usage()[0] == {KEY: 5.0}
-    log.leave_usage({f"{KEY}{n}": 5.0 for n in range(1400)}, {})
+    assert log.take_usage()[0] == {KEY: EntryUse(5.0)}
+    log.leave_usage({f"{KEY}{n}": EntryUse(5.0) for n in range(1400)}, {})
     assert log.is_usage_due()
     path.write_bytes(b'{"at": x, "used": {}}\n')
     assert log.is_usage_due()
@@ -110,14 +113,14 @@ def test_the_file_is_bounded(path, monkeypatch):
     log = HostLog(path)
     for number in range(300):
         log.note(str(number), 0.05)
-        log.leave_usage({KEY: float(number)}, {"hits": 1})
+        log.leave_usage({KEY: EntryUse(float(number))}, {"hits": 1})
         assert path.stat().st_size <= 10_200
     left = HostLog(path)
     assert left.number("299") == 0.05
     assert left.number("0") is None
     used, sums = left.take_usage()
-    assert 10.0 < used[KEY] < 100.0
-    assert sums["hits"] == used[KEY] + 1
+    assert 10.0 < used[KEY].when < 100.0
+    assert sums["hits"] == used[KEY].times == used[KEY].when + 1
 
 
 @pytest.mark.parametrize("what", ["link", "pipe", "directory", "large"])
@@ -166,12 +169,12 @@ def opened(tmp_path, shared):
 def test_what_is_kept_here(opened, shared):
     """An entry that is kept here is a hit on this host, also for its next process, and never uploaded."""
     store = opened()
-    assert store.put_local("k", b"value") is True
-    assert store.put_local("k", b"other") is False
+    assert store.put("k", b"value", local_only=True) is True
+    assert store.put("k", b"other", local_only=True) is False
     assert store.flush(60) is True
     assert opened().get("k") == b"value"
     assert shared.inner.contains("k") is False
-    store.put_local("k", b"other", replacing=True)
+    store.replace("k", b"other", local_only=True)
     assert opened().get("k") == b"other"
 
 
@@ -190,13 +193,13 @@ def test_what_nobody_is_asked_for(opened, shared):
 def test_uses_that_nobody_is_told_of(tmp_path, opened, shared):
     """The uses of an entry that only this host has are not written to the journals of the shared tier."""
     noted = []
-    shared.note_used = noted.append
+    shared.note_used = lambda key, worth: noted.append((key, worth))
     store = opened()
-    store.put_local("here", b"value")
+    store.put("here", b"value", local_only=True)
     store.put("everywhere", b"value")
     for key in ("here", "everywhere"):
-        assert store.get_verified(key, local_only=key == "here")[0] == b"value"
-    assert noted == ["everywhere"]
+        store.note_used(key, 2.5, local_only=key == "here")
+    assert noted == [("everywhere", 2.5)]
 
 
 def test_published_after_all(opened):
@@ -212,7 +215,7 @@ def test_a_read_only_store(opened, tmp_path):
     """A job that may not write keeps no entries. It does note what is quick, so that it does not ask again."""
     store = opened(read_only=True)
     with pytest.raises(StoreReadOnlyError):
-        store.put_local("k", b"value")
+        store.put("k", b"value", local_only=True)
     store.note_local("k", 0.005)
     assert opened(read_only=True).local_note("k") == 0.005
 
@@ -223,14 +226,14 @@ def test_a_local_tier_that_fails(tmp_path, shared):
     store = TieredStore(local, shared, scratch=tmp_path / "scratch")
     local.fail("put", StoreUnavailableError("the disk is full"))
     with store, pytest.raises(StoreUnavailableError):
-        store.put_local("k", b"value")
+        store.put("k", b"value", local_only=True)
     assert shared.inner.contains("k") is False
 
 
 def test_without_a_disk(shared):
     """A local tier in memory has notes in memory."""
     with TieredStore(MemoryStore(), shared) as store:
-        store.put_local("k", b"value")
+        store.put("k", b"value", local_only=True)
         store.note_local("k", 0.05)
         assert store.local_note("k") == 0.05
     assert shared.inner.contains("k") is False

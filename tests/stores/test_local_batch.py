@@ -27,11 +27,12 @@ def test_small_entries_at_once(store):
     assert store.get_small([]) == {}
 
 
-def test_it_is_a_use(store):
-    """What was read is used last, and counted."""
+def test_it_is_no_use(store):
+    """A read is no use; what is noted is used last, and counted."""
     for key in ("first", "second"):
         store.put(key, key.encode())
-    store.get_small(["first"])
+    store.get_small(["first", "second"])
+    store.note_used("first")
     used = {info.key: info for info in store.entries()}
     assert used["first"].last_used > used["second"].last_used
     assert (used["first"].hits, used["second"].hits) == (1, 0)

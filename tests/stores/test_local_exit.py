@@ -12,6 +12,7 @@ from ejcache.stores.local.store import LocalStore
 
 store = LocalStore(sys.argv[1], max_size=3000)
 assert store.get("a") == b"a" * 1000
+store.note_used("a")
 store.add_counters({"hits": 1})
 exec(sys.argv[2])
 """

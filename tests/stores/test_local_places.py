@@ -150,6 +150,7 @@ def test_read_only_leaves_no_trace(tmp_path):
         assert store.read_only
         used = {info.key: info.last_used for info in store.entries()}
         assert store.get("k") == b"value"
+        store.note_used("k")
         assert store.peek("large", length=3) == b"xxx"
         assert store.contains("large")
         assert store.size() == 50_005

@@ -16,10 +16,10 @@ TestMemory = store_machine("MemoryMachine", lambda path, limit: MemoryStore(str(
 
 
 class ForgetfulStore(WrapperStore):
-    """A get that is no use."""
+    """A use that is not noted."""
 
-    def get(self, key):
-        return self.inner.peek(key)
+    def note_used(self, key, worth=None, *, local_only=False):
+        pass
 
 
 class LeakyStore(WrapperStore):

@@ -162,24 +162,25 @@ def test_local_trouble_is_not_the_callers(store, local, shared):
 
 
 def test_local_hits_are_noted_for_the_journal(tmp_path):
-    """A hit of the local tier is a use that the shared tier hears of; reads of a read-only store are none."""
+    """A use is one of the local tier, and the shared tier hears of it; not so of a use of a read-only store."""
 
     class Noting(MemoryStore):
         noted = []  # noqa: RUF012
 
-        def note_used(self, key):
-            self.noted.append(key)
+        def note_used(self, key, worth=None, *, local_only=False):
+            self.noted.append((key, worth))
 
     with TieredStore(MemoryStore(), Noting()) as store:
+        store.put("j", b"j")
         store.put("k", b"k")
-        store.get("k")
-        store.get("absent")
-    assert Noting.noted == ["k"]
+        store.note_used("j", 2.5)
+        assert [info.key for info in sorted(store.local.entries(), key=lambda info: info.last_used)] == ["k", "j"]
+    assert Noting.noted == [("j", 2.5)]
     Noting.noted.clear()
     local = MemoryStore()
     local.put("k", b"k")
     with TieredStore(local, Noting(), read_only=True) as reader:
-        assert reader.get("k") == b"k"
+        reader.note_used("k")
     assert Noting.noted == []
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from buckets import GcsServer, gcs_bucket
-from helpers import used_in
+from helpers import used_in, uses
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
@@ -41,7 +41,7 @@ def usage(objects):
 def journals(objects):
     """Uses and sums of each journal, in the order of their names."""
     blobs = [objects.read(info.name).data for info in sorted(objects.walk(USED), key=lambda info: info.name)]
-    return [(decode_journal(data), decode_sums(data)) for data in blobs]
+    return [({key: use.when for key, use in decode_journal(data).items()}, decode_sums(data)) for data in blobs]
 
 
 def fold(objects, *, days=0.0, listed=None):
@@ -63,15 +63,15 @@ def raiser(error):
 
 class TestUses:
     def test_what_is_a_use(self, store):
-        """What get found is a use, with its time; misses, peeks and puts are none. It shows in the listing."""
+        """What is noted is a use, with its time; puts and reads are none. It shows in the listing."""
         before = time.time()
         for key in "abc":
             store.put(key, b"x")
-        store.get("a")
+        store.note_used("a")
         store.usage.write()
-        store.get("b")
-        store.peek("c")
-        store.get("absent")
+        store.note_used("b")
+        store.get("c")
+        store.note_used("c", local_only=True)
         infos = {info.key: info for info in store.entries()}
         assert infos["c"].last_used == infos["c"].created
         assert infos["b"].last_used >= infos["a"].last_used >= infos["a"].created
@@ -79,11 +79,22 @@ class TestUses:
         assert sorted(used_in(store.bucket)) == ["a", "b"]
         assert all(int(before) <= used <= time.time() for used in used_in(store.bucket).values())
 
+    def test_how_many_and_what_they_are_worth(self, store):
+        """A journal says how many uses there were, and what one is worth; of what was stored it says the worth."""
+        store.put("k", b"x", worth=2.5)
+        store.put("l", b"x", worth=7.0)
+        store.put("m", b"x")
+        for _ in range(3):
+            store.note_used("k", 2.0)
+        store.usage.write()
+        (found,) = [decode_journal(store.bucket.read(info.name).data) for info in store.bucket.walk(USED)]
+        assert {key: use[1:] for key, use in found.items()} == {"k": (3, 2.0), "l": (0, 7.0)}
+
     def test_a_read_only_store_remembers_nothing(self, store):
         """Reads of a read-only store are no uses."""
         store.put("k", b"x")
         reader = SharedStore(store.bucket, read_only=True)
-        reader.get("k")
+        reader.note_used("k")
         reader.usage.write()
         assert used_in(store.bucket) == {}
 
@@ -92,8 +103,8 @@ class TestUses:
         monkeypatch.setattr("ejcache.stores.shared.usage._MOST_USES", 5)
         usage = Usage(objects)
         for n in range(20):
-            usage.note_used(f"k{n}")
-        usage.note_used("k0", 4e9)
+            usage.note(f"k{n}")
+        usage.note("k0", when=4e9)
         usage.write()
         assert sorted(used_in(objects)) == [f"k{n}" for n in range(5)]
 
@@ -103,9 +114,9 @@ class TestJournals:
         """What was used and counted is one new object, under the day and a name of this process; nothing is none."""
         assert usage.write() is True
         assert journals(objects) == []
-        usage.note_used("a", 5.0)
-        usage.note_used("b", 6.0)
-        usage.note_used("a", 4.0)
+        usage.note("a", when=5.0)
+        usage.note("b", when=6.0)
+        usage.note("a", when=4.0)
         usage.add({"hits": 2, "none": 0})
         assert usage.write() is True
         usage.add({"hits": 1})
@@ -119,7 +130,7 @@ class TestJournals:
     def test_failed_writing_is_made_up_for(self, objects, usage):
         """What could not be written is written later, and once if it was written although no answer came."""
         write = objects.write
-        usage.note_used("a", 5.0)
+        usage.note("a", when=5.0)
         usage.add({"hits": 1})
         objects.write = raiser(StoreUnavailableError("gone"))
         assert usage.write() is False
@@ -131,7 +142,7 @@ class TestJournals:
         objects.write = unanswered
         assert usage.write() is False
         objects.write = write
-        usage.note_used("a", 7.0)
+        usage.note("a", when=7.0)
         usage.add({"hits": 1})
         assert usage.write() is True
         assert journals(objects) == [({"a": 5.0}, {"hits": 1}), ({"a": 7.0}, {"hits": 1})]
@@ -176,11 +187,11 @@ class TestJournals:
         """What this process cannot write is left to the next one of the host, which counts it once."""
         log = HostLog(tmp_path / "host.log")
         usage = Usage(objects, log=log)
-        usage.note_used("a", 5.0)
+        usage.note("a", when=5.0)
         usage.add({"hits": 1})
         write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
         assert usage.write() is False
-        usage.note_used("b", 6.0)
+        usage.note("b", when=6.0)
         usage.add({"hits": 2, "misses": 1})
         usage.write_or_leave()
         objects.write = write
@@ -196,10 +207,10 @@ class TestJournals:
         """A forked child writes under a name of its own, and not what its parent has yet to write."""
         objects = FileBucket(tmp_path / "shared")
         usage = Usage(objects)
-        usage.note_used("parent", 5.0)
+        usage.note("parent", when=5.0)
 
         def child():
-            usage.note_used("child", 6.0)
+            usage.note("child", when=6.0)
             return usage.write()
 
         assert in_fork(child) is True
@@ -297,7 +308,7 @@ class TestCounters:
         shapes = [b"", b"{", b"[1]", b'{"sums": 5}', b'{"sums": {"hits": "many"}}', b"\xff"]
         for data in (*shapes, *absurd, *deep):
             store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", data + b"\n")
-        journal = encode_journal({"k": 5.0}, sums={"hits": 5})
+        journal = encode_journal(uses({"k": 5.0}), sums={"hits": 5})
         store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", journal[:-1])
         assert store.counters() == {"hits": 6}  # the uses are damaged, and the sums are not
         fold(store.bucket, days=2)

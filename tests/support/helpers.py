@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ejcache.stores.base import EntryUse
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -109,4 +111,9 @@ def used_in(objects: Bucket) -> dict[str, float]:
 
     with Listing() as listing:
         compact(objects, listing, dry_run=True)
-        return dict(listing.uses())
+        return {key: use.when for key, use in listing.uses()}
+
+
+def uses(times: Mapping[str, float]) -> dict[str, EntryUse]:
+    """One use of each key, at that time."""
+    return {key: EntryUse(float(when)) for key, when in times.items()}

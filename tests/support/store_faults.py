@@ -18,7 +18,7 @@ __all__ = ["FaultStore", "Gate", "WrapperStore"]
 _METHODS: Final = frozenset(
     {
         *("get", "peek", "put", "replace", "contains", "delete", "entries", "size", "quarantine"),
-        *("add_counters", "counters", "reset_counters", "close"),
+        *("note_used", "add_counters", "counters", "reset_counters", "close"),
     }
 )
 _DEADLINE: Final = 60.0
@@ -72,7 +72,8 @@ class WrapperStore(Store):
 
     get, peek, put, replace, contains = map(_sent, ("get", "peek", "put", "replace", "contains"))
     delete, entries, size, quarantine = map(_sent, ("delete", "entries", "size", "quarantine"))
-    add_counters, counters, reset_counters, close = map(_sent, ("add_counters", "counters", "reset_counters", "close"))
+    note_used, add_counters, counters = map(_sent, ("note_used", "add_counters", "counters"))
+    reset_counters, close = map(_sent, ("reset_counters", "close"))
 
 
 class FaultStore(WrapperStore):

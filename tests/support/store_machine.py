@@ -94,8 +94,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=keys)
     def get(self, key: str) -> None:
-        """Reads, and is a use."""
+        """Reads, and notes the use."""
         assert self.store.get(key) == self.model.get(key)
+        self.store.note_used(key)
         if key in self.model:
             self.model.move_to_end(key)
 

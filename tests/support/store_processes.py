@@ -122,9 +122,8 @@ class PeerStore(Store):
     get, put, replace, contains, delete, size, quarantine = map(
         _called, ("get", "put", "replace", "contains", "delete", "size", "quarantine")
     )
-    add_counters, counters, reset_counters, close = map(
-        _called, ("add_counters", "counters", "reset_counters", "close")
-    )
+    note_used, add_counters, counters = map(_called, ("note_used", "add_counters", "counters"))
+    reset_counters, close = map(_called, ("reset_counters", "close"))
 
 
 def peers() -> tuple[Peer, Peer]:

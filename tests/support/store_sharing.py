@@ -194,7 +194,7 @@ class ProcessTests(StoreTests):
             check_everything(here)
 
     def test_order_over_processes(self, tmp_path: Path) -> None:
-        """What another process used counts as used; what it only looked at does not."""
+        """What another process used counts as used; what it only read does not."""
         self.need()
         self.need_processes()
         path = tmp_path / "store"
@@ -202,11 +202,11 @@ class ProcessTests(StoreTests):
         with self.open(path, max_size=40) as here, peer.open(type(self), path, max_size=40) as there:
             fill(here, "abc")
             fill(there, "d")
-            assert there.get("a") == b"a........."
-            assert there.peek("b") == b"b........."
+            there.note_used("a")
+            assert there.get("b") == b"b........."
             fill(here, "e")
             assert sorted(self.stored(path)) == ["a", "c", "d", "e"]
-            here.get("c")
+            here.note_used("c")
             fill(there, "f")
             assert sorted(self.stored(path)) == ["a", "c", "e", "f"]
             assert by_use(here) == by_use(there) == "aecf"

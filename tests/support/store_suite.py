@@ -66,7 +66,7 @@ class Suite(ABC):
     bounded: ClassVar[bool] = True
     """`max_size` holds whenever a `put` returns, by evicting the least recently used and no more than needed."""
     recency: ClassVar[bool] = True
-    """A `get` shows at once in `EntryInfo.last_used`."""
+    """A use that is noted shows at once in `EntryInfo.last_used`."""
     largest: ClassVar[int] = 100_000_000
     """The largest value to try, in bytes."""
 
@@ -466,20 +466,20 @@ class BoundTests(Suite):
             pytest.skip("the backend keeps no limit of its own")
 
     def test_least_recently_used_goes_first(self, tmp_path: Path) -> None:
-        """A full store evicts the least recently used entries; a get is a use."""
+        """A full store evicts the least recently used entries."""
         self.need()
         with self.open(tmp_path / "store", max_size=40) as store:
             fill(store, "abcd")
-            store.get("a")
+            store.note_used("a")
             fill(store, "e")
             assert sorted(self.stored(tmp_path / "store")) == ["a", "c", "d", "e"]
-            store.get("c")
-            store.get("c")
+            store.note_used("c", 2.5)
+            store.note_used("c", local_only=True)
             fill(store, "fg")
             assert sorted(self.stored(tmp_path / "store")) == ["c", "e", "f", "g"]
 
     def test_looking_is_no_use(self, tmp_path: Path) -> None:
-        """Peek, contains, a listing, a refused put and a miss leave the order of eviction alone."""
+        """Reads, contains, a listing, a refused put and the use of an absent entry leave the order alone."""
         self.need()
         with self.open(tmp_path / "store", max_size=30) as store:
             fill(store, "abc")
@@ -487,7 +487,8 @@ class BoundTests(Suite):
             store.peek("a", length=3)
             store.contains("a")
             assert store.put("a", b"refused") is False
-            store.get("absent")
+            assert store.get("a") is not None
+            store.note_used("absent")
             assert by_use(store) == "abc"
             fill(store, "d")
             assert sorted(self.stored(tmp_path / "store")) == ["b", "c", "d"]
@@ -512,18 +513,19 @@ class BoundTests(Suite):
             fill(store, "abcd")
             assert by_use(store) == "abcd"
             created = {info.key: info.created for info in store.entries()}
-            store.get("b")
-            store.get("a")
+            store.note_used("b")
+            store.note_used("a")
             assert by_use(store) == "cdba"
             assert {info.key: info.created for info in store.entries()} == created
 
     def test_reading_only_is_no_use(self, tmp_path: Path) -> None:
-        """Reads of a read-only store leave the order of eviction alone."""
+        """Uses of a read-only store leave the order of eviction alone."""
         self.need()
         with self.open(tmp_path / "store", max_size=30) as store:
             fill(store, "abc")
             with self.open(tmp_path / "store", max_size=30, read_only=True) as reader:
                 assert reader.get("a") == b"a........."
+                reader.note_used("a")
             assert by_use(store) == "abc"
             fill(store, "d")
             assert sorted(self.stored(tmp_path / "store")) == ["b", "c", "d"]
@@ -540,6 +542,7 @@ class BoundTests(Suite):
                 if model and rng.random() < 0.4:
                     used = rng.choice(list(model))
                     assert store.get(used) is not None
+                    store.note_used(used)
                     model.move_to_end(used)
                 size = rng.choice([0, scale, 7 * scale, 30 * scale, 60 * scale, limit])
                 key = f"k{n}"
@@ -605,7 +608,7 @@ class BoundTests(Suite):
         path = tmp_path / "store"
         with self.open(path) as store:
             fill(store, "abcdefgh")
-            store.get("a")
+            store.note_used("a")
         with self.open(path, max_size=35) as store:
             fill(store, "i")
             assert sorted(self.stored(path)) == ["a", "h", "i"]

@@ -32,6 +32,7 @@ from ejcache.errors import (
     UsageError,
 )
 from ejcache.keys.key import module_text_key, parse_any_key
+from ejcache.maintenance.worth import worth_of_use
 from ejcache.settings.table import Floors
 from ejcache.stores.base import two_tiers
 from ejcache.stores.location import Location, display_url
@@ -173,6 +174,7 @@ class CachePolicy:
                 self._quarantine_damaged(store, key, data, exc, settings)
             return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
         self.tally.add(bytes_read=len(data))
+        store.note_used(key, worth_of_use(found.header.compile_seconds), local_only=local_only)
         return Lookup(found)
 
     def is_known_to_be_quick(self, key: str, settings: Settings) -> bool:
@@ -255,17 +257,16 @@ class CachePolicy:
     def _put(self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool) -> bool:
         """Create or replace an entry, on this host only if it is below the floor of what others get."""
         key, seconds = header.key, header.compile_seconds
-        tiers = two_tiers(store)
-        if tiers is not None and self.is_local_only(seconds, settings):
-            created = tiers.put_local(key, data, replacing=replacing)
+        local_only, worth, created = self.is_local_only(seconds, settings), worth_of_use(seconds), True
+        if replacing:
+            store.replace(key, data, worth=worth, local_only=local_only)
+        else:
+            created = store.put(key, data, worth=worth, local_only=local_only)
+        if local_only and (tiers := two_tiers(store)) is not None:
             tiers.note_local(key, seconds)
             if created:
                 self.tally.add(kept_here=1, kept_here_seconds=seconds)
-            return created
-        if replacing:
-            store.replace(key, data)
-            return True
-        return store.put(key, data)
+        return created
 
     def is_local_only(self, compile_seconds: float, settings: Settings) -> bool:
         """Whether what compiled in so many seconds is stored on this host only, though the cache is shared."""
@@ -301,7 +302,7 @@ class CachePolicy:
             data = entry.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
             if 0 < store.max_size < 100 * len(data):
                 return ""
-            store.put(key, data)
+            store.put(key, data, worth=worth_of_use(0.0))
         except StoreError as exc:
             self.report_failure("write an entry", exc, settings, program=program)
             return ""
@@ -321,10 +322,11 @@ class CachePolicy:
         """
         store = self.opened(settings)
         data = store.get(key) if store is not None else None
-        if data is None:
+        if store is None or data is None:
             return None
         try:
             header = entry.verify(data, key=key, kind=kind)
+            store.note_used(key, worth_of_use(0.0))
             return entry.decode(data, verified=header).raw if header.raw_size <= max_size else None
         except EntryError as exc:
             # The next write replaces it.
@@ -340,7 +342,8 @@ class CachePolicy:
         if store is None or not self._may_write(store, settings) or settings.disabled_reason:
             return False
         try:
-            store.replace(header.key, entry.encode(header._replace(created=time.time()), raw))
+            data = entry.encode(header._replace(created=time.time()), raw)
+            store.replace(header.key, data, worth=worth_of_use(0.0))
         except StoreError as exc:
             self.report_failure("write an entry", exc, settings, program=header.name)
             return False

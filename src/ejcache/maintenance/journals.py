@@ -11,9 +11,9 @@ The compaction of usage journals (`stores.shared.usage`).
     v1/used/snapshot        the last uses of all journals that were compacted so far
     v1/counters/=baseline   the sums of their counters
 
-A maintenance pass adds the sums to the baseline, merges the uses into the snapshot, and deletes the journals, in this
-order. The snapshot keeps the later of two times, so that merging a journal twice (two processes at once, or a crash
-halfway) changes nothing; the baseline names the journals whose sums it has.
+A maintenance pass adds the sums to the baseline, which names the journals that were folded, merges the uses into the
+snapshot, and deletes the journals, in this order. Of a journal that the baseline names already, because a pass has died
+halfway, the snapshot takes the times of the last uses again, which changes nothing, and not how many uses there were.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage import (
     MAX_JOURNAL,
     MAX_SNAPSHOT,
@@ -130,18 +130,26 @@ def _translated() -> Iterator[None]:
 
 _SCHEMA: Final = (
     "CREATE TABLE entries (key BLOB PRIMARY KEY, size INTEGER, created REAL, version TEXT) WITHOUT ROWID",
-    "CREATE TABLE uses (key BLOB PRIMARY KEY, used REAL) WITHOUT ROWID",
+    "CREATE TABLE uses (key BLOB PRIMARY KEY, used REAL, times INTEGER, worth REAL) WITHOUT ROWID",
 )
 _ENTRIES: Final = """
-    SELECT entries.key, size, created, max(created, ifnull(used, created)), version
+    SELECT entries.key, size, created, max(created, ifnull(used, created)), version, ifnull(times, 0),
+        worth * (1 + times) / max(size, 1)
     FROM entries LEFT JOIN uses ON uses.key = entries.key
 """
-_USES: Final = "SELECT key, used FROM uses WHERE used > ? OR key IN (SELECT key FROM entries) ORDER BY key"
-_NOTE_USE: Final = "INSERT INTO uses VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET used = max(used, excluded.used)"
+_USES: Final = (
+    "SELECT key, used, times, worth FROM uses WHERE used > ? OR key IN (SELECT key FROM entries) ORDER BY key"
+)
+_NOTE_USE: Final = """
+    INSERT INTO uses VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
+        worth = CASE WHEN excluded.used < used THEN ifnull(worth, excluded.worth)
+                     ELSE ifnull(excluded.worth, worth) END,
+        used = max(used, excluded.used), times = times + excluded.times
+"""
 
 
 class Listing(TemporaryTables):
-    """The entries that a bucket's listing found, and the last uses that usage journals report."""
+    """The entries that a bucket's listing found, and the uses that usage journals report."""
 
     def __init__(self) -> None:
         super().__init__(*_SCHEMA)
@@ -151,27 +159,31 @@ class Listing(TemporaryTables):
         rows = ((row_key(info.key), info.size, info.created, info.version) for info in found)
         self.insert("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", rows)
 
-    def note_uses(self, used: Iterable[tuple[str, float]], *, now: float) -> None:
-        """Note when keys were used, in seconds since the epoch; a time after `now` counts as `now`.
+    def note_uses(self, used: Iterable[tuple[str, EntryUse]], *, now: float) -> None:
+        """Note uses of keys, which are joined with those noted before; a time after `now` counts as `now`.
 
-        The latest use of each key counts. If `used` raises, none of its uses is noted.
+        If `used` raises, none of its uses is noted.
         """
-        self.insert(_NOTE_USE, ((row_key(key), min(at, now)) for key, at in used))
+        self.insert(_NOTE_USE, ((row_key(key), min(use.when, now), use.times, use.worth) for key, use in used))
+
+    def forget_uses(self) -> None:
+        """Forget what `note_uses` has noted."""
+        self.run("DELETE FROM uses")
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, with its last use."""
+        """Every entry, with its last use, its uses, and what all of them are worth for each byte, as far as known."""
         for key, *fields in self.rows(_ENTRIES):
             yield EntryInfo(key_of_row(key), *fields)
 
-    def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, float]]:
-        """Keys and last uses, ordered by key.
+    def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, EntryUse]]:
+        """Keys and their uses, ordered by key.
 
         Args:
             unless_gone_since: seconds since the epoch; leave out keys that are not listed and were last used before.
         """
         since = float("-inf") if unless_gone_since is None else unless_gone_since
-        for key, used in self.rows(_USES, since):
-            yield key_of_row(key), used
+        for key, *use in self.rows(_USES, since):
+            yield key_of_row(key), EntryUse(*use)
 
 
 log = logging.getLogger("ejcache")
@@ -187,7 +199,7 @@ _NEW_SECONDS: Final = 86_400.0
 _READING_SECONDS: Final = 120.0
 """How long one pass reads journals; the next pass reads the others."""
 _MOST_FOLDED: Final = 20_000
-"""Objects whose sums one pass adds to the baseline, which names them; the next pass adds the others."""
+"""Journals that one pass folds, because the baseline names them; the next pass folds the others."""
 
 
 class Listed(NamedTuple):
@@ -247,7 +259,7 @@ def compact(
 
     The baseline and the snapshot are written on the condition that no other process has written them. A process that
     finds them changed again and again leaves the journals to the next pass. If this process dies before it has deleted
-    the journals, the next pass merges the same uses again, and no sums.
+    the journals, the next pass merges the same last uses again, and no numbers and no sums.
 
     Args:
         objects: where the journals are kept.
@@ -266,20 +278,25 @@ def compact(
     kept_since = now - _NEW_SECONDS if complete else None
     for _ in range(_TRIES):
         baseline, infos = listed = listed or Listed.now(objects)
+        listing.forget_uses()
         version, writable = _note_snapshot(objects, listing, now)
-        read = _note_journals(objects, listing, listed.journals, now, in_use_since)
+        unfolded = (info.name for info in listed.journals if info.name not in baseline.folded)
+        counted = set(itertools.islice(unfolded, _MOST_FOLDED))
+        read = _note_journals(objects, listing, listed.journals, now, in_use_since, counted)
         if dry_run or not writable:
             return Compaction(left=len(listed.journals))
-        counted = {name: (journal.version, journal.sums) for name, journal in read.items() if journal.sums}
-        new = {name: found for name, found in counted.items() if name not in baseline.folded}
-        new = dict(itertools.islice(new.items(), _MOST_FOLDED))
+        new = {
+            name: (journal.version, journal.sums)
+            for name, journal in read.items()
+            if journal.intact and name in counted
+        }
         snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
         if (
             baseline.fold(objects, new, {info.name for info in infos})
             and objects.write(SNAPSHOT, snapshot, version=version) is not None
         ):
             folded = {info.name: info.version for info in infos if info.name in new or info.name in baseline.folded}
-            done = {name: journal for name, journal in read.items() if not journal.sums or name in folded}
+            done = {name: journal for name, journal in read.items() if not journal.intact or name in folded}
             _delete(objects, folded | {name: journal.version for name, journal in done.items()})
             journals = sum(journal.intact for journal in done.values())
             left = len(listed.journals) - len(done)
@@ -321,16 +338,23 @@ def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, 
 
 
 def _note_journals(
-    objects: Bucket, listing: Listing, infos: list[BlobInfo], now: float, in_use_since: float
+    objects: Bucket, listing: Listing, infos: list[BlobInfo], now: float, in_use_since: float, counted: set[str]
 ) -> dict[str, _Journal]:
-    """Note the uses of each journal that can be read in time, and return these; the next pass reads the others."""
+    """Note the uses of each journal that can be read in time, and return these; the next pass reads the others.
+
+    How many uses there were is noted of the journals in `counted`, which this pass folds.
+    """
     read: dict[str, _Journal] = {}
     deadline = time.monotonic() + _READING_SECONDS
     least = {info.name: min(info.created, now) if info.created >= in_use_since else -math.inf for info in infos}
     for name, blob in _read_all(objects, infos, deadline):
         try:
             uses = decode_lines(blob.data, limit=MAX_JOURNAL)
-            listing.note_uses(((key, max(at, least[name])) for key, at in uses), now=now)
+            taken = (
+                (key, EntryUse(max(use.when, least[name]), use.times if name in counted else 0, use.worth))
+                for key, use in uses
+            )
+            listing.note_uses(taken, now=now)
             read[name] = _Journal(blob.version, True, decode_sums(blob.data))
         except EntryVersionError:
             continue

@@ -18,11 +18,15 @@ _SECONDS: Final = re.compile(rb'"compile_seconds":([0-9]{1,9}(?:\.[0-9]{1,20})?)
 the header takes as long as a tenth of a put."""
 
 
+def worth_of_use(compile_seconds: float) -> float:
+    """What one use of an entry is worth: the seconds of compiling that it saves."""
+    return max(_BESIDE_SECONDS, compile_seconds)
+
+
 def worth(start: bytes, size: int) -> float:
     """Seconds of compiling for each byte of an entry, by its beginning and its size."""
     found = _SECONDS.search(start, 0, _START)
-    seconds = float(found[1]) if found is not None else 0.0
-    return max(seconds, _BESIDE_SECONDS) / max(size, 1)
+    return worth_of_use(float(found[1]) if found is not None else 0.0) / max(size, 1)
 
 
 def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:

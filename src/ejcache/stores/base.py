@@ -30,6 +30,27 @@ if TYPE_CHECKING:
 UNLIMITED: Final = -1
 
 
+class EntryUse(NamedTuple):
+    """What a process says of the uses of an entry.
+
+    Attributes:
+        when: the last one, in seconds since the epoch.
+        times: how many there were.
+        worth: what one use is worth to the policy, the number from which the order of eviction is made; None if
+            nobody has said it.
+    """
+
+    when: float
+    times: int = 1
+    worth: float | None = None
+
+    def joined(self, other: EntryUse) -> EntryUse:
+        """Both together: the later time, all uses, and the worth that was said last."""
+        later, earlier = (self, other) if self.when >= other.when else (other, self)
+        worth = earlier.worth if later.worth is None else later.worth
+        return EntryUse(later.when, self.times + other.times, worth)
+
+
 class EntryInfo(NamedTuple):
     """An entry in a listing, which does not read it.
 
@@ -37,9 +58,9 @@ class EntryInfo(NamedTuple):
         key: the key it was put under.
         size: bytes of the entry.
         created: seconds since the epoch.
-        last_used: seconds since the epoch; the later of creation and the last `get`.
+        last_used: seconds since the epoch; the later of creation and the last use that was noted.
         version: on storage that versions its objects, which version was listed; empty elsewhere.
-        hits: how often `get` has found it; None where that is not counted, which is everywhere but in a local store.
+        hits: how many uses were noted; None where that is not counted.
         order: the lowest is evicted first; None where the last use decides.
     """
 
@@ -64,15 +85,31 @@ class Store(Closing):
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; the entry becomes the most recently used."""
+        """The bytes under `key`, or None. It is no use of the entry: whoever has used it says so (`note_used`)."""
 
     @abstractmethod
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; recency is left alone."""
+        """The bytes under `key`, or their first `length`, or None; nothing is copied or counted."""
 
     @abstractmethod
-    def put(self, key: str, data: bytes) -> bool:
+    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
+        """Note that the entry was used now, so that it is the most recently used; nothing in a read-only store.
+
+        Args:
+            key: of the entry; nothing happens if there is none.
+            worth: what one use is worth (`EntryUse.worth`).
+            local_only: of a store with two tiers, tell only that of this host.
+        """
+
+    @abstractmethod
+    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:
         """Create the entry; False if there is one already.
+
+        Args:
+            key: of the entry.
+            data: the entry.
+            worth: what one use is worth (`EntryUse.worth`).
+            local_only: of a store with two tiers, write to that of this host only.
 
         Raises:
             StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
@@ -81,12 +118,12 @@ class Store(Closing):
         """
 
     @abstractmethod
-    def replace(self, key: str, data: bytes) -> None:
-        """Put `data` under `key` whether or not there is an entry; readers see the old or the new one, complete."""
+    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:
+        """As `put`, whether or not there is an entry; readers see the old or the new one, complete."""
 
     @abstractmethod
     def contains(self, key: str) -> bool:
-        """Whether `get` would find an entry; reads no entry's bytes and leaves recency alone."""
+        """Whether `get` would find an entry; reads no entry's bytes."""
 
     @abstractmethod
     def delete(self, key: str) -> bool:
@@ -151,9 +188,6 @@ class Store(Closing):
         """The damage of the store's own structures, one sentence each; with `fix` it is repaired."""
         return []
 
-    def note_used(self, key: str) -> None:
-        """Remember that the entry under `key` was used now: a store nearer to the program had it."""
-
     def tries_failed(self) -> int:
         """How often this process was asked to slow down, or got a failure or no answer."""
         return 0
@@ -177,11 +211,8 @@ class TwoTiers(Protocol):
     def get_verified(self, key: str, *, local_only: bool = False) -> tuple[bytes | None, object]:
         """As `Store.get`, with what the verification of exactly these bytes returned; None if there was none.
 
-        With `local_only`, the shared tier is neither asked for the entry nor told of the use.
+        With `local_only`, the shared tier is not asked for the entry.
         """
-
-    def put_local(self, key: str, data: bytes, *, replacing: bool = False) -> bool:
-        """As `Store.put`, or as `replace`, for this host only."""
 
     def note_local(self, key: str, number: float) -> None:
         """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""

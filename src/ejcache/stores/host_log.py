@@ -5,7 +5,7 @@ r"""What processes of this host leave to the next ones about one shared cache, i
     line    := note | usage
     note    := digest " " ( millionths | "-" ) " " created "\n"
     digest  := the first 32 hexadecimal digits of the SHA-256 of a key
-    usage   := JSON {"at": created, "used": {key: seconds}, "sums": {counter: amount}} "\n"
+    usage   := JSON {"at": created, "used": {key: [seconds, times, worth]}, "sums": {counter: amount}} "\n"
 
 A note says that the entry of a key is not on shared storage, and a number by which whoever made the note decides
 whether to ask the storage for it: the seconds that a program took to compile (`cache/policy.py`). `-` says that the
@@ -30,6 +30,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, StoreBusyError
+from ejcache.stores.base import EntryUse
 from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.text import check_key, key_digest
@@ -67,22 +68,25 @@ def decode_notes(data: bytes) -> dict[str, tuple[float | None, float]]:
     return notes
 
 
-def encode_usage(at: float, used: Mapping[str, float], sums: Mapping[str, float]) -> bytes:
+def encode_usage(at: float, used: Mapping[str, EntryUse], sums: Mapping[str, float]) -> bytes:
     """The line of what one process used and counted."""
     return json.dumps({"at": at, "used": dict(used), "sums": dict(sums)}).encode() + b"\n"
 
 
-def decode_usage(lines: Iterable[bytes]) -> tuple[dict[str, float], dict[str, float]]:
-    """The latest use of each key, and the sums of the counters."""
-    used: dict[str, float] = {}
+def decode_usage(lines: Iterable[bytes]) -> tuple[dict[str, EntryUse], dict[str, float]]:
+    """The uses of each key together, and the sums of the counters."""
+    used: dict[str, EntryUse] = {}
     sums: Counter[str] = Counter()
     for line in lines:
         with contextlib.suppress(*MALFORMED):
             fields: dict[str, dict[str, Any]] = json.loads(line)
-            uses = {check_key(key): float(when) for key, when in fields["used"].items()}
+            uses = {
+                check_key(key): EntryUse(float(when), int(times), None if worth is None else float(worth))
+                for key, (when, times, worth) in fields["used"].items()
+            }
             amounts = {str(name): float(amount) for name, amount in fields["sums"].items()}
-            for key, when in uses.items():
-                used[key] = max(when, used.get(key, 0.0))
+            for key, use in uses.items():
+                used[key] = used[key].joined(use) if key in used else use
             sums.update(amounts)
     return used, dict(sums)
 
@@ -131,7 +135,7 @@ class HostLog:
 
     # -- uses and counters -----------------------------------------------------------------------------------------
 
-    def leave_usage(self, used: Mapping[str, float], sums: Mapping[str, float]) -> None:
+    def leave_usage(self, used: Mapping[str, EntryUse], sums: Mapping[str, float]) -> None:
         """Append what this process used and counted and has not sent."""
         if used or sums:
             with contextlib.suppress(OSError, StoreBusyError), self._locked():
@@ -150,7 +154,7 @@ class HostLog:
         except ValueError:
             return True
 
-    def take_usage(self) -> tuple[dict[str, float], dict[str, float]]:
+    def take_usage(self) -> tuple[dict[str, EntryUse], dict[str, float]]:
         """Remove what processes left, and return it: uses by key, and sums of counters."""
         usages: list[bytes] = []
         with contextlib.suppress(OSError, StoreBusyError), self._locked() as path:

@@ -53,7 +53,7 @@ class MemoryStore(Store):
     Args:
         name: which entries; stores without a name share nothing.
         max_size: bytes of all entries, -1 for no limit.
-        read_only: writes raise `StoreReadOnlyError`, and `get` leaves recency alone.
+        read_only: writes raise `StoreReadOnlyError`, and `note_used` does nothing.
     """
 
     def __init__(self, name: str = "", *, max_size: int = UNLIMITED, read_only: bool = False) -> None:
@@ -67,25 +67,26 @@ class MemoryStore(Store):
         return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; the entry becomes the most recently used."""
-        check_key(key)
-        with _lock:
-            found = self._namespace.entries.get(key)
-            if found is None:
-                return None
-            if not self.read_only:
-                found.last_used = time.time()
-                self._namespace.entries.move_to_end(key)
-            return found.data
+        """The bytes under `key`, or None."""
+        return self.peek(key)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; recency is left alone."""
+        """The bytes under `key`, or their first `length`, or None."""
         check_key(key)
         with _lock:
             found = self._namespace.entries.get(key)
         return None if found is None else found.data[:length]
 
-    def put(self, key: str, data: bytes) -> bool:
+    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:  # noqa: ARG002
+        """Make the entry the most recently used one, which is all that decides here."""
+        check_key(key)
+        with _lock:
+            found = self._namespace.entries.get(key)
+            if found is not None and not self.read_only:
+                found.last_used = time.time()
+                self._namespace.entries.move_to_end(key)
+
+    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:  # noqa: ARG002
         """Create the entry; False if there is one already.
 
         Raises:
@@ -94,7 +95,7 @@ class MemoryStore(Store):
         """
         return self._write(key, data, replace=False)
 
-    def replace(self, key: str, data: bytes) -> None:
+    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:  # noqa: ARG002
         """Put `data` under `key` whether or not there is an entry; raises as `put` does, and then the old one stays."""
         self._write(key, data, replace=True)
 
@@ -115,7 +116,7 @@ class MemoryStore(Store):
             return True
 
     def contains(self, key: str) -> bool:
-        """Whether `get` would find an entry; recency is left alone."""
+        """Whether `get` would find an entry."""
         check_key(key)
         with _lock:
             return key in self._namespace.entries

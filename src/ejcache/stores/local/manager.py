@@ -172,8 +172,11 @@ class ConnectionManager:
         except OSError as exc:
             raise translate(exc, self.root) from exc
 
-    def note_use(self, index: EntryIndex, key: str, when: float) -> None:
+    def note_use(self, key: str, when: float) -> None:
         """Have the time of a use written to the index, at once or a moment later together with that of others."""
+        index = self._index
+        if index is None or index.read_only:
+            return
         delay = index.uses.note(key, when)
         if delay == 0.0 or (delay and not _scheduler.later(delay, partial(_write_uses, weakref.ref(self)))):
             self.write_uses()

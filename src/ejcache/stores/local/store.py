@@ -58,8 +58,8 @@ class LocalStore(Store):
         timeout: seconds that a call waits for other processes.
         trusted: use the directory even if other users could have put code there.
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
-        worth: what an entry is worth, by its beginning and its size, if what is worth least is to be evicted first;
-            otherwise what was not used for longest is.
+        worth: what a use of an entry is worth, by its beginning and its size, if nobody has said it and what is worth
+            least is to be evicted first; None if what was not used for longest is.
         observer: called with the name of each step of a write, for tests that interrupt it there.
 
     Raises:
@@ -101,7 +101,7 @@ class LocalStore(Store):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; the entry becomes the most recently used.
+        """The bytes under `key`, or None.
 
         A damaged row, or a row whose file is damaged, is deleted, counted, and None. Whether bytes of the right length
         are the right ones is checked by `ejcache.entry`.
@@ -109,32 +109,27 @@ class LocalStore(Store):
         Raises:
             StoreError: the storage failed.
         """
-        now = time.time()
-        index, data = self._read(key, None)
-        if index is not None and data is not None and not index.read_only:
-            self._manager.note_use(index, key, now)
-        return data
+        return self._read(key, None)
+
+    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:  # noqa: ARG002
+        """Note a use of an entry that was read a moment ago; it keeps the worth that it was put with."""
+        self._manager.note_use(check_key(key), time.time())
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
         """What `get` would give for those of these keys whose entries are in rows of the index, by one look into it."""
-        now, found = time.time(), dict[str, bytes]()
+        found: dict[str, bytes] = {}
         for start in range(0, len(keys), _BATCH):
             batch = [check_key(key) for key in keys[start : start + _BATCH]]
             looked = self._manager.run(partial(_find_small, keys=batch))
             if looked is None:
                 break
-            index, rows = looked
-            for key, row in rows.items():
-                # `get` deletes and counts a damaged row.
-                if row.trustworthy(key):
-                    found[key] = row.value
-                    if not index.read_only:
-                        self._manager.note_use(index, key, now)
+            # `get` deletes and counts a damaged row.
+            found.update((key, row.value) for key, row in looked.items() if row.trustworthy(key))
         return found
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; recency is left alone."""
-        return self._read(key, length)[1]
+        """The bytes under `key`, or their first `length`, or None."""
+        return self._read(key, length)
 
     def contains(self, key: str) -> bool:
         """Whether `get` would find an entry, by its row and the length of its file."""
@@ -176,7 +171,7 @@ class LocalStore(Store):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, data: bytes) -> bool:
+    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:  # noqa: ARG002
         """Create the entry and evict others until the limit holds; False if there is one already.
 
         Raises:
@@ -185,14 +180,14 @@ class LocalStore(Store):
             StoreBusyError: another process kept the index busy.
             StoreError: the storage failed; the entry is absent.
         """
-        if self._write(check_key(key), data, replace=False):
+        if self._write(check_key(key), data, worth, replace=False):
             return True
         # There is a row. `contains` deletes it if it is damaged.
-        return not self.contains(key) and self._write(key, data, replace=False)
+        return not self.contains(key) and self._write(key, data, worth, replace=False)
 
-    def replace(self, key: str, data: bytes) -> None:
+    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:  # noqa: ARG002
         """Store `data` under `key`, in place of any entry there; raises as `put` does, and changes nothing then."""
-        self._write(check_key(key), data, replace=True)
+        self._write(check_key(key), data, worth, replace=True)
 
     def delete(self, key: str) -> bool:
         """Remove the entry; False if there was none."""
@@ -274,7 +269,7 @@ class LocalStore(Store):
 
     # -- inside: one operation -------------------------------------------------------------------------------------
 
-    def _read(self, key: str, length: int | None) -> tuple[EntryIndex | None, bytes | None]:
+    def _read(self, key: str, length: int | None) -> bytes | None:
         check_key(key)
         seen: IndexRow | None = None
         for _ in range(_LOOKS):
@@ -290,13 +285,13 @@ class LocalStore(Store):
             except OSError as exc:
                 raise translate(exc, self.path) from exc
             if data is not None:
-                return index, data
+                return data
             if seen is not None and (seen.rowid, seen.filename) == (row.rowid, row.filename):
                 # The row is still there, so the file is missing or damaged.
                 self._manager.note(index, partial(self._drop, key=key, row=row), patience=1.0)
                 break
             seen = row
-        return None, None
+        return None
 
     def _find(self, index: EntryIndex, *, key: str) -> tuple[EntryIndex, IndexRow] | None:
         row = index.find(key, whole=True)
@@ -317,12 +312,12 @@ class LocalStore(Store):
                 index.add_counters({DAMAGED_ROWS: 1})
                 warn_once(("damaged row", self.url), "ejcache: a damaged entry of %s was deleted: %s", self.url, key)
 
-    def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
+    def _write(self, key: str, data: bytes, worth: float | None, *, replace: bool) -> bool:
         self._check_write(data)
         # Imported by what writes: most starts of a program only read.
         from ejcache.stores.local.writer import write_entry
 
-        return write_entry(self._manager, key, data, replace=replace)
+        return write_entry(self._manager, key, data, worth, replace=replace)
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -330,5 +325,5 @@ class LocalStore(Store):
             raise StoreReadOnlyError(f"{self.url} {why}")
 
 
-def _find_small(index: EntryIndex, *, keys: Sequence[str]) -> tuple[EntryIndex, dict[str, IndexRow]]:
-    return index, index.find_small(keys)
+def _find_small(index: EntryIndex, *, keys: Sequence[str]) -> dict[str, IndexRow]:
+    return index.find_small(keys)

@@ -25,7 +25,9 @@ _CONVERTING: Final = 50
 """Puts between two looks for rows of processes that evict by last use."""
 
 
-def write_entry(manager: ConnectionManager, key: str, data: bytes, *, replace: bool) -> bool:
+def write_entry(
+    manager: ConnectionManager, key: str, data: bytes, worth: float | None = None, *, replace: bool
+) -> bool:
     """Store `data` under `key`, and evict others until the limit holds; False if there is an entry and not `replace`.
 
     Raises:
@@ -44,10 +46,12 @@ def write_entry(manager: ConnectionManager, key: str, data: bytes, *, replace: b
                 if index.stale():
                     continue  # the directory was moved or deleted
                 raise translate(exc, manager.root) from exc
-            worth = None if index.options.worth is None else index.options.worth(data, len(data))
+            each = None
+            if index.options.worth is not None:
+                each = index.options.worth(data, len(data)) if worth is None else worth / max(len(data), 1)
             written = None
             try:
-                written = manager.change(partial(_write_row, index, value, replace, worth), make=True)
+                written = manager.change(partial(_write_row, index, value, replace, each), make=True)
             finally:
                 if not written:
                     index.values.discard(value.filename)

@@ -39,7 +39,7 @@ class SharedStore(Store):
     Args:
         bucket: where the entries are; the store owns it.
         max_size: limit for the bytes of all entries. Maintenance keeps it; a `put` only refuses a larger entry.
-        read_only: writes raise `StoreReadOnlyError`, and a `get` is not remembered as a use.
+        read_only: writes raise `StoreReadOnlyError`, and no use is noted.
         log: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
 
     Attributes:
@@ -69,15 +69,11 @@ class SharedStore(Store):
         return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; one request. The use is noted."""
-        blob = self.bucket.read(entry_name(check_key(key)))
-        if blob is None:
-            return None
-        self.note_used(key)
-        return blob.data
+        """The bytes under `key`, or None; one request."""
+        return self.peek(key)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; recency is left alone."""
+        """The bytes under `key`, or their first `length`, or None; one request."""
         blob = self.bucket.read(entry_name(check_key(key)), length=length)
         return None if blob is None else blob.data
 
@@ -93,7 +89,7 @@ class SharedStore(Store):
         """Whether `get` would find an entry; one request."""
         return self.bucket.stat(entry_name(check_key(key))) is not None
 
-    def put(self, key: str, data: bytes) -> bool:
+    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:  # noqa: ARG002
         """Create the entry; False if there is one already. One request, or two if an answer was lost.
 
         Raises:
@@ -104,13 +100,17 @@ class SharedStore(Store):
         """
         check_key(key)
         self._check_write(data)
-        return self.bucket.create(entry_name(key), data)
+        created = self.bucket.create(entry_name(key), data)
+        if created:
+            self.note_worth(key, worth)
+        return created
 
-    def replace(self, key: str, data: bytes) -> None:
+    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:  # noqa: ARG002
         """Put `data` under `key` whether or not there is an entry; raises as `put` does."""
         check_key(key)
         self._check_write(data)
         self.bucket.write(entry_name(key), data)
+        self.note_worth(key, worth)
 
     def delete(self, key: str) -> bool:
         """Remove the entry; False if there was none."""
@@ -157,10 +157,15 @@ class SharedStore(Store):
         for info in kept[:-_QUARANTINED_COPIES]:
             self.bucket.delete(info.name)
 
-    def note_used(self, key: str) -> None:
-        """Note a use: by `get`, or by the store nearer to the program that had the entry."""
-        if not self.read_only:
-            self.usage.note_used(key)
+    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
+        """Note a use, for the next journal."""
+        if not (local_only or self.read_only):
+            self.usage.note(key, worth=worth)
+
+    def note_worth(self, key: str, worth: float | None) -> None:
+        """Note what one use of an entry that was just stored is worth, for the next journal."""
+        if worth is not None and not self.read_only:
+            self.usage.note(key, times=0, worth=worth)
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters, in memory; `usage` writes them from time to time. Lost in a read-only store."""

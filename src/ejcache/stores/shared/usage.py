@@ -6,7 +6,9 @@ The format of usage journals and of the snapshot that they are compacted into.
     header  := canonical JSON: codec ("plain" or "zlib"), count, crc32 (of the body as stored), format, version; and, in
                a journal that has any, sums: {counter: amount}
     body    := line*, compressed as a whole if the codec is "zlib"
-    line    := seconds "\t" key "\n"       whole seconds since the epoch; lines are ordered by key
+    line    := seconds "\t" times "\t" worth "\t" key "\n"    a `EntryUse`; lines are ordered by key
+    seconds := of the last use, since the epoch, whole
+    worth   := a number with six digits, or nothing
 
 A key holds neither a tab nor a line break (`check_key`). Version 1 is the first; readers ignore unknown header fields.
 
@@ -21,8 +23,9 @@ minute, which nobody changes. A process that is killed loses its last minute. On
 storage, or cannot reach it, leaves what it has to the next process of its host (`HostLog`).
 
 The counters of the cache are the sums of the baseline and of all journals that it does not name. A pass first adds the
-sums of journals to the baseline, with their names, on the condition that nobody else has changed it, and then deletes
-them: they are counted once, also if the pass dies in between. A reset is a journal of the negated sums.
+sums of journals to the baseline, with their names, on the condition that nobody else has changed it, then writes the
+snapshot of uses, and then deletes them: sums are counted once, and uses at most once, also if the pass dies in between.
+A reset is a journal of the negated sums.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from ejcache.errors import (
     StoreError,
     StoreReadOnlyError,
 )
+from ejcache.stores.base import EntryUse
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.text import check_key
 from ejcache.util.threads import in_parallel
@@ -81,15 +85,15 @@ _PIECE: Final = 1 << 18
 
 
 def encode_journal(
-    used: Mapping[str, float], *, sums: Mapping[str, float] | None = None, compress: bool = False
+    used: Mapping[str, EntryUse], *, sums: Mapping[str, float] | None = None, compress: bool = False
 ) -> bytes:
-    """The bytes of `used`, keys and seconds since the epoch, and of the sums of counters; the same for the same."""
+    """The bytes of the uses of keys, and of the sums of counters; the same for the same."""
     ordered = sorted(used.items())
     return encode_ordered(lambda: ordered, sums=sums, compress=compress)
 
 
 def encode_ordered(
-    read: Callable[[], Iterable[tuple[str, float]]],
+    read: Callable[[], Iterable[tuple[str, EntryUse]]],
     *,
     sums: Mapping[str, float] | None = None,
     compress: bool = False,
@@ -121,17 +125,17 @@ def encode_ordered(
     return whole.getvalue()
 
 
-def decode_journal(data: bytes) -> dict[str, float]:
+def decode_journal(data: bytes) -> dict[str, EntryUse]:
     """All uses in `data`; raises as `decode_lines` does."""
     return dict(decode_lines(data))
 
 
-def decode_lines(data: bytes, *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, float]]:
+def decode_lines(data: bytes, *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, EntryUse]]:
     """The uses in `data`, one at a time; arguments and errors are those of `decode_pieces`."""
     return decode_pieces([data], limit=limit)
 
 
-def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, float]]:
+def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, EntryUse]]:
     """The uses in a journal or a snapshot that is read piece by piece, one at a time.
 
     Args:
@@ -193,12 +197,15 @@ def is_journal(data: bytes) -> bool:
     return data.startswith(_BEGINNING)
 
 
-def _encoded(used: Iterable[tuple[str, float]], *, compress: bool) -> Iterator[tuple[int, bytes]]:
+def _encoded(used: Iterable[tuple[str, EntryUse]], *, compress: bool) -> Iterator[tuple[int, bytes]]:
     """How many lines, and the next part of the body; the last part may have no lines."""
     # Keys are mostly digests, in which matches are rare: this strategy makes them a sixth smaller.
     compressor = zlib.compressobj(level=4, strategy=zlib.Z_FILTERED)
     source = iter(used)
-    while batch := [f"{int(seconds)}\t{key}\n" for key, seconds in itertools.islice(source, _BATCH)]:
+    while batch := [
+        f"{int(when)}\t{times}\t{'' if worth is None else format(worth, '.6g')}\t{key}\n"
+        for key, (when, times, worth) in itertools.islice(source, _BATCH)
+    ]:
         text = "".join(batch).encode()
         yield len(batch), compressor.compress(text) if compress else text
     if compress:
@@ -255,9 +262,12 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise EntryCorruptError("the last line is cut short")
 
 
-def _parsed(line: str) -> tuple[str, float]:
-    seconds, _, key = line.partition("\t")
-    return check_key(key), float(int(seconds))
+def _parsed(line: str) -> tuple[str, EntryUse]:
+    seconds, times, worth, key = line.split("\t")
+    number = float(worth) if worth else None
+    if not 0 <= int(times) < _LARGEST or not -_LARGEST < (number or 0.0) < _LARGEST:
+        raise ValueError(line)
+    return check_key(key), EntryUse(float(int(seconds)), int(times), number)
 
 
 log = logging.getLogger("ejcache")
@@ -296,23 +306,27 @@ class Usage:
         self._writing = threading.Lock()
         self._name = process_name()
         self._number = 0
-        # Only single operations on these two, which the interpreter makes atomic: `note_used` is on the path of a hit.
+        # Only single operations on these two, which the interpreter makes atomic: `note` is on the path of a hit.
         self.last_used: dict[str, float] = {}
-        self._used: dict[str, float] = {}
+        self._used: dict[str, EntryUse] = {}
         self._sums: Counter[str] = Counter()
-        self._unsent: tuple[str, dict[str, float], dict[str, float]] | None = None
+        self._unsent: tuple[str, dict[str, EntryUse], dict[str, float]] | None = None
         self._failed = False
         self._refused = False
         self.start = b""
         """The start record of this process, once it is complete."""
 
-    def note_used(self, key: str, when: float | None = None) -> None:
-        """Note a use, at `when` seconds since the epoch or now."""
-        if len(self._used) < _MOST_USES or key in self._used:
-            self._used[key] = max(when or time.time(), self._used.get(key, 0.0))
+    def note(self, key: str, *, when: float | None = None, times: int = 1, worth: float | None = None) -> None:
+        """Note uses, the last of them at `when` seconds since the epoch or now.
+
+        Of a use that another thread notes at the same moment, perhaps only one is counted.
+        """
+        before, use = self._used.get(key), EntryUse(when or time.time(), times, worth)
+        if before is not None or len(self._used) < _MOST_USES:
+            self._used[key] = use = use if before is None else use.joined(before)
             if len(self.last_used) >= _MOST_USES:
                 self.last_used = {}
-            self.last_used[key] = self._used[key]
+            self.last_used[key] = use.when
 
     def add(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters. Never raises a `StoreError`."""
@@ -351,8 +365,8 @@ class Usage:
             self._unsent = self._next_name(), used, sums
         return self._unsent is not None
 
-    def _take(self) -> tuple[dict[str, float], dict[str, float]]:
-        used: dict[str, float] = {}
+    def _take(self) -> tuple[dict[str, EntryUse], dict[str, float]]:
+        used: dict[str, EntryUse] = {}
         with contextlib.suppress(KeyError):
             while True:
                 key, when = self._used.popitem()
@@ -378,7 +392,8 @@ class Usage:
                 unsent, self._unsent = self._unsent, None
                 used, sums = self._take()
             if unsent is not None:
-                used = {**unsent[1], **used}
+                for key, use in unsent[1].items():
+                    used[key] = used[key].joined(use) if key in used else use
                 for name, amount in unsent[2].items():
                     sums[name] = sums.get(name, 0) + amount
             self._log.leave_usage(used, sums)
@@ -406,8 +421,8 @@ class Usage:
         """Count what earlier processes of this host have left as used and counted by this one."""
         if self._log is not None:
             used, sums = self._log.take_usage()
-            for key, when in used.items():
-                self.note_used(key, when)
+            for key, use in used.items():
+                self.note(key, when=use.when, times=use.times, worth=use.worth)
             self.add(sums)
 
     def total(self, *, write: bool = True) -> dict[str, float]:

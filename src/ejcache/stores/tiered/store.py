@@ -85,7 +85,6 @@ class TieredStore(Store):
         self._local = Tier("local", local, breaker=breaker_for(local.url), tally=self._tally)
         self._shared = Tier("shared", shared, breaker=breaker_for(shared.url), tally=self._tally)
         self._fetches = HostFetches(None if scratch is None else scratch / "fetch")
-        self._note_used = None if read_only else shared.note_used
         self._log = log or HostLog(None if scratch is None else scratch / "host.log")
         pending = None if scratch is None or read_only else PendingUploads(scratch / "spool")
         self._uploads = Uploads(
@@ -110,7 +109,7 @@ class TieredStore(Store):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; the entry becomes the most recently used in both tiers.
+        """The bytes under `key`, or None.
 
         Bytes of the shared tier that `verify` refuses are returned and not copied: the caller quarantines them.
 
@@ -122,7 +121,7 @@ class TieredStore(Store):
     def get_verified(self, key: str, *, local_only: bool = False) -> tuple[bytes | None, object]:
         """As `get`, with what `verify` returned for these bytes if they came from the shared tier; None otherwise.
 
-        With `local_only`, the shared tier is neither asked for the entry nor told of the use.
+        With `local_only`, the shared tier is not asked for the entry.
         """
         if not self._awake:
             self._wake()
@@ -135,9 +134,13 @@ class TieredStore(Store):
             verified: list[object] = []
             data = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified))
             return data, verified[0] if verified else None
-        if self._note_used is not None and not local_only:
-            self._note_used(key)
         return data, None
+
+    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
+        """Note a use in both tiers, or in that of this host. No tier is asked."""
+        self.local.note_used(key, worth)
+        if not (local_only or self.read_only):
+            self.shared.note_used(key, worth)
 
     def _get_local(self, key: str, *counted: str) -> bytes | None:
         with contextlib.suppress(StoreError):
@@ -217,7 +220,7 @@ class TieredStore(Store):
             yield from in_parallel(fetch, missing, threads=requests if alone else 1)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; recency is left alone and nothing is copied."""
+        """The bytes under `key`, or their first `length`, or None; nothing is copied."""
         check_key(key)
         with contextlib.suppress(StoreError):
             data = self._local.call(lambda store: store.peek(key, length=length))
@@ -246,36 +249,21 @@ class TieredStore(Store):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, data: bytes) -> bool:
+    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:
         """Create the entry in the local tier now and in the shared one later; False if the local tier has one.
+
+        With `local_only`, it is never uploaded.
 
         Raises:
             StoreTooSmallError: `data` is larger than the shared tier's limit.
             StoreReadOnlyError: the store is read-only.
             StoreError: the local tier failed, and there is no memory left to keep the entry for the shared one.
         """
-        return self._write(key, data, PUT)
+        return self._write(key, data, PUT, worth=worth, local_only=local_only)
 
-    def replace(self, key: str, data: bytes) -> None:
+    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:
         """Put `data` under `key` in the local tier now and in the shared one later; raises as `put` does."""
-        self._write(key, data, REPLACE)
-
-    def put_local(self, key: str, data: bytes, *, replacing: bool = False) -> bool:
-        """Create or replace the entry in the local tier, and never upload it; False if it was there.
-
-        Args:
-            key: of the entry.
-            data: the entry.
-            replacing: whether or not there is an entry.
-
-        Raises:
-            StoreReadOnlyError: the store is read-only.
-            StoreError: the local tier failed.
-        """
-        check_key(key)
-        self._check_writable()
-        self._wake()
-        return self._write_local(key, data, REPLACE if replacing else PUT)
+        self._write(key, data, REPLACE, worth=worth, local_only=local_only)
 
     def note_local(self, key: str, number: float) -> None:
         """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
@@ -286,21 +274,24 @@ class TieredStore(Store):
         """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
         return self._log.number(key)
 
-    def _write(self, key: str, data: bytes, how: str) -> bool:
+    def _write(self, key: str, data: bytes, how: str, *, worth: float | None, local_only: bool) -> bool:
         check_key(key)
-        self._check_write(data)
+        if local_only:
+            self._check_writable()
+        else:
+            self._check_write(data)
         self._wake()
-        if self.shared.read_only:
-            return self._write_local(key, data, how)
+        if local_only or self.shared.read_only:
+            return self._write_local(key, data, how, worth)
         # Otherwise the end of a short program would wait for the client that the upload needs.
         self.shared.prepare()
         self._log.note_published(key)
         self._uploads.announce(key, how)
         try:
-            created = self._write_local(key, data, how)
+            created = self._write_local(key, data, how, worth)
         except StoreError as exc:
             log.debug("%s goes to the shared tier only: %s", key, exc)
-            if self._uploads.add(key, how, data):
+            if self._uploads.add(key, how, data, worth=worth):
                 return True
             self._uploads.withdraw(key)
             raise
@@ -308,17 +299,17 @@ class TieredStore(Store):
             self._uploads.withdraw(key)
             raise
         if created:
-            self._uploads.add(key, how)
+            self._uploads.add(key, how, worth=worth)
         else:
             self._uploads.withdraw(key)
         return created
 
-    def _write_local(self, key: str, data: bytes, how: str) -> bool:
+    def _write_local(self, key: str, data: bytes, how: str, worth: float | None) -> bool:
         if how == PUT:
-            created = self._local.call(lambda store: store.put(key, data))
+            created = self._local.call(lambda store: store.put(key, data, worth=worth))
         else:
             try:
-                self._local.call(lambda store: store.replace(key, data))
+                self._local.call(lambda store: store.replace(key, data, worth=worth))
             except StoreError:
                 with contextlib.suppress(StoreError):
                     self._local.call(lambda store: store.delete(key))  # a miss is better than the replaced bytes
