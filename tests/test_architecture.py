@@ -79,6 +79,7 @@ INNER_LEVELS = {
         "trees": 1,
         "call": 1,
         "records": 1,
+        "votes": 1,
         "process": 2,
         "calls": 3,
     },

@@ -114,7 +114,14 @@ class Compiler:
 
     def _meet_ranks(self, _: Any) -> None:
         if coordination_client() is not None:
-            submit(self._agreement)  # behind the program: JAX holds its lock, and the service may be slow
+            submit(self._greet_ranks)  # behind the program: JAX holds its lock, and the service may be slow
+
+    def _greet_ranks(self) -> None:
+        from ejcache.jax_integration.ranks import REUSE_SETTING
+
+        agreement = self._agreement()
+        if agreement is not None:
+            agreement.publish(*REUSE_SETTING, self.settings().reuse_lowering)
 
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
 

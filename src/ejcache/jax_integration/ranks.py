@@ -45,6 +45,8 @@ _GRACE: Final = 1.0
 """Seconds that a rank waits once for the others to say that they use ejcache. They say so when they have a backend, and
 all ranks of a job make their backends together."""
 _PRESENT: Final = "ejcache/present"
+REUSE_SETTING: Final = ("ejcache/reuse", "setting")
+"""Where each rank publishes whether its setting `reuse_lowering` is on."""
 
 
 class RankAgreement:
@@ -130,8 +132,24 @@ class RankAgreement:
             log.warning("ejcache: the ranks reached no agreement on %s, so this rank compiles: %s", topic, exc)
             return None
 
+    def settle(self, topic: str, decision: Any) -> None:
+        """Publish a decision that does not depend on the other ranks. No rank waits for another one then.
+
+        Args:
+            topic: from `topic`, the same on every rank.
+            decision: as the `decide` of the lowest rank would return it where it knew of this one.
+        """
+        try:
+            self._coordination.set_once(f"{topic}/{self.rank}", b"{}")
+            self._coordination.set_once(f"{topic}/decision", _encode(decision))
+        except StoreUnavailableError as exc:
+            log.warning("ejcache: the other ranks do not learn what this one decided on %s: %s", topic, exc)
+
     def _publish(self, topic: str, decision: Any) -> Any:
-        if self._coordination.set_once(f"{topic}/decision", _encode(decision)):
+        text = _encode(decision)
+        if self._coordination.set_once(f"{topic}/decision", text):
+            return decision
+        if self._coordination.get(f"{topic}/decision", timeout=self._patience) == text:
             return decision
         # Another rank timed out and published "no decision". Tell it that this rank was late and takes part.
         self._coordination.set_once(f"{topic}/{self.rank}", b"{}")

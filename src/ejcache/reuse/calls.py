@@ -29,6 +29,7 @@ from ejcache.reuse.log import note
 from ejcache.reuse.process import ProcessInputs, number, proven_by_this, same_program, stay_plain
 from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
 from ejcache.reuse.trees import TreeCodec
+from ejcache.reuse.votes import vote_on
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
@@ -36,6 +37,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
+    from ejcache.reuse.votes import Vote
     from ejcache.settings.table import Settings
 
 _QUICK_SECONDS: Final = 0.05
@@ -57,7 +59,7 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
-    calls = ReusingCalls(jitted, name or function_name(fun), declared)
+    calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
     return seam.reusing_function(jitted, calls.miss)
 
 
@@ -84,6 +86,7 @@ class _Question(NamedTuple):
     inputs: ProcessInputs
     use: _Use
     backend: Any
+    vote: Vote
 
 
 _lock: Final = ForkLock()
@@ -98,23 +101,29 @@ class ReusingCalls:
         jitted: the function, as `jax.jit` made it.
         name: module and qualified name, or what the user calls it.
         declared: what the user declares; None if that is nothing.
+        by_setting: True if the function asks because of the setting.
     """
 
-    def __init__(self, jitted: Any, name: str, declared: dict[str, Any] | None) -> None:
+    def __init__(self, jitted: Any, name: str, declared: dict[str, Any] | None, *, by_setting: bool = False) -> None:
         self.name = name
         self._jitted = jitted
         self._declared = declared
+        self._by_setting = by_setting
         self._plain = seam.plain_miss(jitted)
+        self._is_served = True  # False where JAX's dispatch never serves it, and asks at each call
 
     def miss(self, *args: Any, **kwargs: Any) -> Any:
         """What JAX's own `cache_miss` returns: the results, data for the C++ dispatch, and whether to forget it."""
+        if seam.is_traced() or not self._is_served:
+            return self._plain(*args, **kwargs)
         use = self._use()
-        if use is None or seam.is_traced():
-            return self._plain(*args, **kwargs)
-        declared = declared_texts(self._declared) if self._declared else {}
-        question = self._ask(use, declared, args, kwargs)
+        vote = vote_on(self._jitted, self.name, args, kwargs, by_setting=self._by_setting)
+        question = None if use is None else self._ask(use, vote, args, kwargs)
         if question is None:
-            return self._plain(*args, **kwargs)
+            vote.trace()
+            result = self._plain(*args, **kwargs)
+            self._is_served = use is None or result[1] is not None
+            return result
         asked = question.inputs.asked
         with question.inputs.lock:
             answered = asked.setdefault(question.digest, None)
@@ -127,17 +136,20 @@ class ReusingCalls:
                 asked[question.digest] = True
         if answered:
             return self._asked_before(question, args, kwargs)
+        question.vote.trace()
         return self._plain(*args, **kwargs)  # another thread asks the same at this moment
 
     def _answer(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Reuse or trace, for a question that this process asks for the first time."""
         known = question.inputs.function(question.digest)
         if known is not None and known.quick:
+            question.vote.trace()
             return self._plain(*args, **kwargs)
         if question.inputs.is_reusing and known is not None and known.is_ready:
             found = self._load(question, known)
             if found is not None:
                 return lowering.run(*found, question.call)
+        question.vote.trace()
         return self._trace(question, args, kwargs)
 
     # -- the question ------------------------------------------------------------------------------------------------
@@ -150,14 +162,18 @@ class ReusingCalls:
         policy = compiler.cache_of(settings)
         return None if policy is None else _Use(policy, settings)
 
-    def _ask(
-        self, use: _Use, declared: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Question | None:
-        """What is known about a call; None if it is to be plain."""
+    def _ask(self, use: _Use, vote: Vote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Question | None:
+        """What is known about a call; None if it is to be plain. Raises what a declared callable raises."""
         try:
-            reason = "" if self._declared is not None else start.why_unknown()
-            if jax.process_count() > 1:
-                reason = "the job has several processes"
+            declared = declared_texts(self._declared) if self._declared else {}
+        except RefusedError as exc:
+            self._say(use, "plain", exc.reason)
+            return None
+        except BaseException:
+            vote.trace()
+            raise
+        try:
+            reason = vote.why_impossible or ("" if self._declared is not None else start.why_unknown())
             if reason:
                 stay_plain(reason)
                 return None
@@ -168,7 +184,8 @@ class ReusingCalls:
                 self._say(use, "plain", inputs)
                 return None
             about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared]
-            return _Question(hashlib.sha256(json.dumps(about).encode()).hexdigest(), call, inputs, use, backend)
+            digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+            return _Question(digest, call, inputs, use, backend, vote)
         except RefusedError as exc:
             self._say(use, "plain", exc.reason)
         except Exception as exc:
@@ -187,9 +204,12 @@ class ReusingCalls:
             if module is not None:
                 tree = TreeCodec(question.call).decode_tree(known.tree)
                 computation = lowering.decode_program(known.program, module, question.backend)
-                inputs.has_reused = True
-                self._say(question.use, "reused", "a process with the same inputs has traced it")
-                return computation, tree
+                if question.vote.all_reuse(_compiled(known)):
+                    inputs.has_reused = True
+                    self._say(question.use, "reused", "a process with the same inputs has traced it")
+                    return computation, tree
+                self._say(question.use, "traced", "another rank traces it, has another program, or did not answer")
+                return None
             self._say(question.use, "traced", why or "its module is not in the cache any more, or damaged")
         except RefusedError as exc:
             self._say(question.use, "traced", exc.reason)
@@ -203,6 +223,7 @@ class ReusingCalls:
 
     def _asked_before(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Trace a second time for one question: whatever differs between the two is in no record."""
+        question.vote.trace()
         why = f"{self.name} was traced twice for one question, and only its own words could tell the two apart"
         try:
             question.inputs.switch_off(why, question=question.digest)
@@ -237,15 +258,18 @@ class ReusingCalls:
     def _learn(self, question: _Question, lowered: lowering.Lowered, result: Any, seconds: float) -> str:
         """Record or prove what a trace gave; returns why the function stays plain, or nothing."""
         inputs = question.inputs
+        self._is_served = result[1] is not None
         if seconds < number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS):
             inputs.learn(question.digest, lambda _: RecordedFunction(self.name, quick=True))
             return ""
         if lowered.has_arrays and self._declared is None:
             return "arrays of JAX are baked into its program, such as weights; give them as arguments"
-        if result[1] is None:
+        if not self._is_served:
             return "JAX's own dispatch does not serve it: it has effects, or its results are no plain arrays"
         policy, settings = question.use
         program, module = lowering.encode_program(lowered)
+        if not question.vote.spans(lowering.DevicePlaces(question.backend).at(program["devices"])):
+            return "its program spans processes of which its arguments say nothing"
         if len(module) > LARGEST_MODULE:
             return f"its module has {len(module):,} bytes, and at most {LARGEST_MODULE:,} are kept"
         tree = json.loads(json.dumps(TreeCodec(question.call).encode_tree(lowered.tree)))
@@ -288,6 +312,11 @@ class ReusingCalls:
     def _say(self, use: _Use, did: str, sentence: str, advice: str = "") -> None:
         """Remember what was done, for `ejcache why`."""
         note(self.name, did, sentence, advice, url=use.policy.url)
+
+
+def _compiled(known: RecordedFunction) -> dict[str, Any]:
+    """What a rank would compile, in which the ranks of a vote must agree."""
+    return {"content": known.content, **{name: known.program[name] for name in ("devices", "options", "platforms")}}
 
 
 def _backend_of(call: ParsedCall) -> Any:

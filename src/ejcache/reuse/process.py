@@ -12,6 +12,8 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+import jax
+
 from ejcache.keys.key import reuse_module_key
 from ejcache.reuse.inputs import start
 from ejcache.reuse.inputs.command_line import command_line
@@ -193,7 +195,8 @@ class ProcessInputs:
             )
             return False
         one_in = int(number("EJCACHE_REUSE_CHECK_ONE_IN", _CHECK_ONE_IN))
-        if one_in > 0 and secrets.randbelow(one_in) == 0:  # not `random`, whose state belongs to the user
+        draws = jax.process_index() == 0  # in a job of several processes, its no is everybody's
+        if draws and one_in > 0 and secrets.randbelow(one_in) == 0:  # not `random`, whose state belongs to the user
             self.missed = f"one start in {one_in} traces everything and compares"
             return False
         store = self._policy.opened(self._settings)

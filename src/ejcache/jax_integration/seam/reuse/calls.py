@@ -22,6 +22,7 @@ from jax._src import mesh as jax_mesh
 from jax._src import tree_util as jax_trees
 from jax._src.lib import _jax, jax_jit, xla_client
 from jax._src.random import prng as jax_prng
+from jax.sharding import AbstractMesh, Mesh, Sharding
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
@@ -185,6 +186,24 @@ _VALUES: Final = frozenset({bool, int, float, complex, np.ndarray, jax_literals.
 def is_traced() -> bool:
     """True if this thread traces another function."""
     return not jax_core.trace_state_clean()
+
+
+def placed_on(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
+    """The devices that the arguments of a call, the options of its function and the meshes of the context name."""
+    options = getattr(jitted, "_jit_info", None) or ()
+    context = [*jax_config.trace_context(), jax_mesh.get_concrete_mesh()]
+    leaves = jax_trees.tree_leaves((args, kwargs, list(options), context))
+    shardings = {id(each): each for each in (getattr(leaf, "sharding", leaf) for leaf in leaves)}
+    found: set[Any] = set()
+    for each in shardings.values():
+        mesh = getattr(each, "mesh", each)
+        if isinstance(mesh, Mesh):
+            found.update(() if mesh.empty else mesh.devices.flat)
+        elif isinstance(each, Sharding) and not isinstance(mesh, AbstractMesh):
+            found.update(each.device_set)
+        elif isinstance(each, jax.Device):
+            found.add(each)
+    return found
 
 
 def why_plain(call: ParsedCall) -> str | None:
