@@ -41,13 +41,7 @@ _ADDED: Final = (
     "CREATE INDEX Cache_turn ON Cache (turn)",
 )
 
-_SET_TURN: Final = f"""
-    UPDATE Cache SET worth = ?, turn = ? + ifnull((SELECT value FROM Settings WHERE key = '{_AGE}'), 0.0)
-    WHERE key = ? AND raw = 1
-"""  # noqa: S608 (a constant)
-_RAISE_AGE: Final = """
-    INSERT INTO Settings VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)
-"""
+_SET_AGE: Final = "INSERT INTO Settings VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 WEIGHT: Final = "3.0 * (1 + {hits}) / (3 + {hits})"
 """`weight` in SQL, by an expression for the number of hits."""
 
@@ -74,33 +68,24 @@ def add_turns(sql: Sql) -> None:
             sql(statement)
 
 
-def set_turn(sql: Sql, key: str, worth: float) -> None:
-    """Give the row that was just written its worth and its turn."""
-    sql(_SET_TURN, (worth, worth, key))
-
-
 def age_of(sql: Sql) -> float:
     """How far the turns of new entries are ahead."""
     rows = sql("SELECT value FROM Settings WHERE key = ?", (_AGE,)).fetchall()
     return rows[0][0] if rows and isinstance(rows[0][0], float) else 0.0
 
 
-def raise_age(sql: Sql, age: float) -> None:
-    """Note the age after entries were evicted."""
-    sql(_RAISE_AGE, (_AGE, age))
+def set_age(sql: Sql, age: float) -> None:
+    """Note the age after entries were evicted, inside the transaction in which it was asked for."""
+    sql(_SET_AGE, (_AGE, age))
 
 
-def convert(sql: Sql, generation: Path, worth: Callable[[bytes, int], float], *, besides: str) -> None:
+def convert(sql: Sql, generation: Path, worth: Callable[[bytes, int], float], age: float, *, besides: str) -> None:
     """Give a turn to rows that have none, but for the row of the key `besides`, inside a transaction."""
     select = (
         "SELECT rowid, size, mode, filename, substr(value, 1, ?), access_count FROM Cache WHERE turn IS NULL"
         " AND key IS NOT ? LIMIT ?"
     )
-    rows = sql(select, (_START, besides, _CONVERTED)).fetchall()
-    if not rows:
-        return
-    age = age_of(sql)
-    for rowid, size, mode, filename, value, count in rows:
+    for rowid, size, mode, filename, value, count in sql(select, (_START, besides, _CONVERTED)).fetchall():
         start = value if mode == MODE_RAW else _read_start(f"{generation}/{filename}")
         of = worth(start if isinstance(start, bytes) else b"", size if type(size) is int else 0)
         turn = age + of * weight(count if type(count) is int else 0)

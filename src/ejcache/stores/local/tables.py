@@ -39,6 +39,12 @@ _OUR_SCHEMA: Final = (
     "DROP INDEX Cache_expire_time",
 )
 
+_INSERT_IN_PLACE: Final = """
+    INSERT INTO Cache (
+        key, raw, store_time, expire_time, access_time, access_count, tag, size, mode, filename, value, worth, turn
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
 
 class _BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
     """Stores keys that are text and values that are prepared bytes. diskcache's own would write pickles of others."""
@@ -57,19 +63,37 @@ class Rows(Cache):  # type: ignore[misc]  # diskcache has no types
     * `_sql`: diskcache has one connection for each thread, and closes in a forked child what SQLite says not to close
       there. The index has one, and its manager closes it before a fork;
     * `_transact`: diskcache waits without a limit or not at all, and deletes files before an outer transaction has
-      committed. The index waits until a deadline, and deletes them after the commit.
+      committed. The index waits until a deadline, and deletes them after the commit;
+    * `_row_insert` and `_row_update` of a store in the order by cost: a row has two columns more. To change a row that
+      was just made moves it in the index of turns, which takes longer than to make it.
+
+    Args:
+        index: of the store.
+        place: worth and turn of the row, in a store in the order by cost (`cost_order`).
     """
 
     _disk = _BytesDisk("", min_file_size=INLINE_BYTES)
     cull_limit = _SETTINGS["cull_limit"]
     _sql: Any = None
 
-    def __init__(self, index: EntryIndex) -> None:
+    def __init__(self, index: EntryIndex, place: tuple[float, float] | None = None) -> None:
+        self._place = place
         self._sql = index.connection.execute
         self._transaction = contextlib.nullcontext((self._sql, index.delete_later))
 
     def _transact(self, retry: bool = False, filename: str | None = None) -> Any:  # noqa: ARG002, FBT001, FBT002
         return self._transaction
+
+    def _row_insert(self, key: str, raw: bool, now: float, columns: tuple[Any, ...]) -> None:  # noqa: FBT001
+        if self._place is None:
+            super()._row_insert(key, raw, now, columns)
+        else:
+            self._sql(_INSERT_IN_PLACE, (key, raw, now, columns[0], now, 0, *columns[1:], *self._place))
+
+    def _row_update(self, rowid: int, now: float, columns: tuple[Any, ...]) -> None:
+        super()._row_update(rowid, now, columns)
+        if self._place is not None:
+            self._sql("UPDATE Cache SET worth = ?, turn = ? WHERE rowid = ?", (*self._place, rowid))
 
 
 def create_index(directory: Path, *, counters: Mapping[str, float]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
-from ejcache.stores.local.cost_order import age_of, aged, convert, raise_age, set_turn
+from ejcache.stores.local.cost_order import age_of, aged, convert, set_age
 from ejcache.stores.local.index import translate
 from ejcache.stores.local.tables import Rows
 
@@ -71,20 +71,19 @@ def _write_row(
     if current is not index:
         return None
     with index.transact(value):
-        rows = Rows(index)
+        age = 0.0 if worth is None else age_of(index.connection.execute)
+        rows = Rows(index, None if worth is None else (worth, age + worth))
         if not (rows.set if replace else rows.add)(value.key, value, tag=value.tag):
             return False
         if value.filename is not None:
             index.values.commit(value.filename)
         index.options.observer("row-written")
         if index.options.max_size >= 0:
-            _evict(index, value)
-        if worth is not None:
-            set_turn(index.connection.execute, value.key, worth)
+            _evict(index, value, age)
     return True
 
 
-def _evict(index: EntryIndex, value: PendingValue) -> None:
+def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
     """Delete entries in the order of eviction until the limit holds, inside the transaction that stores `value`."""
     sql, limit = index.connection.execute, index.options.max_size
     index.mark_uses()
@@ -93,18 +92,15 @@ def _evict(index: EntryIndex, value: PendingValue) -> None:
         # The sum was within the limit before, unless another process has a larger limit or the sum is damaged. A
         # damaged sum would evict everything.
         excess = index.recount() - limit
-    if excess > 0:
-        # Used while the clock was ahead. They would stay the most recent until the clock gets there, and every new
-        # entry would be evicted first.
-        now = time.time()
-        sql("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
     order, condition = "access_time", ""
     if excess > 0 and index.options.worth is not None:
         if index.puts_by_cost % _CONVERTING == 0:
-            convert(sql, index.generation, index.options.worth, besides=value.key)
+            convert(sql, index.generation, index.options.worth, age, besides=value.key)
         index.puts_by_cost += 1
         order, condition = "turn", "AND turn IS NOT NULL"
-    number, age = 1, age_of(sql) if condition else 0.0
+    elif excess > 0:
+        _correct_uses(index)
+    number, before = 1, age
     gone: dict[int, Any] = {}
     while excess > 0:
         number = min(4 * number, 256)
@@ -115,6 +111,7 @@ def _evict(index: EntryIndex, value: PendingValue) -> None:
         ).fetchall()
         if not rows and condition:
             order, condition = "access_time", ""
+            _correct_uses(index)
             continue
         if not rows:
             excess = index.recount() - limit
@@ -132,9 +129,18 @@ def _evict(index: EntryIndex, value: PendingValue) -> None:
             excess -= size if type(size) is int else 0
             if excess <= 0:
                 break
-    if age:
-        raise_age(sql, age)
+    if age > before:
+        set_age(sql, age)
     index.delete_later(*gone.values())
+
+
+def _correct_uses(index: EntryIndex) -> None:
+    """Correct uses from while the clock was ahead.
+
+    They would stay the most recent until the clock gets there, and every new entry would be evicted first.
+    """
+    now = time.time()
+    index.connection.execute("UPDATE Cache SET access_time = ? WHERE access_time > ?", (now, now + _CLOCK_SLACK))
 
 
 def _with_useless_ones(
