@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import random
 import sqlite3
 
 import pytest
 from cli_helpers import ejcache
+from eviction_traces import encoded, loop, saved, team, upgrade
 
-from ejcache import entry
 from ejcache.maintenance.worth import worth
 from ejcache.stores.local.store import LocalStore
 
 
 def stored(store, key, *, seconds, size=10_000):
     """Put an entry of this size that took so long to compile."""
-    header = entry.Header(key=key, compile_seconds=seconds)
-    data = entry.encode(header, random.Random(key).randbytes(size - len(entry.encode(header, b""))))
-    assert store.put(key, data)
+    assert store.put(key, encoded(key, seconds=seconds, size=size))
 
 
 def keys_of(store):
@@ -116,54 +112,29 @@ def test_prune_shows_both_orders(tmp_path, monkeypatch):
         assert keys_of(store) == {"slow"}
 
 
-def programs(number, sigma, chance, prefix=""):
-    """(key, bytes, seconds): sizes and seconds per byte are spread as those of programs."""
-    sizes = [int(min(max(20_000 * math.exp(chance.gauss(0, 1)), 2_000), 400_000)) for _ in range(number)]
-    return [
-        (f"{prefix}{n}", size, size * chance.lognormvariate(math.log(20e-6), sigma)) for n, size in enumerate(sizes)
-    ]
-
-
-def saved(place, trace, limit, *, by_cost):
-    """The share of the seconds that a larger cache would have saved."""
-    done = possible = 0.0
+def replayed(place, trace, *, by_cost):
+    """The share of the avoidable seconds that a store saves."""
+    uses, limit = trace
     with LocalStore(place, max_size=limit, worth=worth if by_cost else None) as store:
-        seen = set()
-        for key, size, seconds in trace:
-            possible += seconds * (key in seen)
-            if store.get(key) is not None:
-                store.note_used(key)
-                done += seconds
-            else:
-                stored(store, key, seconds=seconds, size=size)
-            seen.add(key)
-    return done / possible
+        return saved(store, uses)
 
 
 @pytest.mark.parametrize(("sigma", "least"), [(1.1, 0.90), (0.3, 0.70)])
 def test_a_suite_that_runs_in_a_loop(tmp_path, sigma, least):
     """A cache that is a little too small for a suite saves nothing by last use, and most of it by cost."""
-    suite = programs(100, sigma, random.Random(0))
-    limit = int(0.87 * sum(size for _, size, _ in suite))
-    assert saved(tmp_path / "lru", suite * 6, limit, by_cost=False) == 0
-    assert saved(tmp_path / "cost", suite * 6, limit, by_cost=True) >= least
+    trace = loop(sigma, seed=0)
+    assert replayed(tmp_path / "lru", trace, by_cost=False) == 0
+    assert replayed(tmp_path / "cost", trace, by_cost=True) >= least
 
 
 def test_a_suite_after_an_upgrade(tmp_path):
     """What was used for long before an upgrade of JAX soon makes room for what has a few uses since."""
-    chance = random.Random(0)
-    before, after = programs(60, 0.3, chance, "before"), programs(60, 0.3, chance, "after")
-    limit = int(0.87 * max(sum(size for _, size, _ in suite) for suite in (before, after)))
-    assert saved(tmp_path, before * 8 + after * 8, limit, by_cost=True) >= 0.65
+    assert replayed(tmp_path, upgrade(0.3, seed=0), by_cost=True) >= 0.65
 
 
 @pytest.mark.parametrize(("sigma", "least"), [(1.1, 0.85), (0.3, 0.78)])
 def test_a_team_with_many_projects(tmp_path, sigma, least):
-    """Forty projects, some of which are started often, in a cache for 30 % of them."""
-    chance = random.Random(2)
-    projects = [programs(chance.randint(5, 20), sigma, chance, f"project{n} ") for n in range(40)]
-    often = [1 / (n + 1) ** 1.3 for n in range(40)]
-    trace = [program for project in chance.choices(projects, often, k=200) for program in project]
-    limit = int(0.3 * sum(size for project in projects for _, size, _ in project))
-    by_use = saved(tmp_path / "lru", trace, limit, by_cost=False)
-    assert saved(tmp_path / "cost", trace, limit, by_cost=True) >= max(least, by_use)
+    """Of forty projects some are started often, and the cache holds 30 % of them."""
+    trace = team(sigma, seed=2, starts=200)
+    by_use = replayed(tmp_path / "lru", trace, by_cost=False)
+    assert replayed(tmp_path / "cost", trace, by_cost=True) >= max(least, by_use)
