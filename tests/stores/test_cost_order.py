@@ -68,6 +68,34 @@ def test_processes_of_both_orders_share_a_store(tmp_path):
         assert not {"mine", "mine too"} & keys_of(by_cost)
 
 
+def indexes(place):
+    """The names of the indexes of the entries of a store."""
+    (path,) = place.rglob("cache.db")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'Cache'")
+        return {name for (name,) in rows} - {"Cache_key_raw"}
+
+
+def test_a_store_keeps_the_index_of_its_order(tmp_path):
+    """That of last uses goes when the order by cost comes, and is back when somebody evicts by last use again."""
+    with LocalStore(tmp_path, max_size=32_000, worth=worth) as store:
+        stored(store, "a", seconds=1)
+    assert indexes(tmp_path) == {"Cache_turn"}
+    with LocalStore(tmp_path, max_size=32_000) as store:
+        stored(store, "b", seconds=1)
+        stored(store, "c", seconds=1)
+        assert store.check() == []
+    assert indexes(tmp_path) == {"Cache_turn"}
+    with LocalStore(tmp_path, max_size=32_000) as store:
+        stored(store, "d", seconds=1)
+        assert keys_of(store) == {"b", "c", "d"}
+    assert indexes(tmp_path) == {"Cache_turn", "Cache_access_time"}
+    with LocalStore(tmp_path, max_size=32_000, worth=worth) as store:
+        stored(store, "e", seconds=1)
+        assert len(keys_of(store)) == 3
+    assert indexes(tmp_path) == {"Cache_turn", "Cache_access_time"}
+
+
 def test_a_store_by_last_use_has_no_more_columns(tmp_path):
     """Who does not want the order does not pay for it."""
     with LocalStore(tmp_path, max_size=52_000) as store:

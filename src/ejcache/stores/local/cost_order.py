@@ -10,9 +10,10 @@ weight is the number of uses. Then one start of a program that is a little large
 old, and after an upgrade of JAX the old entries, which have many uses, stay for long. Source: Cherkasova, "Improving
 WWW proxies performance with Greedy-Dual-Size-Frequency caching policy", HP Labs 1998.
 
-A store that is kept in this order has two more columns and one more index, which the first process makes that wants
-them; the age is a row of the settings. Processes that evict by last use go on using the same store. A row that one of
-them wrote has no turn, and gets one before the next eviction in this order.
+A store that is kept in this order has two more columns, and an index of turns in place of the one of last uses; the
+first process makes them that wants them. The age is a row of the settings. Processes that evict by last use go on using
+the same store: the first of them that evicts makes its index again, and from then on the store has both. A row that one
+of them wrote has no turn, and gets one before the next eviction in this order.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ _START: Final = 8192
 """Bytes of an entry that are read for its worth; a header hardly has more."""
 _CONVERTED: Final = 1_000
 """Rows that get a turn in one put."""
-_ADDED: Final = (
+_BY_COST: Final = (
     "ALTER TABLE Cache ADD COLUMN worth REAL",
     "ALTER TABLE Cache ADD COLUMN turn REAL",
     "CREATE INDEX Cache_turn ON Cache (turn)",
+    "DROP INDEX IF EXISTS Cache_access_time",
 )
+_BY_USE: Final = "CREATE INDEX IF NOT EXISTS Cache_access_time ON Cache (access_time)"
 
 _SET_AGE: Final = "INSERT INTO Settings VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 WEIGHT: Final = "3.0 * (1 + {hits}) / (3 + {hits})"
@@ -61,11 +64,16 @@ def has_turns(sql: Sql) -> bool:
     return any(name == "turn" for _, name, *_ in sql("PRAGMA table_info(Cache)").fetchall())
 
 
-def add_turns(sql: Sql) -> None:
-    """Make the columns and the index, inside a transaction, unless another process has made them."""
+def order_by_cost(sql: Sql) -> None:
+    """Make the columns and the index of turns, inside a transaction, unless another process has made them."""
     if not has_turns(sql):
-        for statement in _ADDED:
+        for statement in _BY_COST:
             sql(statement)
+
+
+def order_by_use(sql: Sql) -> None:
+    """Make the index of last uses, inside a transaction, unless it is there: only in the order by cost it is not."""
+    sql(_BY_USE)
 
 
 def age_of(sql: Sql) -> float:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.cost_order import WEIGHT, add_turns, age_of, has_turns
+from ejcache.stores.local.cost_order import WEIGHT, age_of, has_turns, order_by_cost
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
@@ -133,7 +133,7 @@ def translate(exc: sqlite3.Error | UnicodeError | OSError, root: Path) -> StoreE
 
 _REQUIRED: Final = frozenset(
     {
-        "Settings", "Cache", "Cache_key_raw", "Cache_access_time", "EjcacheCounters",
+        "Settings", "Cache", "Cache_key_raw", "EjcacheCounters",
         "Settings_count_insert", "Settings_count_delete",
         "Settings_size_insert", "Settings_size_update", "Settings_size_delete",
     }
@@ -251,7 +251,7 @@ class EntryIndex:
         values: the value files.
         uses: when entries were used that this index does not know of yet.
         deadline: monotonic seconds until which writes wait for other writers.
-        puts_by_cost: how often this connection has evicted by what entries are worth.
+        evictions: how many puts of this connection have evicted something.
         unclean: something may have been left behind, so the next process that opens the store sweeps it.
     """
 
@@ -270,7 +270,7 @@ class EntryIndex:
         self.uses = PendingUses()
         self.deadline = 0.0
         self.unclean = False
-        self.puts_by_cost = 0
+        self.evictions = 0
         self._presence = presence
         self._marked: list[tuple[str, float, int]] = []  # of the transaction that is open, as is `_removed`
         self._removed: list[str] = []
@@ -316,7 +316,7 @@ class EntryIndex:
         self.total()
         if self.options.worth is not None and not self.read_only and "Cache_turn" not in names:
             self._sql("BEGIN IMMEDIATE")  # who opens the index tries again if another process is writing
-            add_turns(self._sql)
+            order_by_cost(self._sql)
             self._sql("COMMIT")
 
     def _watch(self) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
-from ejcache.stores.local.cost_order import age_of, aged, convert, set_age
+from ejcache.stores.local.cost_order import age_of, aged, convert, order_by_use, set_age
 from ejcache.stores.local.index import translate
 from ejcache.stores.local.tables import Rows
 
@@ -94,12 +94,14 @@ def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
         excess = index.recount() - limit
     order, condition = "access_time", ""
     if excess > 0 and index.options.worth is not None:
-        if index.puts_by_cost % _CONVERTING == 0:
+        if index.evictions % _CONVERTING == 0:
             convert(sql, index.generation, index.options.worth, age, besides=value.key)
-        index.puts_by_cost += 1
         order, condition = "turn", "AND turn IS NOT NULL"
     elif excess > 0:
+        if index.evictions == 0:
+            order_by_use(sql)
         _correct_uses(index)
+    index.evictions += excess > 0
     number, before = 1, age
     gone: dict[int, Any] = {}
     while excess > 0:
