@@ -17,7 +17,7 @@ import jax
 
 from ejcache.errors import StoreError
 from ejcache.jax_integration.activate import compiler_in_use, current_settings
-from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.lowering.modules import digest_is_known, digest_module
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
@@ -26,12 +26,13 @@ from ejcache.reuse.call import call_text
 from ejcache.reuse.declared import check_declared, declared_texts
 from ejcache.reuse.inputs import start
 from ejcache.reuse.log import note
-from ejcache.reuse.process import ProcessInputs, number, proven_by_this, same_program, stay_plain
+from ejcache.reuse.process import ProcessInputs, number, prepare, proven_by_this, same_program, stay_plain
 from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
 from ejcache.reuse.trees import TreeCodec
 from ejcache.reuse.votes import vote_on
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
+from ejcache.util.threads import submit
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
+    submit(prepare)
     calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
     return seam.reusing_function(jitted, calls.miss)
 
@@ -148,7 +150,9 @@ class ReusingCalls:
         if question.inputs.is_reusing and known is not None and known.is_ready:
             found = self._load(question, known)
             if found is not None:
-                return lowering.run(*found, question.call)
+                computation, tree = found
+                with digest_is_known(lowering.module_of(computation), known.content):
+                    return lowering.run(computation, tree, question.call)
         question.vote.trace()
         return self._trace(question, args, kwargs)
 
@@ -276,7 +280,7 @@ class ReusingCalls:
         if TreeCodec(question.call).decode_tree(tree) != lowered.tree:
             return "the tree of its results would be read otherwise than it is"
         program = json.loads(json.dumps(program))
-        content = digest_module(lowered.module).digest
+        content = digest_module(lowered.module)
         said: list[tuple[str, str]] = []
 
         def learnt(known: RecordedFunction | None) -> RecordedFunction:
@@ -286,7 +290,7 @@ class ReusingCalls:
                 if not digest:
                     raise RefusedError("its module could not be stored")
                 return RecordedFunction(self.name, False, program, tree, digest, content, witness())
-            if not same_program(known, program, tree, content):
+            if not same_program(known, program, tree, content.digest):
                 why = f"two traces of {self.name} with the same inputs gave different programs"
                 said.append(("wrong", why))
                 return known._replace(off=why)
@@ -316,7 +320,10 @@ class ReusingCalls:
 
 def _compiled(known: RecordedFunction) -> dict[str, Any]:
     """What a rank would compile, in which the ranks of a vote must agree."""
-    return {"content": known.content, **{name: known.program[name] for name in ("devices", "options", "platforms")}}
+    return {
+        "content": known.content.digest,
+        **{name: known.program[name] for name in ("devices", "options", "platforms")},
+    }
 
 
 def _backend_of(call: ParsedCall) -> Any:

@@ -7,6 +7,7 @@ reason, a trace after a reuse neither records nor proves.
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import threading
@@ -19,7 +20,8 @@ from ejcache.reuse.inputs import start
 from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.inputs.environment import environment
 from ejcache.reuse.inputs.machine import machine
-from ejcache.reuse.inputs.packages import changed_by_hand, distribution_of, packages
+from ejcache.reuse.inputs.memo import memo_of_host
+from ejcache.reuse.inputs.packages import packages, sort_files
 from ejcache.reuse.inputs.project import (
     Project,
     ProjectPlaces,
@@ -60,6 +62,13 @@ def number(variable: str, default: float) -> float:
         return default
 
 
+@functools.cache
+def prepare() -> None:
+    """Look at the packages, and at the modules that are loaded: behind the program, before its first question."""
+    packages()
+    sort_files(module_files())
+
+
 class ProcessInputs:
     """The inputs of this process, and what earlier ones with the same inputs have recorded in one cache.
 
@@ -95,9 +104,11 @@ class ProcessInputs:
         self._command = tuple(command_line(self._main, ignored))
         self._marks, self._variables = environment(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
         self._packages = packages()
-        self._places = self._reader.places(self._files)
+        own, self._edited = sort_files(self._files)
+        self._places = self._reader.places(own)
         self._late: dict[str, None] = {}
         self._changed = self._reader.read(self._places).changed
+        memo_of_host().write()
         self.key = document_key(label(self._main, self._reader.base), self._machine)
         records = read_records(self.key, policy, settings)
         self.record = next((each for each in records if not self._difference(each.inputs)), None)
@@ -126,7 +137,7 @@ class ProcessInputs:
                 tuple(label(each, base) for each in self._places.alone),
             ),
             packages=self._packages,
-            edited=changed_by_hand(self._files),
+            edited=self._edited,
             late=tuple(self._late),
             machine=self._machine,
         )
@@ -139,10 +150,11 @@ class ProcessInputs:
         fresh = [each for each in files if each not in known]
         if not fresh:
             return
-        owners = {each: distribution_of(each) for each in fresh}
-        late = [label(path, base) for path, owner in owners.items() if owner is not None and not owner.is_project]
-        self._late.update(dict.fromkeys(late))
-        now = self._reader.places(files)
+        own, edited = sort_files(fresh)
+        late = set(fresh).difference(own)
+        self._late.update(dict.fromkeys(label(path, base) for path in fresh if path in late))
+        self._edited.update(edited)
+        now = self._reader.places(own)
         self._places = ProjectPlaces(
             tuple(sorted({*self._places.directories, *now.directories})),
             tuple(sorted({*self._places.alone, *now.alone})),
@@ -167,7 +179,7 @@ class ProcessInputs:
                 return f"the package {name} changed", ""
         base = self._reader.base
         late = [from_label(each, base) for each in recorded.late]
-        edited = changed_by_hand(dict.fromkeys((*self._files, *late)))
+        edited = {**self._edited, **sort_files(late)[1]}
         for name in sorted(edited.keys() | recorded.edited.keys()):
             if edited.get(name) != recorded.edited.get(name):
                 return f"the file {name} of a package changed", ""
@@ -280,9 +292,9 @@ def _argument(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, str]:
     return "the command line has more or fewer arguments", ""
 
 
-def same_program(one: RecordedFunction, program: Any, tree: Any, content: str) -> bool:
+def same_program(one: RecordedFunction, program: Any, tree: Any, digest: str) -> bool:
     """True if a trace gave what is recorded."""
-    return (dict(one.program), one.tree, one.content) == (program, tree, content)
+    return (dict(one.program), one.tree, one.content.digest) == (program, tree, digest)
 
 
 def proven_by_this(recorded: RecordedFunction) -> RecordedFunction:

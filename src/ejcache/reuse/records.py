@@ -25,7 +25,7 @@ A document holds the records of one main module on one kind of machine, and is s
       quick      true if it is traced quickly, and so stays plain; then nothing else is there
       program tree   see `seam/reuse/lowering.py` and `trees.py`
       module     digest of the bytes of its module, under which they are stored
-      content    digest of the module without its debug locations, in which two traces must agree
+      content    what `lowering.modules.digest_module` says of the module; two traces must agree in its digest
       recorded   the witness that traced it first
       proven     the witness that traced it again and found the same program; null while it is unproven
       last       the number of the process, by `traced`, that asked for it last
@@ -49,6 +49,8 @@ import jaxlib
 
 from ejcache import entry
 from ejcache.errors import MALFORMED
+from ejcache.jax_integration.lowering.key import KEY_FORMAT
+from ejcache.jax_integration.lowering.modules import ModuleDigest
 from ejcache.keys.key import reuse_module_key, reuse_record_key
 from ejcache.reuse.inputs.project import Project
 from ejcache.settings.resolve import fixed_hash_seed
@@ -67,6 +69,9 @@ _VERSION: Final = 1
 _LARGEST_DOCUMENT: Final = 64 << 20
 LARGEST_MODULE: Final = 64 << 20
 _MOST_RECORDS: Final = 8
+
+
+_NO_CONTENT: Final = ModuleDigest("", None, 0, 0, False, 0, frozenset(), frozenset())
 
 
 class Witness(NamedTuple):
@@ -103,7 +108,7 @@ class RecordedFunction(NamedTuple):
     program: Mapping[str, Any] = {}
     tree: Any = None
     module: str = ""
-    content: str = ""
+    content: ModuleDigest = _NO_CONTENT
     recorded: Witness | None = None
     proven: Witness | None = None
     last: int = 0
@@ -164,7 +169,9 @@ def _function_fields(function: RecordedFunction) -> dict[str, Any]:
         name: None if each is None else each._asdict()
         for name, each in (("recorded", function.recorded), ("proven", function.proven))
     }
-    return {**function._asdict(), **witnesses}
+    content = function.content
+    calls = {"custom_calls": sorted(content.custom_calls), "batched_calls": sorted(content.batched_calls)}
+    return {**function._asdict(), **witnesses, "content": {**content._asdict(), **calls}}
 
 
 def decode_document(payload: bytes) -> tuple[ReuseRecord, ...]:
@@ -207,12 +214,17 @@ def _function(fields: dict[str, Any]) -> RecordedFunction:
         program=dict(fields["program"]),
         tree=list(fields["tree"]),
         module=_text(fields["module"]),
-        content=_text(fields["content"]),
+        content=_content(fields["content"]),
         recorded=_witness(fields["recorded"]),
         proven=_witness(fields["proven"]),
         last=int(fields["last"]),
         off=_text(fields["off"]),
     )
+
+
+def _content(fields: dict[str, Any]) -> ModuleDigest:
+    found = ModuleDigest(**fields)
+    return found._replace(custom_calls=frozenset(found.custom_calls), batched_calls=frozenset(found.batched_calls))
 
 
 def _witness(fields: dict[str, Any] | None) -> Witness | None:
@@ -265,7 +277,8 @@ def document_key(main: str, machine: Mapping[str, str]) -> str:
         main: the name of the main module's file.
         machine: see `inputs.machine`.
     """
-    return reuse_record_key(main, json.dumps(sorted(machine.items())), jax.__version__, jaxlib.__version__)
+    versions = (jax.__version__, jaxlib.__version__, KEY_FORMAT)
+    return reuse_record_key(main, json.dumps(sorted(machine.items())), *versions)
 
 
 def read_records(key: str, policy: CachePolicy, settings: Settings) -> tuple[ReuseRecord, ...]:

@@ -11,6 +11,7 @@ Kernels within modules (Mosaic, Triton) are MLIR modules, stored as bytes, with 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,6 @@ from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 # Where StableHLO refers to functions. A reference from anywhere else is found afterwards.
 _REFERENCES: Final = {
@@ -68,6 +68,20 @@ class ModuleDigest(NamedTuple):
     batched_calls: frozenset[str]
 
 
+_expected: Final[dict[int, tuple[Any, ModuleDigest]]] = {}
+"""By the module: what is known of it."""
+
+
+@contextlib.contextmanager
+def digest_is_known(module: Any, digest: ModuleDigest) -> Iterator[None]:
+    """In this block, `digest_module` returns `digest` for this module, as it would compute it, and reads nothing."""
+    _expected[id(module)] = (module, digest)
+    try:
+        yield
+    finally:
+        _expected.pop(id(module), None)
+
+
 class _Unexpected(Exception):  # noqa: N818  # control flow within this module
     """The module contains something that the canonical form cannot express."""
 
@@ -84,6 +98,9 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
     Raises:
         MLIRError: MLIR cannot process the module; then it has no key.
     """
+    known = _expected.get(id(module))
+    if known is not None and not metadata and not known[1].custom_partitionings:
+        return known[1]
     with module.context, ir.Location.unknown():
         work = _Work(module, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
         form, verbatim, content = "functions by content", None, work.plain_bytecode()

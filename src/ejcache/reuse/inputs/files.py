@@ -9,25 +9,32 @@ import time
 from pathlib import Path
 from typing import Final
 
+from ejcache.reuse.inputs.memo import memo_of_host
+
 LARGEST: Final = 16 << 20
 """Bytes of a file that counts by its content; a larger one counts by its size and the time of its last change."""
 
 
-def content(path: str) -> str:
-    """A digest of a file's content; another text if it is large, or cannot be read."""
+def content(path: str, status: os.stat_result | None = None) -> str:
+    """A digest of a file's content; another text if it is large, or cannot be read.
+
+    Args:
+        path: of the file.
+        status: of the file, where the caller has it.
+    """
     try:
-        status = os.stat(path)  # noqa: PTH116
+        status = status or os.stat(path)  # noqa: PTH116
         if status.st_size > LARGEST:
             return f"{status.st_size} bytes {status.st_mtime_ns}"
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        memo = memo_of_host()
+        digest = memo.known(path, status)
+        if digest is None:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            memo.keep(path, status, digest)
+        return digest
     except OSError as exc:
         return f"cannot be read: {exc.errno}"
-
-
-def short(digest: str) -> str:
-    """Enough of a digest to tell two apart, and too little to guess what it was made of."""
-    return hashlib.sha256(digest.encode("utf-8", "surrogateescape")).hexdigest()[:4]
 
 
 def _began() -> float:

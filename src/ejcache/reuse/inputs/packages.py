@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.reuse.inputs.files import content
+from ejcache.reuse.inputs.memo import memo_of_host
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -153,29 +154,75 @@ def packages() -> dict[str, str]:
 
 @functools.cache
 def _record_digest(directory: str) -> str:
-    return hashlib.sha256(_record(directory)).hexdigest()[:32]
+    path = f"{directory}/RECORD"
+    memo = memo_of_host()
+    try:
+        status = os.stat(path)  # noqa: PTH116
+        digest = memo.known(f"record {path}", status)
+        if digest is None:
+            digest = hashlib.sha256(_record(directory)).hexdigest()[:32]
+            memo.keep(f"record {path}", status, digest)
+    except OSError:
+        return "none"
+    return digest
 
 
-def changed_by_hand(files: Iterable[str]) -> dict[str, str]:
-    """The content of those of these module files that are not as their distribution's `RECORD` says.
+_examined: Final[dict[str, tuple[str, str] | None]] = {}
+"""By path: the name of a module's file, and to what it was edited; None for what is no package's."""
 
-    Args:
-        files: paths of modules of distributions that are not the project's.
+
+def sort_files(files: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Those of these module files that belong to no distribution from an index, and which of the others were edited.
+
+    The second is the content of those that are not as the `RECORD` of their distribution says, by name. A file is
+    looked at once in a process: what counts is what it was when its module was loaded.
     """
-    found: dict[str, str] = {}
+    others: list[str] = []
+    edited: dict[str, str] = {}
     for path in files:
-        owner = distribution_of(path)
-        if owner is None or owner.is_project:
-            continue
-        name = path[len(owner.root) :].replace(os.sep, "/")
-        try:
-            status = os.stat(path)  # noqa: PTH116
-        except OSError:
-            found[name] = "gone"
-            continue
-        if status.st_mtime_ns > _installed_at(owner.directory) or status.st_size != _sizes(owner.directory).get(name):
-            found[name] = content(path)
-    return found
+        if path not in _examined:
+            _examined[path] = _examine(path)
+        found = _examined[path]
+        if found is None:
+            others.append(path)
+        elif found[1]:
+            edited[found[0]] = found[1]
+    return others, edited
+
+
+def _examine(path: str) -> tuple[str, str] | None:
+    memo = memo_of_host()
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        owner = distribution_of(path)  # it is in an archive, or gone
+        return None if owner is None or owner.is_project else (_name_in(owner, path), "gone")
+    said = memo.known(f"module {path}", status)
+    found = None if said is None else _verdict(path, said)
+    if found is not None:
+        return found
+    owner = distribution_of(path)
+    if owner is None or owner.is_project:
+        return None
+    name = _name_in(owner, path)
+    is_edited = status.st_mtime_ns > _installed_at(owner.directory) or status.st_size != _sizes(owner.directory).get(
+        name
+    )
+    now = content(path, status) if is_edited else ""
+    memo.keep(f"module {path}", status, "\t".join((owner.directory, _record_digest(owner.directory), name, now)))
+    return name, now
+
+
+def _verdict(path: str, said: str) -> tuple[str, str] | None:
+    """What an earlier start found out about a module's file; None if its distribution is another one now."""
+    directory, record, name, now = said.split("\t")
+    root = directory[: directory.rindex(os.sep) + 1]
+    is_same = root in roots() and record == _record_digest(directory) and not _is_project(directory)
+    return (name, now) if is_same and path.startswith(root) else None
+
+
+def _name_in(owner: Distribution, path: str) -> str:
+    return path[len(owner.root) :].replace(os.sep, "/")
 
 
 @functools.cache

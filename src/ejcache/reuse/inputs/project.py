@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.inputs.files import content, is_younger
-from ejcache.reuse.inputs.packages import distribution_of, library_directories, root_of, roots
+from ejcache.reuse.inputs.packages import library_directories, root_of, roots
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Project(NamedTuple):
 
 
 def module_files() -> list[str]:
-    """The files of the loaded modules."""
-    found = dict.fromkeys(getattr(module, "__file__", None) for module in tuple(sys.modules.values()))
+    """The files of the loaded modules. No module is asked for it: some import what they are a place for."""
+    found = dict.fromkeys(getattr(module, "__dict__", {}).get("__file__") for module in tuple(sys.modules.values()))
     return [path for path in found if type(path) is str and os.path.isabs(path)]  # noqa: PTH117
 
 
@@ -72,7 +72,7 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
 
     Args:
         main: the file of the main module.
-        files: of loaded modules.
+        files: of loaded modules that belong to no distribution from an index.
 
     Raises:
         RefusedError: a module was loaded from what is neither a file nor an archive.
@@ -82,9 +82,6 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
     scripts = os.path.realpath(sysconfig.get_path("scripts"))
     for path in (main, *files):
         if path.startswith(_OWN) and path != main:
-            continue
-        owner = distribution_of(path)
-        if owner is not None and not owner.is_project:
             continue
         root = root_of(path)
         if root is not None:
@@ -164,7 +161,7 @@ class ProjectReader:
         self.base = os.path.dirname(main)  # noqa: PTH120
         self._ignored = tuple(ignored)
         self._read: dict[str, Project] = {}
-        self._stamps: dict[str, tuple[int, ...]] = {}
+        self._stamps: dict[str, tuple[tuple[int, ...], bool]] = {}
         self._counted = 0
 
     def places(self, files: Iterable[str]) -> ProjectPlaces:
@@ -198,28 +195,32 @@ class ProjectReader:
 
     def changed_since(self) -> str:
         """A counted file that was changed since it was read; empty if none was."""
-        for path, stamp in self._stamps.items():
-            if _stamp(path) != stamp:
+        for path, (stamp, is_linked) in self._stamps.items():
+            try:
+                now = _stamp(os.stat(path), is_linked=is_linked)  # noqa: PTH116
+            except OSError:
+                now = ()
+            if now != stamp:
                 return label(path, self.base)
         return ""
 
-    def _count(self, path: str, into: dict[str, str]) -> bool:
+    def _count(self, path: str, name: str, into: dict[str, str], status: os.stat_result) -> bool:
         """Digest a file; True if it was changed after this process began."""
-        name = label(path, self.base)
         if any(fnmatchcase(name, pattern) for pattern in self._ignored):
             return False
-        try:
-            status = os.stat(path)  # noqa: PTH116
-        except OSError:
-            return False  # a link that leads nowhere
-        self._stamps[path] = _stamp(path)
-        into[name] = content(path)
-        return is_younger(status, linked=name.startswith(_LIBRARY))
+        is_linked = name.startswith(_LIBRARY)
+        self._stamps[path] = _stamp(status, is_linked=is_linked), is_linked
+        into[name] = content(path, status)
+        return is_younger(status, linked=is_linked)
 
     def _file(self, path: str) -> Project:
         code: dict[str, str] = {}
-        changed = self._count(path, code)
-        return Project(code, changed=label(path, self.base) if changed else "")
+        name = label(path, self.base)
+        try:
+            changed = self._count(path, name, code, os.stat(path))  # noqa: PTH116
+        except OSError:
+            return Project()  # a link that leads nowhere
+        return Project(code, changed=name if changed else "")
 
     def _directory(self, top: str) -> Project:
         code: dict[str, str] = {}
@@ -230,7 +231,9 @@ class ProjectReader:
         waiting = [(top, False)]
         while waiting:
             directory, is_output = waiting.pop()
-            settings: list[str] = []
+            here = label(directory, self.base)
+            beginning = "" if here == "." else f"{here}/"
+            settings: list[tuple[str, str, os.stat_result]] = []
             young = True
             for entry in _entries(directory):
                 self._counted += 1
@@ -242,31 +245,29 @@ class ProjectReader:
                         if below:
                             waiting.append((below, is_output or entry.name in OUTPUTS))
                         continue
-                    young = young and is_younger(entry.stat())
+                    status = entry.stat()
                 except OSError:
                     continue
+                young = young and is_younger(status)
                 ending = os.path.splitext(entry.name)[1]  # noqa: PTH122
+                name = f"{beginning}{entry.name}"
                 if ending in CODE:
-                    if self._count(entry.path, code):
-                        changed = changed or label(entry.path, self.base)
+                    if self._count(entry.path, name, code, status):
+                        changed = changed or name
                 elif ending in CONFIGURATION or entry.name.startswith(".env"):
-                    settings.append(entry.path)
+                    settings.append((entry.path, name, status))
             if is_output or (young and settings):
                 continue  # what this run or another one wrote
-            looked.add(label(directory, self.base))
-            for path in settings:
-                if self._count(path, configuration):
-                    changed = changed or label(path, self.base)
+            looked.add(here)
+            for path, name, status in settings:
+                if self._count(path, name, configuration, status):
+                    changed = changed or name
         return Project(code, configuration, frozenset(looked), changed)
 
 
-def _stamp(path: str) -> tuple[int, ...]:
-    try:
-        status = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return ()
+def _stamp(status: os.stat_result, *, is_linked: bool) -> tuple[int, ...]:
     stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-    return stamp if root_of(path) is not None else (*stamp, status.st_ctime_ns)
+    return stamp if is_linked else (*stamp, status.st_ctime_ns)
 
 
 def from_label(name: str, base: str) -> str:

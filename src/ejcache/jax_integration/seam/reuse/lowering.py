@@ -28,6 +28,8 @@ Read for this: jax 0.10.2 and 0.12.0.1, `pjit.py`, `stages.py`, `interpreters/px
 from __future__ import annotations
 
 import inspect
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -75,14 +77,18 @@ _OF_XLA: Final = (
 )
 """Custom calls that are part of XLA, or of the program itself."""
 _OF_XLA_PREFIXES: Final = ("mhlo.", "stablehlo.", "xla.sdy.", "chlo.")
+_MHLO: Final = "jaxlib.mlir.dialects.mhlo"
+_OF_MHLO: Final = "jaxlib.mlir._mlir_libs._mlirHlo"
 _DEVICE: Final = tuple(inspect.signature(jax_mesh.AbstractDevice).parameters)
 """What an abstract device says."""
 
 
 def mismatches() -> list[str]:
     """How this JAX differs from what is used here; empty if it does not."""
+    context = ("JaxIrContext", "upstream_dialects", "global_thread_pool", "dialects")
+    gone = [f"jax._src.interpreters.mlir.{name} is gone" for name in context if not hasattr(mlir, name)]
     expected = ((pxla.MeshComputation.__init__, _COMPUTATION), (jax_pjit._get_fastpath_data, _FASTPATH))
-    return [
+    return gone + [
         f"{function.__qualname__} takes {tuple(inspect.signature(function).parameters)}"
         for function, parameters in expected
         if " ".join(inspect.signature(function).parameters) != parameters
@@ -241,7 +247,7 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
     if any(name.startswith(_LAPACK) for name in program["calls"]):
         lapack._lapack.initialize()
     arguments = _compile_args(program, places, devices)
-    with mlir.make_ir_context() as context:
+    with _make_context() as context:
         parsed = ir.Module.parse(module, context=context)
     if _number_of_arguments(parsed) != len(arguments["global_in_avals"]):
         raise ValueError("its module takes another number of arguments")
@@ -255,6 +261,22 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
         devices,
         **arguments,
     )
+
+
+def _make_context() -> Any:
+    """A context for a module of JAX's, as `mlir.make_ir_context` makes it.
+
+    That imports the Python classes of mhlo's operations, which takes longer than all else here, and nobody makes any.
+    """
+    if _MHLO in sys.modules:
+        return mlir.make_ir_context()
+    context = mlir.JaxIrContext()
+    context.append_dialect_registry(mlir.upstream_dialects)  # the parser loads those that the module has
+    context.set_thread_pool(mlir.global_thread_pool)
+    for dialect in (mlir.dialects.sdy, mlir.dialects.mpmd, mlir.dialects.chlo, mlir.dialects.hlo):
+        dialect.register_dialect(context)
+    import_module(_OF_MHLO).register_mhlo_dialect(context)
+    return context
 
 
 def _number_of_arguments(module: Any) -> int | None:
@@ -292,6 +314,11 @@ def _compile_args(program: Mapping[str, Any], places: DevicePlaces, devices: Seq
         "all_args_info": None,
         "pgle_profiler": None,
     }
+
+
+def module_of(computation: Any) -> Any:
+    """The module of a `MeshComputation`."""
+    return computation._hlo
 
 
 def run(computation: Any, tree: Any, call: ParsedCall) -> tuple[Any, Any, bool]:
