@@ -174,23 +174,26 @@ class LivenessDetector:
 
     Two looks count as one unless they are a heartbeat apart. So a waiting process that was itself stopped, perhaps
     together with the holder, does not take its own absence for the holder's death.
+
+    Attributes:
+        missed: heartbeats in a row that this process has not seen.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._token: str | None = None
         self._counted_at = 0.0
-        self._missed = 0
+        self.missed = 0
 
     def is_dead(self, state: LeaseState) -> bool:
         """Whether, with this new look at the lease, its holder counts as dead."""
         now = self._clock()
         if state.token != self._token:
-            self._token, self._counted_at, self._missed = state.token, now, 0
+            self._token, self._counted_at, self.missed = state.token, now, 0
         elif now - self._counted_at >= state.interval:
             self._counted_at = now
-            self._missed += 1
-        return state.abandoned or self._missed >= MISSED_BEATS
+            self.missed += 1
+        return state.abandoned or self.missed >= MISSED_BEATS
 
 
 _held: Final[weakref.WeakSet[HeldLease]] = weakref.WeakSet()

@@ -274,6 +274,9 @@ class SingleFlight:
             try:
                 state = level.leases.look(call.key)
                 dead = state is not None and detector.is_dead(state)
+                if level.between_hosts and detector.missed and not dead:
+                    # The holder may have died before this wait began: then its lease is older than the wait.
+                    dead = level.leases.look_for_dead(call.key) is not None
                 failed = 0
             except Exception as exc:
                 _note("read", call.key, exc)
