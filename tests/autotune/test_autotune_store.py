@@ -105,6 +105,41 @@ def test_default_store_follows_the_environment(tmp_path, monkeypatch):
     assert default_store() is mine
 
 
+def test_a_directory_that_is_refused(run_forked, open_place):
+    """Tuned configurations are kept in a directory of this user's own then: one sentence, and the line at exit."""
+    open_place.chmod(0o755)
+    refused, home = open_place / "tuned", open_place / "home"
+    for each, mode in ((refused, 0o777), (home, 0o700)):
+        each.mkdir()
+        each.chmod(mode)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.chown(refused, 54321, -1)
+    program = f"""
+        import sys
+        sys.path.insert(0, {str(SUPPORT)!r})
+        import ejcache
+        from autotune_helpers import key, record
+        from ejcache.autotune.records.store import default_store
+        from ejcache.util import access
+        access._in_container = lambda: False
+        ejcache.enable()
+        store = default_store()
+        print(store.find(key()) is not None, store.publish(record()), store.url)
+    """
+    own = home / "ejcache"
+    variables = {"EJCACHE_AUTOTUNE_DIR": str(refused), "HOME": str(home), "XDG_CACHE_HOME": str(home)}
+    for is_there in (False, True):
+        done = run_forked(program, env={**variables, "EJCACHE_REPORT": "line"})
+        assert done.stdout == f"{is_there} True {own}\n"
+        said, line = done.stderr.splitlines()
+        assert str(refused) in said
+        assert ("Choose another directory (EJCACHE_AUTOTUNE_DIR)" if is_root else "`chmod -R go-w") in said
+        assert said.endswith(f"This process uses {own} instead")
+        assert line.endswith(f"({own}, tuned configurations in {own})")
+    assert list(refused.iterdir()) == []
+
+
 def test_an_unusable_url_in_the_environment_fails_no_program(monkeypatch, caplog):
     """A typing error in a job's environment costs the results, with one warning, and nothing else."""
     monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", "gs://")

@@ -60,6 +60,7 @@ class _ReportedProcess:
 
 
 _reported: _ReportedProcess | None = None
+_places: Final[list[str]] = []
 
 
 def include(cache: Reported, *, destination: str | None, disabled_reason: str = "") -> None:
@@ -87,6 +88,12 @@ def include(cache: Reported, *, destination: str | None, disabled_reason: str = 
             from ejcache.cache.run_counts import announce_process
 
             cache.tally.listener = announce_process(lambda: cache.url, disabled_reason)
+
+
+def name_place(place: str) -> None:
+    """Let the line at exit name one more directory, which this process uses in place of one that is refused."""
+    if place not in _places:
+        _places.append(place)
 
 
 def absolute_destination(destination: str | None) -> str | None:
@@ -164,7 +171,7 @@ def _report() -> None:
     stats = _total(reported.caches)  # even without a report: this adds what an `ejcache run` counts
     if not is_off(reported.destination):
         urls = list(dict.fromkeys(cache.url for cache in reported.used))
-        line = report_line(stats, urls or [f"nothing is cached: {reported.disabled_reason}"])
+        line = report_line(stats, [*(urls or [f"nothing is cached: {reported.disabled_reason}"]), *_places])
         _write(reported.destination, line, _fields(stats, urls, reported.disabled_reason))
 
 

@@ -194,8 +194,13 @@ def decide_location(location: Location, settings: Settings) -> Access:
         return Access(path, others=True)  # the mount's server is down, which the first request finds out
 
 
-def usable_location(location: Location, settings: Settings) -> Location:
+def usable_location(location: Location, settings: Settings, *, setting: str = "EJCACHE_DIR") -> Location:
     """`location`, or a private directory of this user if it is a directory that is not used. One warning says why.
+
+    Args:
+        location: where the cache or the tuned configurations are to be kept.
+        settings: say whom this user trusts.
+        setting: the variable that chooses the location, for the advice.
 
     Raises:
         UntrustedDirectoryError: the user has no such directory.
@@ -211,7 +216,8 @@ def usable_location(location: Location, settings: Settings) -> Location:
             break
     else:
         raise UntrustedDirectoryError(access.refusal)
-    warn_once(("refused", location.path), "ejcache: %s. This process uses %s instead", access.refusal, own)
+    why = access.refusal.replace("(EJCACHE_DIR)", f"({setting})")
+    warn_once(("refused", location.path), "ejcache: %s. This process uses %s instead", why, own)
     return instead
 
 

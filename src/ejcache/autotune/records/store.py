@@ -42,6 +42,7 @@ from ejcache.autotune.records.record import (
     merged,
     slug,
 )
+from ejcache.cache.exit_report import name_place
 from ejcache.errors import (
     MALFORMED,
     EjcacheError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.autotune.records.record import Record, RecordKey
+    from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
 
 
@@ -536,8 +538,22 @@ def _default_places() -> list[tuple[str, str | Documents]]:
     settings = resolve() if activate is None else activate.current_settings()
     root = settings.autotune_dir or settings.cache_dir or str(user_directory())
     if "://" in root and not root.startswith("file://"):
-        return [("user", str(user_directory())), ("shared", root)]
-    return [("user", root)]
+        return [("user", _usable(str(user_directory()), settings)), ("shared", root)]
+    return [("user", _usable(root, settings))]
+
+
+def _usable(root: str, settings: Settings) -> str:
+    """The directory `root`, or the one that is used where it is refused; the line at exit then names that."""
+    from ejcache.stores.location import Location
+    from ejcache.stores.opening import usable_location
+
+    location, chosen = Location.parse(root), root == settings.autotune_dir
+    found = usable_location(location, settings, setting="EJCACHE_AUTOTUNE_DIR" if chosen else "EJCACHE_DIR")
+    if found == location:
+        return root
+    if chosen:
+        name_place(f"tuned configurations in {found.path}")
+    return found.path
 
 
 _EXIT_SECONDS: Final = 5.0
