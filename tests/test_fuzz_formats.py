@@ -35,7 +35,7 @@ from ejcache.maintenance.archive import read_archive
 from ejcache.maintenance.plan import decode_policy, encode_policy, policy_of
 from ejcache.stores.base import EntryUse
 from ejcache.stores.host_log import decode_notes, encode_note
-from ejcache.stores.shared.usage import decode_counters, decode_journal, encode_journal
+from ejcache.stores.shared.usage import decode_counters, decode_journal, decode_told, encode_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,6 +191,7 @@ def structured_journal(*, compress):
 
 
 def read_journal(data):
+    assert all(isinstance(line, bytes) for line in decode_told(data))
     for key, used in decode_journal(data).items():
         assert isinstance(key, str)
         assert math.isfinite(used.when)

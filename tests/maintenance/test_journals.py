@@ -24,7 +24,15 @@ from ejcache.errors import (
 )
 from ejcache.maintenance.journals import SNAPSHOT, Listing, compact
 from ejcache.stores.base import EntryInfo, EntryUse
-from ejcache.stores.shared.usage import USED, decode_journal, decode_lines, decode_pieces, encode_journal
+from ejcache.stores.shared.usage import (
+    USED,
+    decode_journal,
+    decode_lines,
+    decode_pieces,
+    decode_sums,
+    decode_told,
+    encode_journal,
+)
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"
 USES = {
@@ -175,6 +183,21 @@ def tracemalloc_peak(function):
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_a_record_follows_the_uses():
+    """It is read beside the uses; cut or damaged, it takes no use with it that can be trusted."""
+    lines = [b'{"v": 1}', b"x" * 50_000]
+    for compress in (False, True):
+        data = encode_journal(USES, sums={"hits": 1}, compress=compress, record=lines)
+        assert (decode_told(data), decode_journal(data), decode_sums(data)) == (lines, USES, {"hits": 1})
+        assert decode_told(data[:-1]) == []
+        assert decode_journal(data[:-5] + b"\0\0\0\0\0") == USES
+        with pytest.raises(EntryCorruptError):
+            decode_journal(data[:-1])
+    assert decode_told(encode_journal(USES)) == decode_told(b"junk") == []
+    bomb = encode_journal({}, record=[b"x" * (9 << 20)])
+    assert decode_told(bomb) == []
 
 
 # -- journals --------------------------------------------------------------------------------------------------------

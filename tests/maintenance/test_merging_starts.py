@@ -2,40 +2,101 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
 from memory_bucket import MemoryBucket
 
-from ejcache.bucket.base import STARTS
 from ejcache.cache.recorder import read_starts
 from ejcache.cache.starts import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
-from ejcache.stores.shared.starts import encode_object
-from ejcache.stores.shared.usage import Usage
+from ejcache.stores.shared.usage import USED, Usage, encode_journal, is_records_name
 
 DAY = 86_400.0
 
 
-def leave(objects, number, *, days=3, programs=1):
-    """Write the record of a process that ran `days` ago."""
+def line(number, *, days=0, programs=1):
+    """What a process that ran `days` ago tells of itself."""
     at = time.time() - days * DAY
-    line = encode_line(
-        StartRecord(Process(id=f"p{number}", began=at), [ProgramRecord("jit_step", time=at, outcome="hit")] * programs)
-    )
-    day = time.strftime("%Y-%m-%d", time.gmtime(at))
-    objects.write(f"{STARTS}{day}/host-{number}-{number:032x}", encode_object([line]))
+    program = ProgramRecord("jit_step", time=at, outcome="hit")
+    return encode_line(StartRecord(Process(id=f"p{number}", began=at), [program] * programs))
+
+
+def leave(objects, number, *, days=3, programs=1):
+    """Write the records that a pass has kept `days` ago."""
+    day = time.strftime("%Y-%m-%d", time.gmtime(time.time() - days * DAY))
+    data = encode_journal({}, record=[line(number, days=days, programs=programs)])
+    objects.write(f"{USED}{day}/records-host-{number}-{number:032x}", data)
 
 
 def records(objects):
     """Programs by process, as a report reads them."""
-    found = read_starts(Usage(objects).starts(most=500))
+    found = read_starts(Usage(objects).records(most=500))
     return {record.process.id: len(record.programs) for record in found}
 
 
 def names(objects):
-    return {info.name for info in objects.walk(STARTS)}
+    return {info.name for info in objects.walk(USED) if is_records_name(info.name)}
+
+
+def test_from_journals():
+    """The last journal of a process has its record; a pass keeps the records of many in one object, and each once."""
+    objects = MemoryBucket()
+    for number in range(5):
+        usage = Usage(objects)
+        usage.add({"hits": 1})
+        usage.write()
+        usage.add({"hits": 1})
+        usage.record = b"\n".join([line(number), line(number, programs=2)])
+        usage.write_or_leave()
+        usage.write_or_leave()
+    assert len(list(objects.walk(USED))) == 10
+    known = records(objects)
+    assert known == {f"p{number}": 3 for number in range(5)}
+    assert run_pass(objects, None, dry_run=True).problems == []
+    assert names(objects) == set()
+    for _ in range(2):
+        assert run_pass(objects, None).problems == []
+        assert (len(names(objects)), records(objects)) == (1, known)
+    assert {info.name for info in objects.walk(USED)} == {*names(objects), f"{USED}snapshot"}
+    assert usage.total() == {"hits": 10}
+
+
+@pytest.mark.parametrize("dies", ["write", "delete_many"])
+def test_a_pass_that_dies(monkeypatch, dies):
+    """Records that are in a journal still, and in what the pass has kept, count once."""
+    objects = MemoryBucket()
+    usage = Usage(objects)
+    usage.record = line(1)
+    usage.write_or_leave()
+    write = objects.write
+
+    def failing(*arguments, **options):
+        if dies == "write" and not arguments[0].endswith("snapshot"):
+            return write(*arguments, **options)
+        raise StoreError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(objects, dies, failing)
+        with contextlib.suppress(StoreError):
+            run_pass(objects, None)
+    assert len(names(objects)) == 1
+    assert len(list(objects.walk(USED))) == 2 + (dies == "delete_many")
+    assert records(objects) == {"p1": 1}
+    run_pass(objects, None)
+    assert records(objects) == {"p1": 1}
+
+
+def test_old_records_go():
+    """After thirty days."""
+    objects = MemoryBucket()
+    leave(objects, 1)
+    run_pass(objects, None, now=lambda: time.time() + 29 * DAY)
+    assert len(names(objects)) == 1
+    run_pass(objects, None, now=lambda: time.time() + 31 * DAY)
+    assert names(objects) == set()
 
 
 def test_a_past_day_is_merged():
@@ -62,12 +123,13 @@ def test_a_past_day_is_merged():
 def test_many_lines_are_several_objects():
     """A merged object stays below the size that readers take."""
     objects = MemoryBucket()
-    for number in range(10):
-        leave(objects, number, programs=5_000)
+    for number in range(60):
+        leave(objects, number, programs=1_500)
     known = records(objects)
     run_pass(objects, None)
-    assert 1 < len(names(objects)) < 10
+    assert 1 < len(names(objects)) < 20
     assert records(objects) == known
+    assert all(info.size < 2 << 20 for info in objects.walk(USED))
 
 
 def test_a_merge_that_ends_in_the_middle(monkeypatch):
@@ -89,7 +151,7 @@ def test_a_merge_that_ends_in_the_middle(monkeypatch):
     assert records(objects) == known
 
 
-@pytest.mark.parametrize("data", [b"", b"\x78\x9c damaged", encode_object([b"{}" * (1 << 20)])])
+@pytest.mark.parametrize("data", [b"", b"\x78\x9c damaged", encode_journal({}, record=[b"{}" * (1 << 20)])])
 def test_objects_that_others_wrote(data):
     """A damaged object, or a very large one, takes no record with it."""
     objects = MemoryBucket()
@@ -97,9 +159,9 @@ def test_objects_that_others_wrote(data):
         leave(objects, number)
     known = records(objects)
     day = next(iter(names(objects))).split("/")[2]
-    foreign = f"{STARTS}{day}/notes.txt"
+    foreign = f"{USED}{day}/records-notes.txt"
     objects.write(foreign, data)
-    objects.write(f"{STARTS}{day}/host-1-{1000:032x}", data)
+    objects.write(f"{USED}{day}/records-host-1-{1000:032x}", data)
     assert run_pass(objects, None).problems == []
-    assert foreign in names(objects)
+    assert objects.read(foreign).data == data
     assert records(objects) == known

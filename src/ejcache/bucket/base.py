@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 ENTRIES: Final = "v1/entries/"
 COUNTERS: Final = "v1/counters/"
 QUARANTINE: Final = "v1/quarantine/"
-STARTS: Final = "v1/starts/"
 TEMPORARY: Final = "v1/tmp/"
 
 _PROCESS: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})-([0-9]{1,10})-[0-9a-f]{32}")
@@ -108,7 +107,6 @@ _MAX_ENTRY: Final = entry.MAX_RAW_SIZE + entry.MAX_HEADER_SIZE + entry.OVERHEAD
 _MAX_SIZES: Final = {
     COUNTERS: 4 << 20,
     QUARANTINE: 64 << 20,
-    STARTS: 2 << 20,
     "v1/leases/": 4096,
     "v1/policy.json": 64 << 10,
     "v1/used/": 512 << 20,

@@ -18,7 +18,6 @@ from ejcache._version import __version__
 from ejcache.cache.run_counts import AppendedLog, run_later
 from ejcache.cache.starts import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
-from ejcache.stores.shared.starts import decode_object, encode_object
 from ejcache.util.commits import commit_of
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
@@ -144,7 +143,7 @@ class Recorder:
         for store in self.share.values() if self._lines else ():
             leave = store()
             if leave is not None:
-                leave(encode_object(self._lines))
+                leave(b"\n".join(self._lines))
 
     def _write_planned(self) -> None:
         self._planned = False
@@ -213,12 +212,12 @@ def on_event(callback: Callable[[Event], object]) -> Callable[[], None]:
 
 
 def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:
-    """The records of this host, and those in objects that other hosts have left; the earliest process first."""
+    """The records of this host, and those in lines that other hosts have left; the earliest process first."""
     recorder.write()
     here = decode_lines(reversed(list(START_LOG.lines())))
     known = {record.process.id for record in here}
-    # A merge of these objects that was killed leaves equal lines in two of them.
-    there = decode_lines(dict.fromkeys(line for data in others for line in decode_object(data)))
+    # A pass that was killed leaves equal lines in two objects.
+    there = decode_lines(dict.fromkeys(others))
     return [*here, *(record for record in there if record.process.id not in known)]
 
 

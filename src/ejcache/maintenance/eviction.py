@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import (
     ABSENT,
     ENTRIES,
-    STARTS,
     TEMPORARY,
     Bucket,
     entry_name,
@@ -36,7 +35,7 @@ from ejcache.maintenance.start_records import merge_start_records
 from ejcache.stores.base import Clearable, EntryInfo
 from ejcache.stores.plain_jax import JaxBucket
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage import USED, Baseline
+from ejcache.stores.shared.usage import USED, Baseline, is_records_name
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ _ABANDONED_SECONDS: Final = 86_400.0
 """Leases and half-written files of this age belong to dead processes. A lease is renewed within minutes, and clocks
 differ by less than a day."""
 _ROOT: Final = "v1/"
-_START_SECONDS: Final = 30 * 86_400.0
-"""Start records are deleted after that."""
+_RECORD_SECONDS: Final = 30 * 86_400.0
+"""What processes have told of themselves is deleted after that."""
 
 
 @dataclass(slots=True)
@@ -327,7 +326,7 @@ class BucketScan(Scan):
         self.in_use_since = self._now - in_use_seconds
         self._listing = Listing()
         self._abandoned: list[BlobInfo] = []
-        self._starts: list[BlobInfo] = []
+        self._records: list[BlobInfo] = []
         listed = Listed(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
         self._usage = listed.infos
         self._listing.add(self._listed())
@@ -350,10 +349,10 @@ class BucketScan(Scan):
                 key = key_of_name(name)
                 if key is not None:
                     yield EntryInfo(key, info.size, info.created, info.created, info.version)
+            elif is_records_name(name):
+                (self._abandoned if self._now - info.created > _RECORD_SECONDS else self._records).append(info)
             elif name.startswith(USED):
                 self._usage.append(info)
-            elif name.startswith(STARTS):
-                (self._abandoned if self._now - info.created > _START_SECONDS else self._starts).append(info)
             elif _is_leftover(name) and self._now - info.created > _ABANDONED_SECONDS:
                 self._abandoned.append(info)
 
@@ -379,7 +378,7 @@ class BucketScan(Scan):
     def _sweep(self) -> None:
         for _ in self._objects.delete_many((info.name, info.version) for info in self._abandoned):
             self.swept += 1
-        merge_start_records(self._objects, self._starts, now=self._now)
+        merge_start_records(self._objects, self._records, now=self._now)
 
     def close(self) -> None:
         """Delete the temporary tables of the scan."""

@@ -11,9 +11,10 @@ The compaction of usage journals (`stores.shared.usage`).
     v1/used/snapshot        the last uses of all journals that were compacted so far
     v1/counters/=baseline   the sums of their counters
 
-A maintenance pass adds the sums to the baseline, which names the journals that were folded, merges the uses into the
-snapshot, and deletes the journals, in this order. Of a journal that the baseline names already, because a pass has died
-halfway, the snapshot takes the times of the last uses again, which changes nothing, and not how many uses there were.
+A maintenance pass writes the records of journals into one more (`start_records`), adds the sums to the baseline, which
+names the journals that were folded, merges the uses into the snapshot, and deletes the journals, in this order. Of a
+journal that the baseline names already, because a pass has died halfway, the snapshot takes the times of the last uses
+again, which changes nothing, and not how many uses there were.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
+from ejcache.maintenance.start_records import RecordKeeper
 from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage import (
     MAX_JOURNAL,
@@ -221,6 +223,11 @@ class Listed(NamedTuple):
         """The usage journals."""
         return [info for info in self.infos if is_journal_name(info.name)]
 
+    def unfolded(self) -> set[str]:
+        """The names of the journals that one pass folds."""
+        names = (info.name for info in self.journals if info.name not in self.baseline.folded)
+        return set(itertools.islice(names, _MOST_FOLDED))
+
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
@@ -276,20 +283,18 @@ def compact(
     """
     now = time.time() if now is None else now
     kept_since = now - _NEW_SECONDS if complete else None
+    records = None if dry_run else RecordKeeper(objects, day=time.strftime("%Y-%m-%d", time.gmtime(now)))
     for _ in range(_TRIES):
         baseline, infos = listed = listed or Listed.now(objects)
         listing.forget_uses()
         version, writable = _note_snapshot(objects, listing, now)
-        unfolded = (info.name for info in listed.journals if info.name not in baseline.folded)
-        counted = set(itertools.islice(unfolded, _MOST_FOLDED))
-        read = _note_journals(objects, listing, listed.journals, now, in_use_since, counted)
-        if dry_run or not writable:
+        counted, keeper = listed.unfolded(), records if writable else None
+        read = _note_journals(objects, listing, listed.journals, now, in_use_since, counted, keeper)
+        if keeper is None:
             return Compaction(left=len(listed.journals))
-        new = {
-            name: (journal.version, journal.sums)
-            for name, journal in read.items()
-            if journal.intact and name in counted
-        }
+        keeper.write()
+        intact = ((name, found) for name, found in read.items() if found.intact and name in counted)
+        new = {name: (found.version, found.sums) for name, found in intact}
         snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
         if (
             baseline.fold(objects, new, {info.name for info in infos})
@@ -338,11 +343,18 @@ def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, 
 
 
 def _note_journals(
-    objects: Bucket, listing: Listing, infos: list[BlobInfo], now: float, in_use_since: float, counted: set[str]
+    objects: Bucket,
+    listing: Listing,
+    infos: list[BlobInfo],
+    now: float,
+    in_use_since: float,
+    counted: set[str],
+    keeper: RecordKeeper | None,
 ) -> dict[str, _Journal]:
     """Note the uses of each journal that can be read in time, and return these; the next pass reads the others.
 
-    How many uses there were is noted of the journals in `counted`, which this pass folds.
+    How many uses there were is noted of the journals in `counted`, which this pass folds, and `keeper` gets their
+    records.
     """
     read: dict[str, _Journal] = {}
     deadline = time.monotonic() + _READING_SECONDS
@@ -355,6 +367,8 @@ def _note_journals(
                 for key, use in uses
             )
             listing.note_uses(taken, now=now)
+            if keeper is not None and name in counted:
+                keeper.add(name, blob.data)
             read[name] = _Journal(blob.version, True, decode_sums(blob.data))
         except EntryVersionError:
             continue

@@ -1,8 +1,8 @@
-"""Start records of shared storage are merged by day, so that a report reads few objects.
+"""What processes have told of themselves on shared storage is kept in few objects, so that a report reads few.
 
-Each process leaves one object, and a pod leaves thousands a day. A maintenance pass writes the lines of a past day
-into larger objects, and deletes those of the processes after that. A pass that dies between the two leaves lines
-twice; `read_starts` counts equal lines once.
+Each process leaves its record in its last journal, and a pod leaves thousands a day. A pass that folds journals writes
+their records into one more journal first, of nothing but records; and what it finds of a day before yesterday, into
+larger ones. A pass that dies in between leaves lines twice; `read_starts` counts equal lines once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import STARTS, is_process_name, process_name
-from ejcache.stores.shared.starts import MERGED, decode_object, encode_object
+from ejcache.bucket.base import process_name
+from ejcache.stores.shared.usage import RECORDS, USED, decode_told, encode_journal
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
@@ -21,52 +21,77 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import BlobInfo, Bucket
 
 _MANY: Final = 8
-"""So many objects of a day are merged."""
+"""So many small objects of a day are merged."""
+_SMALL_BYTES: Final = 32 << 10
 _BYTES: Final = 768 << 10
-"""Bytes of lines, before compression, from which on a merged object is written. With the lines of one more process,
-which are a megabyte at most, it stays below the limit of its size."""
+"""Bytes of lines, before compression, from which on an object is written. With the lines of one more process, which are
+a megabyte at most, it stays below the limit of its size."""
 _MOST_BYTES: Final = 1 << 20
-"""An object with more lines was not written by ejcache, and is left as it is."""
+"""An object with more lines was not written by ejcache, and is left out."""
 
 
-def merge_start_records(objects: Bucket, infos: Sequence[BlobInfo], *, now: float) -> None:
-    """Merge the start records of days before yesterday, which no process still writes.
+class RecordKeeper:
+    """Writes the lines of many journals into few.
 
     Args:
         objects: of the cache.
-        infos: all objects below `v1/starts/`.
+        day: of the objects, as their names have it.
+    """
+
+    def __init__(self, objects: Bucket, *, day: str) -> None:
+        self._objects = objects
+        self._day = day
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._added: set[str] = set()
+
+    def add(self, name: str, data: bytes) -> bool:
+        """Add the lines of the journal `data` once; False if nobody has written that.
+
+        Raises:
+            StoreError: the storage failed; no line is lost.
+        """
+        lines = [] if name in self._added else decode_told(data)
+        size = sum(map(len, lines))
+        if size > _MOST_BYTES:
+            return False
+        self._added.add(name)
+        self._lines += lines
+        self._size += size
+        if self._size >= _BYTES:
+            self.write()
+        return True
+
+    def write(self) -> None:
+        """Write what was added, if anything was; raises StoreError if the storage fails."""
+        if self._lines:
+            name = f"{USED}{self._day}/{RECORDS}{process_name()}"
+            self._objects.write(name, encode_journal({}, record=self._lines))
+        self._lines, self._size = [], 0
+
+
+def merge_start_records(objects: Bucket, infos: Sequence[BlobInfo], *, now: float) -> None:
+    """Merge small objects of records of days before yesterday.
+
+    Args:
+        objects: of the cache.
+        infos: all journals of nothing but records.
         now: seconds since the epoch, by the storage's clock.
 
     Raises:
         StoreError: the storage failed; no record is lost.
     """
     yesterday = time.strftime("%Y-%m-%d", time.gmtime(now - 86_400.0))
-    single = [info.name for info in infos if _is_of_one_process(info.name)]
-    for day, found in itertools.groupby(sorted(single), key=lambda name: name.split("/")[-2]):
+    small = sorted(info.name for info in infos if info.size < _SMALL_BYTES)
+    for day, found in itertools.groupby(small, key=lambda name: name.split("/")[-2]):
         names = list(found)
-        if day < yesterday and len(names) >= _MANY:
-            _merge(objects, day, names)
-
-
-def _is_of_one_process(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    return is_process_name(last) and not last.startswith(MERGED)
-
-
-def _merge(objects: Bucket, day: str, names: Sequence[str]) -> None:
-    lines: list[bytes] = []
-    merged: dict[str, str | None] = {}
-    size = 0
-    for name, blob in zip(names, in_parallel(objects.read, names), strict=True):
-        added = [] if blob is None else list(decode_object(blob.data))
-        more = sum(map(len, added))
-        if blob is not None and more <= _MOST_BYTES:
-            lines += added
-            size += more
-            merged[name] = blob.version
-        if merged and (name == names[-1] or size >= _BYTES):
-            if lines:  # a damaged object has none
-                objects.write(f"{STARTS}{day}/{MERGED}{process_name()}", encode_object(lines))
-            for _ in objects.delete_many(merged.items()):
-                pass
-            lines, merged, size = [], {}, 0
+        if day >= yesterday or len(names) < _MANY:
+            continue
+        keeper = RecordKeeper(objects, day=day)
+        merged: dict[str, str | None] = {}
+        for name, blob in zip(names, in_parallel(objects.read, names), strict=True):
+            if blob is not None and keeper.add(name, blob.data):
+                merged[name] = blob.version
+        keeper.write()
+        for _ in objects.delete_many(merged.items()):
+            pass

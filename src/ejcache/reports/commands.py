@@ -113,7 +113,7 @@ def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes]]:
         with open_target(directory, may_be_empty=True) as target:
             rows += list_entries(target)
             if isinstance(target.store, SharedStore):
-                others += target.store.usage.starts(most=_MOST_STARTS)
+                others += target.store.usage.records(most=_MOST_STARTS)
     except NotAStoreError as exc:
         log.debug("ejcache: %s", exc)  # nothing is stored, or not any more
     except (StoreError, UsageError) as exc:

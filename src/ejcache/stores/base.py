@@ -146,8 +146,14 @@ class Store(Closing):
         """
 
     @abstractmethod
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
-        """Add to the counters kept with the store, atomically against other processes; lost in a read-only store."""
+    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
+        """Add to the counters kept with the store, atomically against other processes; lost in a read-only store.
+
+        Args:
+            amounts: by counter.
+            record: what this process tells of itself, in place of what it has told before. A store that hosts share
+                keeps it for some time after the process has ended; others do not.
+        """
 
     @abstractmethod
     def counters(self) -> dict[str, float]:
@@ -191,9 +197,6 @@ class Store(Closing):
     def tries_failed(self) -> int:
         """How often this process was asked to slow down, or got a failure or no answer."""
         return 0
-
-    def leave_start(self, data: bytes) -> None:
-        """Take the start record of this process to shared storage when it ends."""
 
 
 @runtime_checkable

@@ -164,7 +164,7 @@ class MemoryStore(Store):
             self._namespace.drop(key)
             return True
 
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
+    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:  # noqa: ARG002
         """Add to the counters of this name; lost in a read-only store."""
         if self.read_only:
             return

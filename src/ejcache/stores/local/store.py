@@ -228,7 +228,7 @@ class LocalStore(Store):
             self._layout.quarantine_entry(digest_of(key), data, max_size=self.max_size)
         return taken
 
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
+    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:  # noqa: ARG002
         """Add to the counters kept with the store, in one transaction.
 
         They are lost in a read-only store, and in one whose directory was removed: counters alone do not make it again.

@@ -167,15 +167,11 @@ class SharedStore(Store):
         if worth is not None and not self.read_only:
             self.usage.note(key, times=0, worth=worth)
 
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
+    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
         """Add to the counters, in memory; `usage` writes them from time to time. Lost in a read-only store."""
         if not self.read_only:
             self.usage.add(amounts)
-
-    def leave_start(self, data: bytes) -> None:
-        """Take the start record of this process to the storage with what it has used, when it ends."""
-        if not self.read_only:
-            self.usage.start = data
+            self.usage.record = record or self.usage.record
 
     def counters(self) -> dict[str, float]:
         """The counters of all processes, as far as they have written them."""

@@ -2,19 +2,22 @@ r"""What processes use and count of a shared cache, and the format of the journa
 
 The format of usage journals and of the snapshot that they are compacted into.
 
-    file    := header "\n" body
+    file    := header "\n" body record
     header  := canonical JSON: codec ("plain" or "zlib"), count, crc32 (of the body as stored), format, version; and, in
-               a journal that has any, sums: {counter: amount}
+               a journal that has any, sums: {counter: amount}, and record: the bytes of that
     body    := line*, compressed as a whole if the codec is "zlib"
     line    := seconds "\t" times "\t" worth "\t" key "\n"    a `EntryUse`; lines are ordered by key
     seconds := of the last use, since the epoch, whole
     worth   := a number with six digits, or nothing
+    record  := what processes tell of themselves (`Store.add_counters`): lines, compressed
 
 A key holds neither a tab nor a line break (`check_key`). Version 1 is the first; readers ignore unknown header fields.
 
 What a process used and counted of a shared cache: in journals, which a maintenance pass folds.
 
-    v1/used/<day>/<process name>-<n>     a usage journal (below): uses and sums since the one before
+    v1/used/<day>/<process name>-<n>     a usage journal: uses and sums since the one before; in the last one of a
+                                         process, its record
+    v1/used/<day>/records-<process name> a journal of nothing but the records of journals that this process has folded
     v1/counters/=baseline                JSON: sums, written (seconds since the epoch), folded (names and versions)
 
 A bucket records no access time, accepts about one write a second to one object, and network file systems have no
@@ -41,7 +44,7 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import ABSENT, COUNTERS, STARTS, is_process_name, process_name
+from ejcache.bucket.base import ABSENT, COUNTERS, is_process_name, process_name
 from ejcache.errors import (
     MALFORMED,
     EntryCorruptError,
@@ -77,6 +80,7 @@ _MAX_HEADER: Final = 1 << 16
 _MAX_JOURNAL_USES: Final = 1_000_000
 _MAX_SNAPSHOT_USES: Final = 20_000_000
 _MAX_LINE: Final = 8192
+_MAX_RECORD: Final = 8 << 20
 _LARGEST: Final = 1e30
 _BATCH: Final = 1000
 """Lines that are compressed together."""
@@ -85,11 +89,16 @@ _PIECE: Final = 1 << 18
 
 
 def encode_journal(
-    used: Mapping[str, EntryUse], *, sums: Mapping[str, float] | None = None, compress: bool = False
+    used: Mapping[str, EntryUse],
+    *,
+    sums: Mapping[str, float] | None = None,
+    compress: bool = False,
+    record: Iterable[bytes] = (),
 ) -> bytes:
-    """The bytes of the uses of keys, and of the sums of counters; the same for the same."""
-    ordered = sorted(used.items())
-    return encode_ordered(lambda: ordered, sums=sums, compress=compress)
+    """The bytes of the uses of keys, of the sums of counters, and of the lines of a record; the same for the same."""
+    ordered, lines = sorted(used.items()), list(record)
+    packed = zlib.compress(b"\n".join(lines)) if lines else b""
+    return encode_ordered(lambda: ordered, sums=sums, compress=compress, record_size=len(packed)) + packed
 
 
 def encode_ordered(
@@ -97,6 +106,7 @@ def encode_ordered(
     *,
     sums: Mapping[str, float] | None = None,
     compress: bool = False,
+    record_size: int = 0,
 ) -> bytes:
     """Encode any number of uses; only the result is held in memory.
 
@@ -105,6 +115,7 @@ def encode_ordered(
             checksum of the rest, and has to return the same uses both times.
         sums: of counters.
         compress: use the codec "zlib".
+        record_size: bytes of a record that follows.
     """
     count = crc = 0
     for lines, part in _encoded(read(), compress=compress):
@@ -119,6 +130,8 @@ def encode_ordered(
     }
     if sums:
         header["sums"] = dict(sums)
+    if record_size:
+        header["record"] = record_size
     whole = io.BytesIO()
     whole.write(json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n")
     whole.writelines(part for _, part in _encoded(read(), compress=compress))
@@ -132,7 +145,25 @@ def decode_journal(data: bytes) -> dict[str, EntryUse]:
 
 def decode_lines(data: bytes, *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, EntryUse]]:
     """The uses in `data`, one at a time; arguments and errors are those of `decode_pieces`."""
-    return decode_pieces([data], limit=limit)
+    return decode_pieces([data[: len(data) - _record_size(data)]], limit=limit)
+
+
+def decode_told(data: bytes) -> list[bytes]:
+    """The lines of the record in a journal; none if it has none, or it is damaged or very large."""
+    with contextlib.suppress(zlib.error):
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(data[len(data) - _record_size(data) :], _MAX_RECORD)
+        if unpacking.eof:
+            return text.splitlines()
+    return []
+
+
+def _record_size(data: bytes) -> int:
+    try:
+        size = json.loads(data[: data.index(b"\n", 0, _MAX_HEADER)]).get("record", 0)
+        return size if type(size) is int and 0 <= size < len(data) else 0
+    except (AttributeError, *MALFORMED):
+        return 0
 
 
 def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, EntryUse]]:
@@ -273,6 +304,8 @@ def _parsed(line: str) -> tuple[str, EntryUse]:
 log = logging.getLogger("ejcache")
 
 USED: Final = "v1/used/"
+RECORDS: Final = "records-"
+"""Begins the last part of the names of journals that hold records of many processes."""
 MAX_BASELINE: Final = 4 << 20
 """A larger object holds no counters of ours, and is not read."""
 
@@ -310,11 +343,11 @@ class Usage:
         self.last_used: dict[str, float] = {}
         self._used: dict[str, EntryUse] = {}
         self._sums: Counter[str] = Counter()
-        self._unsent: tuple[str, dict[str, EntryUse], dict[str, float]] | None = None
+        self._unsent: tuple[str, dict[str, EntryUse], dict[str, float], bytes] | None = None
         self._failed = False
         self._refused = False
-        self.start = b""
-        """The start record of this process, once it is complete."""
+        self.record = b""
+        """What this process tells of itself: lines, with a line break between two."""
 
     def note(self, key: str, *, when: float | None = None, times: int = 1, worth: float | None = None) -> None:
         """Note uses, the last of them at `when` seconds since the epoch or now.
@@ -335,18 +368,22 @@ class Usage:
         with self._lock:
             self._sums.update(amounts)
 
-    def write(self) -> bool:
+    def write(self, *, is_last: bool = False) -> bool:
         """Write a journal, if anything was used or counted since the last one. Never raises a `StoreError`.
+
+        Args:
+            is_last: with the record of this process.
 
         Returns:
             False if the storage failed; the next call writes the same journal again, so that one that was written
             although no answer came is there once.
         """
         with self._writing:
-            while not self._refused and (self._unsent is not None or self._begin()):
-                name, used, sums = self._unsent or ("", {}, {})
+            while not self._refused and (self._unsent is not None or self._begin(is_last=is_last)):
+                name, used, sums, record = self._unsent or ("", {}, {}, b"")
                 try:
-                    self._bucket.write(name, encode_journal(used, sums=sums), version=ABSENT)
+                    journal = encode_journal(used, sums=sums, record=record.splitlines())
+                    self._bucket.write(name, journal, version=ABSENT)
                 except StoreReadOnlyError as exc:
                     log.debug("this process may not write usage journals: %s", exc)
                     self._refused = True
@@ -358,11 +395,14 @@ class Usage:
             self._failed = False
             return True
 
-    def _begin(self) -> bool:
+    def _begin(self, *, is_last: bool) -> bool:
         """Begin the next journal; False if it would be empty."""
         used, sums = self._take()
-        if used or sums:
-            self._unsent = self._next_name(), used, sums
+        record = b""
+        if is_last:
+            record, self.record = self.record, b""
+        if used or sums or record:
+            self._unsent = self._next_name(), used, sums, record
         return self._unsent is not None
 
     def _take(self) -> tuple[dict[str, EntryUse], dict[str, float]]:
@@ -384,8 +424,7 @@ class Usage:
         breaker = self._bucket.breaker
         is_refused = breaker is not None and breaker.is_open
         # Do not wait, when the program ends, for storage that failed just before.
-        if self._bucket.is_prepared and not is_refused and not self._failed and self.write():
-            self._write_start()
+        if self._bucket.is_prepared and not is_refused and not self._failed and self.write(is_last=True):
             return
         if self._log is not None:
             with self._writing:
@@ -398,20 +437,17 @@ class Usage:
                     sums[name] = sums.get(name, 0) + amount
             self._log.leave_usage(used, sums)
 
-    def _write_start(self) -> None:
-        start, self.start = self.start, b""
-        if start and not self._refused:
-            try:
-                self._bucket.write(f"{STARTS}{time.strftime('%Y-%m-%d', time.gmtime())}/{self._name}", start)
-            except StoreError as exc:  # this host keeps it
-                log.debug("a start record was not written: %s", exc)
+    def records(self, *, most: int) -> Iterator[bytes]:
+        """The lines that processes have told of themselves, of the last journals; raises StoreError as they are read.
 
-    def starts(self, *, most: int) -> Iterator[bytes]:
-        """The start records of the last processes; raises StoreError if the storage fails."""
-        names = sorted((info.name for info in self._bucket.walk(STARTS)), reverse=True)[:most]
-        for blob in in_parallel(self._bucket.read, names, threads=_THREADS):
+        A line may come twice: a pass that was killed has left it in a journal, and in what it has folded.
+        """
+        names = (info.name for info in self._bucket.walk(USED))
+        kept = (name for name in names if is_journal_name(name) or is_records_name(name))
+        known = sorted(kept, key=_day, reverse=True)
+        for blob in in_parallel(self._bucket.read, known[:most], threads=_THREADS):
             if blob is not None:
-                yield blob.data
+                yield from decode_told(blob.data)
 
     def is_left_due(self) -> bool:
         """Whether this process should make requests only to send what earlier ones have left."""
@@ -493,9 +529,19 @@ class Baseline(NamedTuple):
 
 def is_journal_name(name: str) -> bool:
     """Whether `name` is that of a usage journal; other files are neither read nor deleted."""
-    _day, _, rest = name.removeprefix(USED).partition("/")
+    _, _, rest = name.removeprefix(USED).partition("/")
     process, _, number = rest.rpartition("-")
     return number.isdecimal() and is_process_name(process)
+
+
+def is_records_name(name: str) -> bool:
+    """True if `name` is that of a journal of nothing but records."""
+    _, _, rest = name.removeprefix(USED).partition("/")
+    return rest.startswith(RECORDS) and is_process_name(rest.removeprefix(RECORDS))
+
+
+def _day(name: str) -> str:
+    return name.removeprefix(USED).partition("/")[0]
 
 
 def decode_counters(blob: Blob | None) -> dict[str, float]:

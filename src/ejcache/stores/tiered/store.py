@@ -372,7 +372,7 @@ class TieredStore(Store):
 
     # -- counters --------------------------------------------------------------------------------------------------
 
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
+    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
         """Add to the counters kept with each tier; a tier that cannot be reached is left out."""
         if self.read_only:
             return
@@ -380,12 +380,7 @@ class TieredStore(Store):
             self._local.call(lambda store: store.add_counters(amounts))
         with contextlib.suppress(StoreError):
             # Asks nobody: they are written later, by this process or another one.
-            self.shared.add_counters(amounts)
-
-    def leave_start(self, data: bytes) -> None:
-        """As the shared tier does."""
-        if not self.read_only:
-            self.shared.leave_start(data)
+            self.shared.add_counters(amounts, record=record)
 
     def counters(self) -> dict[str, float]:
         """The counters kept with the shared tier; with the local one while the shared one cannot be asked."""
