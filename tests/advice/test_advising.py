@@ -134,12 +134,57 @@ def test_single_operations_of_a_model_are_advised_where_it_is_made():
     ]
     (found,) = advised(start(*asked))
     assert (found.file, found.line, found.function, found.programs) == ("/home/me/train.py", 9, "main", 8)
-    assert "make the model under one jax.jit" in found.message
+    assert "make the model under one jit" in found.message
     assert "runs Net.__init__ and 1 more" in found.message
     called_twice = [
         each._replace(caller=each.caller.replace("py:9", f"py:{9 + n % 2}")) for n, each in enumerate(asked)
     ]
     assert advised(start(*called_twice)) == []
+
+
+def operations(*callers):
+    """Operations that these lines call, `40` or `40 in prepare`, and programs of their own (`step 40`)."""
+    jax = "/venv/lib/python3.12/site-packages/jax/_src/dispatch.py:102"
+    made = []
+    for n, text in enumerate(callers):
+        line = text.removeprefix("step ")
+        caller = f"/home/me/train.py:{line}" if " in " in line else f"/home/me/train.py:{line} in main"
+        name = "jit_step" if text.startswith("step") else f"jit_sin{n}"
+        defined = DEFINED if text.startswith("step") else f"{jax} sin"
+        made.append(program(str(n), at=n, name=name, defined=defined, caller=caller))
+    return start(*made)
+
+
+def test_operations_around_a_program_are_not_one_span():
+    """A loop of training between them cannot be put under one jit with them."""
+    before, after = [str(n) for n in range(40, 48)], [str(n) for n in range(60, 69)]
+    found = advised(operations(*before, "step 50", *after))
+    assert [(each.line, each.programs) for each in found] == [(60, 9), (40, 8)]
+    assert "lines 40 to 47 of main" in found[1].message
+    assert advised(operations(*before[:5], "step 50", *after[:5])) == []
+
+
+def test_operations_far_apart_are_not_one_span():
+    assert advised(operations(*[str(n) for n in range(40, 46)], *[str(n) for n in range(60, 66)])) == []
+
+
+def test_a_line_that_also_calls_a_program_is_not_one_of_operations():
+    """A library's loop of training compiles programs of its own, and many operations around them."""
+    assert advised(operations(*["40"] * 9, "step 40", *["40"] * 9)) == []
+    model = [f"{n} in model, from /home/me/train.py:90 in main" for n in range(9)]
+    assert len(advised(operations(*model))) == 1
+    assert advised(operations(*model, "step 90")) == []
+
+
+def test_operations_of_a_library_that_may_not_run_under_jit():
+    assert advised(operations(*[f"{n} in main, via keras" for n in range(9)])) == []
+    (found,) = advised(operations(*[f"{n} in main, via optax" for n in range(9)]))
+    assert (found.function, found.line) == ("main", 0)
+
+
+def test_a_comprehension_is_named_by_its_function():
+    (found,) = advised(operations(*[f"{n} in load.<locals>.<genexpr>" for n in range(9)]))
+    assert "lines 0 to 8 of load under one jax.jit" in found.message
 
 
 def slow(number, seconds, jax):

@@ -13,7 +13,7 @@ import pytest
 
 import ejcache
 import ejcache_jax_plugin
-from ejcache.jax_integration.seam import backends
+from ejcache.jax_integration.seam import backends, tracebacks
 
 PACKAGE = str(Path(ejcache.__file__).parent)
 X = np.ones((2, 3), np.float32)
@@ -161,3 +161,35 @@ def test_an_interrupt_while_xla_compiles(run_forked, tmp_path):
     assert "KeyboardInterrupt" in finished.stderr
     assert "in <module>" in finished.stderr
     assert PACKAGE not in finished.stderr
+
+
+LIBRARY = """
+def call(function, *arguments):
+    return function(*arguments)
+"""
+PROGRAM = """
+class Net:
+    def __init__(self):
+        def create(n):
+            return noted()
+        self.made = call(create, 1)
+
+def model():
+    return noted()
+
+def main():
+    return call(noted), call(model), Net().made, noted()
+"""
+
+
+@pytest.mark.parametrize("library", ["modelling", "pytest"])
+def test_the_line_that_calls_a_library_that_calls_back(library):
+    """A model that a library calls is followed by the line that calls the library; a program that one runs is not."""
+    names = {"noted": tracebacks.caller, "__name__": "train"}
+    exec(compile(LIBRARY, f"/venv/site-packages/{library}/calls.py", "exec"), names)
+    exec(compile(PROGRAM, "/home/me/train.py", "exec"), names)
+    called, in_model, in_net, direct = (text.replace("/home/me/", "") for text in names["main"]())
+    assert direct == "train.py:12 in main"
+    assert called == f"train.py:12 in main, via {library}"
+    assert in_net == "train.py:5 in Net.__init__.<locals>.create, from train.py:12 in main"
+    assert in_model == "train.py:9 in model" + ", from train.py:12 in main" * (library == "modelling")

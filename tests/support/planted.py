@@ -18,16 +18,23 @@ class Planted:
         kind: of the finding that must be the first one.
         style: how it is written.
         text: the program.
+        formerly: a part of the text, and what it was at the commit before.
     """
 
     kind: str
     style: str
     text: str
+    formerly: tuple[str, str] | None = None
 
     @property
     def title(self) -> str:
         """The name of the test."""
         return f"{self.kind}-{self.style}"
+
+    @property
+    def commits(self) -> list[str]:
+        """The text at each commit of the program, the present one last."""
+        return [*([self.text.replace(*self.formerly)] if self.formerly else []), self.text]
 
     @property
     def line(self) -> int:
@@ -112,12 +119,18 @@ class Trainer:
 _STYLES = {"plain": PLAIN, "nnx": NNX, "linen": LINEN, "equinox": EQUINOX, "trainer": TRAINER}
 
 
-def _planted(kind: str, style: str, text: str, edits: tuple[tuple[str, str], ...] = ()) -> Planted:
+def _planted(
+    kind: str,
+    style: str,
+    text: str,
+    edits: tuple[tuple[str, str], ...] = (),
+    formerly: tuple[str, str] | None = None,
+) -> Planted:
     head = _STYLES[style]
     for old, new in edits:
         assert old in head, (kind, style, old)
         head = head.replace(old, new)
-    return Planted(kind, style, head + text)
+    return Planted(kind, style, head + text, formerly)
 
 
 PLANTED = [
@@ -587,5 +600,70 @@ total = jnp.where(mask[:, None], targets, 0).sum()
             ("state = jax.tree.map(np.asarray, make())\n", ""),
             ("make = jax.jit(lambda: nnx.state(Model(nnx.Rngs(0))))\n", ""),
         ),
+    ),
+    # -- slower since a commit
+    _planted(
+        "slower_since",
+        "plain",
+        """
+@jax.jit
+def step(params, x):
+    for n in range(500):
+        x = jnp.sin(x) * 0.5 + n
+    return mlp(params, x)
+
+step(params, np.ones((4, 16), np.float32))  # <-
+""",
+        formerly=("range(500)", "range(20)"),
+    ),
+    _planted(
+        "slower_since",
+        "trainer",
+        """
+    def smoothed(self, params, x):
+        for n in range(600):
+            x = x - jnp.cos(x) / (n + 1)
+        return self.update(params, x)
+
+    def fit(self, batches):
+        step = jax.jit(self.smoothed)
+        for batch in batches:
+            self.params = step(self.params, batch)  # <-
+
+Trainer().fit([np.ones((4, 16), np.float32)])
+""",
+        formerly=("range(600)", "range(25)"),
+    ),
+    _planted(
+        "slower_since",
+        "linen",
+        """
+@jax.jit
+def evaluate(params, x):
+    out = model.apply(params, x)
+    for n in range(1500):
+        out = jnp.exp(-out) * 0.5 - n
+    return out
+
+def main():
+    evaluate(params, np.ones((4, 16), np.float32))  # <-
+
+main()
+""",
+        formerly=("range(1500)", "range(10)"),
+    ),
+    _planted(
+        "slower_since",
+        "nnx",
+        """
+@jax.jit
+def forward(state, x):
+    for n in range(700):
+        x = jnp.tanh(x) + 1 / (n + 1)
+    return nnx.merge(graph, state)(x).sum()
+
+forward(state, np.ones((4, 16), np.float32))  # <-
+""",
+        formerly=("range(700)", "range(30)"),
     ),
 ]

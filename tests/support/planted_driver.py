@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -12,24 +13,40 @@ from typing import Any
 from planted import PLANTED, Planted
 
 
-def run(planted: Planted, place: Path, *, times: int = 1) -> list[dict[str, Any]]:
-    """The findings of the last start of a program, each start in this process with a record of its own."""
+def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
+    """The findings of the last start of a program, each start in this process with a record of its own.
+
+    A program with several commits is started twice at each, in a repository of its own.
+    """
     import jax
 
     import ejcache
     from ejcache.advice.advise import advise
     from ejcache.cache.recorder import read_starts, recorder
     from ejcache.misses.log import recall_programs
+    from ejcache.util.commits import commit_of
 
     path = place / "train.py"
-    path.write_text(planted.text)
-    for _ in range(times):
-        jax.clear_caches()
-        recorder.after_fork_in_child()
-        recorder._at_once = False
-        with ejcache.enable(str(place / "cache"), min_compile_seconds=0):
-            exec(compile(planted.text, str(path), "exec"), {"__name__": "__main__"})
+    sys.argv[0] = str(path)
+    commits = planted.commits
+    for text in commits:
+        path.write_text(text)
+        if len(commits) > 1:
+            _commit(place)
+        commit_of.cache_clear()
+        for _ in range(2 if len(commits) > 1 else 1):
+            jax.clear_caches()
+            recorder.after_fork_in_child()
+            recorder._at_once = False
+            with ejcache.enable(str(place / "cache"), min_compile_seconds=0):
+                exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
     return [finding.to_dict() for finding in advise(read_starts(), recall_programs, least=0.0)]
+
+
+def _commit(place: Path) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for arguments in (("init", "-q"), ("add", "train.py"), ("commit", "-q", "-m", "a commit")):
+        subprocess.run(["git", *who, *arguments], cwd=place, check=True)
 
 
 def main() -> None:

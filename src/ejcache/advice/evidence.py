@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ejcache.cache.starts import ProgramRecord, StartRecord
     from ejcache.misses.difference import ProgramText
 
-_CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in (.*))?$")
+_CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via (.*))?$")
 _JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _LARGEST: Final = 4_000_000
@@ -49,9 +49,17 @@ def read_caller(text: str) -> Caller:
 
 
 def read_maker(text: str) -> Caller:
-    """The line that makes or calls the object in whose method the caller is; without a file if there is none."""
+    """The line that makes or calls the object in whose method the caller is, or that calls the library that calls the
+    caller; without a file if there is none.
+    """
     match = _CALLER.match(text)
     return Caller(match[4], int(match[5]), match[6]) if match and match[4] else Caller()
+
+
+def read_library(text: str) -> str:
+    """The library through which the caller calls JAX; empty if it does so itself."""
+    match = _CALLER.match(text)
+    return (match[7] or "") if match else ""
 
 
 def is_of_jax(definition: Definition) -> bool:

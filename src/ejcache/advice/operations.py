@@ -2,73 +2,154 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.evidence import read_maker
+from ejcache.advice.evidence import read_library, read_maker
 from ejcache.advice.findings import ESTIMATED, SINGLE_OPERATIONS, Advice
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ejcache.advice.evidence import Ask
+    from ejcache.advice.evidence import Ask, Caller
 
+_NESTED: Final = re.compile(r"(\.<locals>\.<\w+>)+$")
+"""Ends the name of a lambda or a comprehension in a function."""
 _OPERATIONS: Final = 8
 """Programs of one operation from which on a function is advised."""
+_APART: Final = 8
+"""Lines between two operations from which on they are not one block of lines."""
 _KEPT: Final = 0.25
 """The part of the seconds that one program of all of them costs, at least: it has all of their operations."""
+
+
+_PURE: Final = frozenset(
+    "chex diffrax distrax einops equinox flax haiku jaxopt lineax optax optimistix rlax".split()  # noqa: SIM905
+)
+"""Libraries whose functions may run under `jit`; of the operations of others nothing is said."""
+
+
+class _Run(NamedTuple):
+    """Operations of one function, or of one line that makes or calls a model, with no other program between them.
+
+    Attributes:
+        file: of the function.
+        function: its name.
+        line: the one that makes or calls the model; 0 of operations that the function itself calls.
+        asks: the operations.
+    """
+
+    file: str
+    function: str
+    line: int
+    asks: list[Ask]
 
 
 def single_operations(asks: Sequence[Ask]) -> Iterator[Advice]:
     """Programs that JAX itself defines, called one after another by one function of the user's.
 
-    Those in the methods of a model count for the line that makes or calls it.
+    Those in the methods of a model count for the line that makes or calls it. A line that also calls a jitted function
+    is none of them: it does more than operations, such as a loop of training that a library has.
     """
-    groups: dict[tuple[str, str, int], list[Ask]] = {}
+    for run in _runs(asks):
+        programs = len({ask.program.key for ask in run.asks})
+        if programs >= _OPERATIONS:
+            yield _of_model(run, programs) if run.line else _of_function(run, programs)
+
+
+def _runs(asks: Sequence[Ask]) -> list[_Run]:
+    """The runs of operations, in the order of their first ones."""
+    jitted = {place for ask in asks if not ask.is_of_jax for place in _lines(ask)}
+    found: list[_Run] = []
+    latest: dict[tuple[str, str, int], _Run] = {}
     for ask in asks:
-        if ask.is_of_jax and ask.caller.file and not ask.caller.is_library:
-            maker = read_maker(ask.program.caller)
-            place = maker if maker.file else ask.caller._replace(line=0)
-            groups.setdefault((place.file, place.function, place.line), []).append(ask)
-    for (file, function, line), those in groups.items():
-        programs = len({ask.program.key for ask in those})
-        if programs < _OPERATIONS:
+        caller, maker = ask.caller, read_maker(ask.program.caller)
+        if not ask.is_of_jax:
+            # What follows in these functions is another run.
+            for same in [each for each in latest if (each[0], each[1]) in {caller[::2], maker[::2]}]:
+                del latest[same]
             continue
-        lines = sorted({ask.caller.line for ask in those})
-        seconds = sum(ask.seconds for ask in those)
-        names = list(dict.fromkeys(ask.function for ask in those))
-        shown = ", ".join(names[:4]) + ", \N{HORIZONTAL ELLIPSIS}" * (len(names) > 4)
-        where = "the top level" if function == "<module>" else function
-        called = f"jax.jit({where})(…)" if function != "<module>" else "prepare(…)"
-        span = f"lines {lines[0]} to {lines[-1]}" if len(lines) > 1 else f"line {lines[0]}"
-        change = f"put {span} of {where} under one jax.jit"
-        before = "x = jnp.ones(shape)\ny = jnp.sin(x) * 2\nz = y / y.sum()"
-        after = f"@jax.jit\ndef prepare(…):\n    …  # {span}\nz = {called}"
-        if line:
-            methods = Counter(ask.caller.function for ask in those)
-            main = methods.most_common(1)[0][0]
-            more = f" and {len(methods) - 1} more" if len(methods) > 1 else ""
-            owner, _, method = main.rpartition(".")
-            if method == "__call__":
-                made = "jax.jit(model.init) where it makes the parameters, or a jitted function that calls it"
-                change = f"call the model under one jax.jit ({made}): this line runs {main}{more}"
-                before, after = "y = model(x)", "@jax.jit\ndef apply(…):\n    return model(x)\ny = apply(…)"
-            else:
-                made = f"jax.jit(model.init), or a jitted function that calls {owner}"
-                change = f"make the model under one jax.jit ({made}): this line runs {main}{more}"
-                before = f"model = {owner}(…)"
-                after = f"@jax.jit\ndef make(…):\n    return {owner}(…)\nmodel = make(…)"
-        yield Advice(
-            SINGLE_OPERATIONS,
-            function,
-            file,
-            line or lines[0],
-            programs=programs,
-            calls=len(those),
-            seconds=seconds,
-            saves=seconds * (1 - max(_KEPT, 1 / programs)),
-            basis=ESTIMATED,
-            message=f"{change}: JAX compiles {programs} programs of one operation each there ({shown})",
-            before=before,
-            after=after,
+        is_known = read_library(ask.program.caller) in {"", *_PURE}
+        if not caller.file or caller.is_library or not is_known or not jitted.isdisjoint(_lines(ask)):
+            continue
+        place = maker if maker.file else caller._replace(line=0)
+        same = place.file, place.function, place.line
+        if same not in latest or (not place.line and caller.line > _last_line(latest[same]) + _APART):
+            latest[same] = _Run(*same, [])
+            found.append(latest[same])
+        latest[same].asks.append(ask)
+    return found
+
+
+def _last_line(run: _Run) -> int:
+    return max(ask.caller.line for ask in run.asks)
+
+
+def _lines(ask: Ask) -> set[Caller]:
+    """The line that asks for a program, and the one that makes or calls the model for which it does."""
+    return {each for each in (ask.caller, read_maker(ask.program.caller)) if each.file}
+
+
+def _of_function(run: _Run, programs: int) -> Advice:
+    """What to say of operations that a function calls."""
+    first, last = min(ask.caller.line for ask in run.asks), max(ask.caller.line for ask in run.asks)
+    name = _NESTED.sub("", run.function)
+    where = "the top level" if name == "<module>" else name
+    called = f"jax.jit({name})(…)" if name.isidentifier() else "prepare(…)"
+    span = f"lines {first} to {last}" if first < last else f"line {first}"
+    return _advice(
+        run,
+        first,
+        programs,
+        change=f"put {span} of {where} under one jax.jit",
+        before="x = jnp.ones(shape)\ny = jnp.sin(x) * 2\nz = y / y.sum()",
+        after=f"@jax.jit\ndef prepare(…):\n    …  # {span}\nz = {called}",
+    )
+
+
+def _of_model(run: _Run, programs: int) -> Advice:
+    """What to say of operations in the methods of a model."""
+    methods = Counter(ask.caller.function for ask in run.asks)
+    main = methods.most_common(1)[0][0]
+    more = f" and {len(methods) - 1} more" if len(methods) > 1 else ""
+    if main.endswith("__call__"):
+        return _advice(
+            run,
+            run.line,
+            programs,
+            change="call the model under one jax.jit (jax.jit(model.init) where it makes the parameters, or a jitted "
+            f"function that calls it): this line runs {main}{more}",
+            before="y = model(x)",
+            after="@jax.jit\ndef apply(…):\n    return model(x)\ny = apply(…)",
         )
+    return _advice(
+        run,
+        run.line,
+        programs,
+        change="make the model under one jit (jax.jit(model.init), nnx.jit or eqx.filter_jit of what makes it): this "
+        f"line runs {main}{more}",
+        before="model = Model(…)",
+        after="@nnx.jit  # or eqx.filter_jit\ndef make(…):\n    return Model(…)\nmodel = make(…)",
+    )
+
+
+def _advice(run: _Run, line: int, programs: int, *, change: str, before: str, after: str) -> Advice:
+    seconds = sum(ask.seconds for ask in run.asks)
+    names = list(dict.fromkeys(ask.function for ask in run.asks))
+    shown = ", ".join(names[:4]) + ", \N{HORIZONTAL ELLIPSIS}" * (len(names) > 4)
+    return Advice(
+        SINGLE_OPERATIONS,
+        run.function,
+        run.file,
+        line,
+        programs=programs,
+        calls=len(run.asks),
+        seconds=seconds,
+        saves=seconds * (1 - max(_KEPT, 1 / programs)),
+        basis=ESTIMATED,
+        message=f"{change}: JAX compiles {programs} programs of one operation each there ({shown})",
+        before=before,
+        after=after,
+    )

@@ -54,7 +54,8 @@ class ProgramRecord(NamedTuple):
         outcome: `HIT`, `STORED`, or the `Skip` that says why it was not stored.
         compile_seconds: what compiling took, in this process, or for a hit in the one that stored the entry.
         caller: the line of the user's program that called it, `/home/me/train.py:31 in main`; of one in a method that
-            makes or calls an object, also the line that does so, `/home/me/net.py:7 in Net.__init__, from …`.
+            makes or calls an object, or in a function that a library calls, also the line that does so,
+            `/home/me/net.py:7 in Net.__init__, from …`; and last the library through which it did, `…, via optax`.
         thread: the name of the thread that wanted it.
         seconds: what each of `PHASES` took in this process.
         preloaded: whether it was loaded before the program asked for it.

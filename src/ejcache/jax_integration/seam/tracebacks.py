@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import sys
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -63,39 +62,57 @@ def without_our_frames(function: Any) -> Any:
 
 _OF_MODELS: Final = frozenset({"__init__", "__call__", "setup"})
 """Methods that run because a line elsewhere makes or calls an object."""
-_NESTED: Final = re.compile(r"(\.<locals>\.<\w+>)+$")
+_RUNNERS: Final = frozenset(
+    "IPython _pytest absl click fire gradio hydra ipykernel pluggy pytest ray streamlit typer tyro xdist".split()  # noqa: SIM905
+)
+"""Libraries that run programs: what they call is nobody's callback."""
 
 
 def caller() -> str:
     """The line of the user's program that runs now, `/home/me/train.py:31 in main`; empty if there is none.
 
-    Of a line in a method that makes or calls an object, the line that does so follows: `/home/me/net.py:7 in
-    Net.__init__, from /home/me/train.py:31 in main`. A library through which the program calls JAX is not the user's
-    program; it is named if nothing else runs.
+    Of a line in a method that makes or calls an object, or in a function that a library calls back, the line that does
+    so follows: `/home/me/net.py:7 in Net.__init__, from /home/me/train.py:31 in main`. A library through which the
+    program calls JAX is not the user's program; it is named last, `…, via optax`, and its line if nothing else runs.
     """
     frame: FrameType | None = sys._getframe(1)
-    library = method = ""
+    library = via = inner = outer = ""
     while frame is not None:
         code = frame.f_code
         whose = _whose(code.co_filename)
-        if whose:
+        if whose == "user":
+            if outer:
+                break
             line = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-            if whose == "user":
-                if _NESTED.sub("", code.co_qualname).rpartition(".")[2] not in _OF_MODELS:
-                    return f"{method}, from {line}" if method else line
-                method = method or line
-            library = library or line
+            if code.co_qualname.partition(".<locals>")[0].rpartition(".")[2] in _OF_MODELS:
+                inner = inner or line
+            else:
+                outer = line
+        elif whose and not (inner or outer):
+            library = library or f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+            via = via or whose.strip("/")
+        elif whose and outer and not whose.startswith("/"):
+            inner, outer = inner or outer, ""
         frame = frame.f_back
-    return method or library
+    said = f"{inner}, from {outer}" if inner and outer else inner or outer
+    return f"{said}, via {via}" if said and via else said or library
 
 
 @functools.cache
 def _whose(filename: str) -> str:
-    """Whether a file is of the "user", of a "library", or of neither (JAX and ours). Each hit asks about a stack."""
+    """Whether a file is the "user"'s, or the name of its library, or "" for JAX and ours. Each hit asks about a stack.
+
+    Python's own modules and libraries that run programs begin with "/": "/" and "/pytest".
+    """
     is_user_filename = getattr(jax_source_info, "is_user_filename", None)
     if is_user_filename is None or filename.startswith((_PACKAGE, "<frozen")) or not is_user_filename(filename):
         return ""
-    return "user" if _LIBRARIES.isdisjoint(Path(filename).parts) and not filename.startswith(_STANDARD) else "library"
+    parts = Path(filename).parts
+    installed = next((place for place, part in enumerate(parts) if part in _LIBRARIES), None)
+    if installed is None:
+        return "/" if filename.startswith(_STANDARD) else "user"
+    name = Path(parts[installed + 1]).stem
+    return f"/{name}" if name in _RUNNERS else name
 
 
 def _is_off() -> bool:
