@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import struct
 import sys
 
 import pytest
@@ -90,6 +91,57 @@ def test_one_death_proves_nothing(start):
         finished = start()
         assert outcome(finished)[0] == 1
         assert "in a row" not in finished.stderr
+
+
+def forged(raw):
+    """An executable whose object code has relocations of a kind that there is none of: XLA aborts when it loads it."""
+    changed, at = bytearray(raw), 0
+    while (at := raw.find(b"\x7fELF", at)) >= 0:
+        (sections,) = struct.unpack_from("<Q", raw, at + 0x28)
+        size, count = struct.unpack_from("<HH", raw, at + 0x3A)
+        for number in range(count):
+            _, kind, _, _, offset, length = struct.unpack_from("<IIQQQQ", raw, at + sections + number * size)
+            for place in range(offset, offset + length, 24) if kind == SHT_RELA else ():
+                struct.pack_into("<I", changed, at + place + 8, 0xEE)
+        at += 4
+    assert changed != raw
+    return bytes(changed)
+
+
+SHT_RELA = 4
+FORGED = """
+    import json, sys
+    import jax, numpy as np
+    import ejcache
+    with ejcache.enable(sys.argv[1], min_compile_seconds=0) as cache:
+        x = np.ones((64, 64), np.float32)
+        assert np.allclose(jax.jit(lambda x: jax.numpy.sin(x) @ x)(x), np.sin(x) @ x)
+        stats = cache.stats()
+        print(json.dumps([stats.hits, stats.misses_by_reason]))
+"""
+
+
+@pytest.mark.parametrize("preload", ["0", "1"])
+def test_a_forged_executable(run_forked, tmp_path, preload):
+    """Its checksum is valid, and XLA ends the process that loads it: two starts die, the third compiles."""
+    variables = {"EJCACHE_PRELOAD": preload, "XDG_CACHE_HOME": str(tmp_path / "home")}
+
+    def run():
+        return run_forked(FORGED, str(tmp_path / "cache"), env=variables, check=False)
+
+    assert outcome(run()) == [0, {"absent": 1}]
+    with ejcache.open_store(str(tmp_path / "cache")) as store:
+        (key,) = [info.key for info in store.entries() if info.key.startswith("jit_") and not is_side_key(info.key)]
+        found = entry.decode(store.peek(key))
+        assert store.replace(key, entry.encode(found.header, forged(found.raw))) is None
+    for _ in range(2):
+        dead = run()
+        assert dead.returncode == -signal.SIGABRT
+        assert "Relocation type" in dead.stderr
+    third = run()
+    assert outcome(third) == [0, {"suspected": 1}]
+    assert third.stderr.count("two starts in a row have ended while they loaded") == 1
+    assert outcome(run()) == [1, {}]
 
 
 POD = """
