@@ -105,7 +105,7 @@ def test_damage_of_the_local_tier_is_no_miss(cache, tiers):
     assert tiers[0].peek("k") == good
 
 
-def test_damage_of_both_tiers_is_a_miss(cache, tiers):
+def test_damage_of_both_tiers_is_a_miss(cache, tiers, caplog):
     """An entry that is damaged in both tiers is a counted miss, gone from both, and can be stored again."""
     for tier in tiers:
         tier.put("k", b"garbage")
@@ -113,6 +113,7 @@ def test_damage_of_both_tiers_is_a_miss(cache, tiers):
     stats = cache.stats()
     assert stats.misses_by_reason == {"corrupt": 1}
     assert [tier.contains("k") for tier in tiers] == [False, False]
+    assert "is not used and will be replaced: k" in caplog.text
     assert cache.put("k", b"value") is True
     assert cache.get("k") == b"value"
 
@@ -134,8 +135,8 @@ def test_metadata_that_cannot_be_kept(cache):
     assert cache.stats().corrupt == 0
 
 
-def test_damage_in_a_read_only_store_counts_once(tmp_path):
-    """It cannot be taken out of use, so that looking again would only meet it again."""
+def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
+    """It cannot be taken out of use, so that looking again would only meet it again, and nobody says it is replaced."""
     data = bytearray(entry.encode(entry.Header(key="k"), bytes(100)))
     data[-40] ^= 1
     with LocalStore(tmp_path) as store:
@@ -144,6 +145,7 @@ def test_damage_in_a_read_only_store_counts_once(tmp_path):
     with closing(policy):
         assert policy.read("k", resolve()).miss is Miss.CORRUPT
         assert policy.stats().corrupt == 1
+    assert f"a damaged entry in {tmp_path} is not used: k" in caplog.text
 
 
 def test_an_entry_of_a_nonsensical_header_is_healed(tmp_path):

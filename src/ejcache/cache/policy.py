@@ -365,16 +365,17 @@ class CachePolicy:
 
     def _quarantine_damaged(self, store: Store, key: str, data: bytes, exc: EntryError, settings: Settings) -> None:
         self.tally.add(corrupt=1)
-        text = f"a damaged entry in {self.url} is not used and will be replaced: {key}: {exc}"
-        recorder.add_trouble("use a damaged entry", text)
-        self.warn("corrupt", text)
-        if not self._may_write(store, settings):
-            return
+        may_write, is_gone = self._may_write(store, settings), False
         try:
-            store.quarantine(key, data)
+            is_gone = may_write and store.quarantine(key, data)
         except StoreError as failure:
             self.report_failure("quarantine an entry", failure, settings)
-        if settings.raise_errors:
+        # An entry that is left there may be intact: then its bytes were damaged on their way here.
+        replaced = " and will be replaced" if is_gone else ""
+        text = f"a damaged entry in {self.url} is not used{replaced}: {key}: {exc}"
+        recorder.add_trouble("use a damaged entry", text)
+        self.warn("corrupt", text)
+        if may_write and settings.raise_errors:
             raise exc
 
     # -- counting ------------------------------------------------------------------------------------------------------
