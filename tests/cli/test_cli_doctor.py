@@ -294,6 +294,19 @@ def test_a_directory_for_everybody(tmp_path):
     assert verdicts(doctor(tmp_path / "cache")) == {"directory": "warning"}
 
 
+def test_one_advice_is_printed_once(tmp_path, monkeypatch):
+    """What mends what two checks have found is one line, with the names of both."""
+
+    def found(*_, **__):
+        yield doctor_module.failed("directory", "it is closed", "open it")
+        yield doctor_module.warning("trust", "programs use another one", "open it")
+
+    monkeypatch.setattr(doctor_module, "check_directory", found)
+    said = ejcache("doctor", tmp_path)
+    assert "  directory, trust: open it\n" in said.out
+    assert said.out.count("open it") == 1
+
+
 def test_memory_and_bad_usage(tmp_path):
     """memory:// needs nothing; an invalid URL, or two URLs, are bad usage."""
     assert verdicts(doctor("memory://x")) == {}

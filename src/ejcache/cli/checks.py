@@ -154,9 +154,12 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
 
 
 def _print_advice(url: str, checks: list[Check], *, healthy: bool) -> None:
-    advised = [check for check in checks if check.advice]
+    advised: dict[str, list[str]] = {}
+    for check in checks:
+        if check.advice:
+            advised.setdefault(check.advice, []).append(check.name)
     if advised:
         output.say("\nWhat to do:")
-        for check in advised:
-            output.say_columns([(f"  {check.name}:", 0)], check.advice)
+        for advice, names in advised.items():
+            output.say_columns([(f"  {', '.join(names)}:", 0)], advice)
     output.say(f"\n{url} {'can' if healthy else 'cannot'} hold a cache as it is")

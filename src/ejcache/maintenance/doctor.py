@@ -163,7 +163,7 @@ def check_directory(
     there, directory = _permissions(path, read_only=read_only, otherwise=access.mend)
     yield directory
     if local:
-        yield _trust(access, advised=directory.advice)
+        yield _trust(access)
     if not local or read_only or directory.verdict is not CheckVerdict.OK or there is None:
         return
     try:
@@ -207,11 +207,10 @@ def _permissions(path: Path, *, read_only: bool, otherwise: str) -> tuple[Path |
     return path, fine(name, f"{path} (mode {mode:04o}, on {detect_filesystem(path)[0] or 'a file system'})")
 
 
-def _trust(access: Access, *, advised: str) -> Check:
-    """What programs do with the directory, by the decision that they make themselves; no advice a second time."""
+def _trust(access: Access) -> Check:
+    """What programs do with the directory, by the decision that they make themselves."""
     if access.why:
-        advice = "" if access.mend == advised else access.mend
-        return warning("trust", f"{access.why}; programs use a directory of their own instead", advice)
+        return warning("trust", f"{access.why}; programs use a directory of their own instead", access.mend)
     if access.others:
         return fine("trust", "everybody who can write there is trusted, and programs load code from it")
     return fine("trust", "only this user and root could put code there")
