@@ -28,8 +28,9 @@ Every object that a command prints with `--json` has `"schema": 1`. New versions
 that is removed, or changes its meaning, makes the schema 2. Sizes are bytes, durations are seconds, and times are
 seconds since 1970 (UTC). A missing value is `null` or an empty text.
 
-A name that is a number in one object is a list in none: `total_entries` and `planned_entries` are numbers of entries,
-and `entries` is a list of them. `compile_seconds` is what compiling took, and `seconds_saved` what hits saved of it.
+A name has one type and one meaning in all objects; `default` and `value` have the type of a setting. `total_entries`
+and `planned_entries` are numbers of entries, and `entries` is a list of them. `compile_seconds` is what compiling took,
+and `seconds_saved` what hits saved of it.
 
 `ejcache run --json` prints the report of the program, which has a `schema`, too, and the `version` of ejcache.
 
@@ -49,6 +50,7 @@ the reasons of misses. The page is made from a small cache: where it says `array
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("stats",), ("ls",), ("show", "jit_train"), ("why", "jit_train"), ("report",), ("verify",),
+    ("report", "--compare", "jax=1.0", "jax=1.0"), ("advise",),
     ("prune", "--max-entries", "1", "-n"),
     ("config",), ("config", "get", "max_size"),
     ("config", "set", "max_size=10GB"), ("config", "unset", "max_size"), ("push", "OTHER"), ("pull", "OTHER"),
@@ -60,9 +62,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 """In an order in which each finds what it needs. OTHER, FILE.tar and the like are places in the temporary directory."""
 
 DATA = {"components", "metadata", "stored_limits", "misses_by_reason", "skipped", "tiers", "amounts", "operations",
-        "devices", "sources", "configuration", "default", "provenance", "environment",
-        "arguments", "counts", "phases", "versions", "settings", "trouble", "seconds", "functions", "days",
-        "lanes"}  # fmt: skip
+        "devices", "sources", "configuration", "default_configuration", "provenance", "environment",
+        "arguments", "counts", "phases", "versions", "changed_settings", "trouble", "seconds_by_function",
+        "by_function", "days", "checks_by_result", "lanes"}  # fmt: skip
 """Objects whose keys are data rather than fields."""
 
 ANY = {"settings[].default", "settings[].value", "value"}

@@ -63,6 +63,6 @@ def _run(context: Context, size: int, what: str, host: Path, server: BucketServe
     env = server.variables | {"EJCACHE_LOCAL_DIR": str(host / "tier"), "EJCACHE_PRELOAD": "1"}
     answer = context.run("bench.programs.ahead", size, URL, what, home=host, env=env)
     stats = answer["stats"]
-    if what == "ahead" and stats["preloaded"]["hits"] != size:
-        raise AssertionError(f"of {size} programs {stats['preloaded']['hits']} were loaded ahead")
+    if what == "ahead" and stats["preload"]["hits"] != size:
+        raise AssertionError(f"of {size} programs {stats['preload']['hits']} were loaded ahead")
     return float(answer["seconds"])

@@ -27,7 +27,7 @@ def main() -> None:
     jax.devices()
     while what == "ahead" and cache.stats().amounts.get("preload_loaded", 0) < size:
         if time.perf_counter() - began > PATIENCE:
-            raise TimeoutError(f"loaded after {PATIENCE:.0f} s: {cache.stats().to_dict()['preloaded']}")
+            raise TimeoutError(f"loaded after {PATIENCE:.0f} s: {cache.stats().to_dict()['preload']}")
         time.sleep(0.001)
     seconds = time.perf_counter() - began
     for call in programs:

@@ -483,7 +483,7 @@ def test_operations_of_the_program_itself_are_tuned_under_their_own_name(run_for
     env = {"EJKERNEL_AUTOTUNE_POLICY": "heuristics", "EJKERNEL_PERSISTENT_CACHE_DIR": str(place)}
     run_forked(program, env=env | {"EJKERNEL_OPS_RECORD": "1"})
     done = run_forked(f"from ejcache.cli.main import main; main({[*RUN, str(program)]})", env=env)
-    assert json.loads(done.stdout)["calls"][0]["operation"] == "__main__.op"
+    assert json.loads(done.stdout)["tuned_calls"][0]["operation"] == "__main__.op"
     assert run_forked(program, env=env).stdout.strip() == "tuned"
 
 
@@ -511,7 +511,7 @@ def test_run_tunes_nothing_else_than_what_was_recorded(monkeypatch, tmp_path, ch
     recorded = recorded_op(monkeypatch, tmp_path, **changes)
     said = run("tune", "--calls", recorded, "--dir", tmp_path / "place", "--json")
     assert (said.status, said.json["failures"]) == (1, 1)
-    assert "is now" in said.json["calls"][0]["problem"]
+    assert "is now" in said.json["tuned_calls"][0]["problem"]
 
 
 def test_unsure_configurations_are_marked_and_measured_again(monkeypatch, tmp_path):
@@ -536,7 +536,7 @@ def test_run_says_what_could_not_be_stored(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("in the way")
     said = run("tune", "--calls", recorded, "--dir", tmp_path / "file" / "place", "--json")
     assert (said.status, said.json["tuned"], said.json["failures"]) == (1, 0, 1)
-    assert "could not be stored" in said.json["calls"][0]["problem"]
+    assert "could not be stored" in said.json["tuned_calls"][0]["problem"]
 
 
 def test_run_says_what_could_not_be_tuned(tmp_path):
@@ -549,7 +549,7 @@ def test_run_says_what_could_not_be_tuned(tmp_path):
     (calls / "c.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "json:loads"}}))
     said = run("tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--json")
     assert (said.status, said.json["failures"]) == (1, 3)
-    problems = " ".join(call["problem"] for call in said.json["calls"])
+    problems = " ".join(call["problem"] for call in said.json["tuned_calls"])
     assert "not JSON" in problems
     assert "--module no_such_module" in problems
     assert "not autotuned" in problems

@@ -222,7 +222,7 @@ def test_a_program_is_run_and_what_it_calls_is_tuned(run_forked, tmp_path, progr
     status, said, err = run_command(run_forked, tmp_path, *options)
     assert (status, said["tuned"], said["already"], said["failures"]) == (0, 4, 0, 0), err
     assert "sizes ['--sizes', '4', '8']" in err
-    assert {call["operation"] for call in said["calls"]} == {"own", "neighbour"}
+    assert {call["operation"] for call in said["tuned_calls"]} == {"own", "neighbour"}
     assert not (tmp_path / "place" / "autotune-recorded").exists()
     status, said, err = run_command(run_forked, tmp_path, program, "--fail", "8", "16")
     assert (status, said["tuned"] >= 2, said["tuned"] + said["already"]) == (1, True, 4)
@@ -295,7 +295,7 @@ def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_forked, t
     (tmp_path / "train.py").write_text(ENDING)
     status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py")
     assert (status, said["tuned"], said["failures"]) == (1, 1, 1), err
-    (failed,) = [call for call in said["calls"] if call["operation"] == "always"]
+    (failed,) = [call for call in said["tuned_calls"] if call["operation"] == "always"]
     assert "ended with exit status 9" in failed["problem"]
     found = AutotuneStore(str(tmp_path / "place")).records(operation="ending")
     assert [[c.status.value for c in item.record.candidates] for item in found] == [["ok", "crashed"]]
@@ -322,8 +322,8 @@ def test_a_candidate_that_never_ends_does_not_keep_other_calls_from_being_measur
     """The device is busy in that process for good, so a new process measures the next call, and the command ends."""
     (tmp_path / "train.py").write_text(HANGING)
     _, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py")
-    assert len(said["calls"]) == 2, err
-    assert not [call for call in said["calls"] if "still runs" in call["problem"]]
+    assert len(said["tuned_calls"]) == 2, err
+    assert not [call for call in said["tuned_calls"] if "still runs" in call["problem"]]
     found = AutotuneStore(str(tmp_path / "place"), seeds=()).records()
     processes = [item.record.provenance["pid"] for item in found]
     assert len(set(processes)) == len(processes)

@@ -92,7 +92,7 @@ def test_run_imports_no_module_that_nobody_named(tmp_path, monkeypatch, path):
         assert (said.status, said.json["failures"]) == (1, 1)
         assert not (tmp_path / "RAN").exists()
         if "wicked" in path:
-            assert f"--module {path.rpartition(':')[0]}" in said.json["calls"][0]["problem"]
+            assert f"--module {path.rpartition(':')[0]}" in said.json["tuned_calls"][0]["problem"]
 
 
 def test_operations_of_named_modules_are_tuned(operations, tmp_path):

@@ -176,8 +176,8 @@ def test_ls_fields_are_stable(cache):
         "url", "total_entries", "total_size", "side_objects", "side_size", "jax_entries", "jax_size", "entries",
     }  # fmt: skip
     assert set(said["entries"][0]) == {
-        "key", "kind", "name", "platform", "variant", "logical_key", "environment", "size", "created", "last_used",
-        "hits", "compile_seconds", "profile", "seconds_saved",
+        "key", "kind", "name", "platform", "variant", "logical_key", "environment_digest", "size", "created",
+        "last_used", "hits", "compile_seconds", "profile", "seconds_saved",
     }  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_
     paths = os.pathsep.join([str(script.parent), str(ROOT / "src")])
     done = started(["tune", "--dir", ".", "--module", "named", "--json"], hostile, script, env={"PYTHONPATH": paths})
     assert json.loads(done.stdout)["failures"] == 1
-    assert "--module" in json.loads(done.stdout)["calls"][0]["problem"]
+    assert "--module" in json.loads(done.stdout)["tuned_calls"][0]["problem"]
 
 
 def test_types_that_the_operation_annotates_are_made(script):

@@ -340,7 +340,7 @@ def test_what_stands_in_for_an_optimised_executable_is_not_checked(populated, tm
     seen = observe(cache, monkeypatch, pgle=True, expect=False)
 
     assert (seen["compiled"], seen["profiled"]) == ([], 0)
-    assert ejcache.active().stats().to_dict()["checks"] == {}
+    assert ejcache.active().stats().to_dict()["checks_by_result"] == {}
 
 
 def test_a_local_store_evicts_plain_before_optimised(tmp_path):

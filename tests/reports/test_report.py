@@ -296,7 +296,7 @@ ADVICE = Advice("shape_varies", "step", "/home/me/train.py", 7, 4, 9, 4.0, 2.0, 
 
 def test_what_to_change_comes_first(capsys):
     """With the code before and after, which unfolds; in the terminal and as JSON too."""
-    report = build([start(programs=[compiled("jit_step")])], advice=[ADVICE])
+    report = build([start(programs=[compiled("jit_step")])], findings=[ADVICE])
     page = html_page(report)
     assert page.index('<h2 id="change">') < page.index('<h2 id="first">')
     (row,) = rows_of(page, "change")
@@ -380,4 +380,4 @@ def test_operations_of_jax_are_one_row():
     programs = [compiled(f"jit_{name}", details=defined, key=name) for name in ("sin", "cos")]
     report = build([start(programs=[*programs, loaded("jit_sin", key="sin"), compiled("jit_step")])])
     assert [each.name for each in report.functions] == ["operations of JAX, one at a time", "jit_step"]
-    assert report.causes[0].functions == {"operations of JAX, one at a time": 2.0, "jit_step": 1.0}
+    assert report.causes[0].seconds_by_function == {"operations of JAX, one at a time": 2.0, "jit_step": 1.0}

@@ -210,11 +210,11 @@ class Stats(NamedTuple):
             "load_seconds": seconds("load_seconds"),
             "bytes_read": count("bytes_read"),
             "bytes_written": count("bytes_written"),
-            "preloaded": {
+            "preload": {
                 **{name: count(f"preload_{name}") for name in ("loaded", "hits", "unused", "bytes")},
                 "seconds": seconds("preload_seconds"),
             },
-            "checks": self._by_prefix("check_"),
+            "checks_by_result": self._by_prefix("check_"),
             "misses_by_reason": self.misses_by_reason,
             "skipped": self.skipped,
             "tiers": self.tiers,

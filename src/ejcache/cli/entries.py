@@ -379,7 +379,7 @@ def _metadata_lines(metadata: dict[str, Any]) -> list[list[str]]:
 
 
 def _digest_lines(fields: dict[str, Any]) -> list[list[str]]:
-    named = (("Program", "logical_key"), ("Environment", "environment"), ("Profile", "profile_digest"))
+    named = (("Program", "logical_key"), ("Environment", "environment_digest"), ("Profile", "profile_digest"))
     lines = [["Key", fields["key"]], *([label, str(fields[name])] for label, name in named if fields.get(name))]
     components = fields.get("components") or {}
     if components:

@@ -201,7 +201,7 @@ class ListedEntry:
             "kind": self.kind,
             **output.fields_of(self.parts, "name", "platform", "variant"),
             "logical_key": self.parts.logical,
-            "environment": self.parts.environment,
+            "environment_digest": self.parts.environment,
             **output.fields_of(self.info, "size", "created", "last_used", "hits"),
         }
 

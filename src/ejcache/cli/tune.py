@@ -111,7 +111,7 @@ def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool)
     counts = {outcome.name.lower(): sum(item.outcome is outcome for item in done) for outcome in TuningOutcome}
     if as_json:
         counts["failures"] = counts.pop(TuningOutcome.FAILED.name.lower())
-        output.print_json({"url": url, **counts, "calls": [_fields(item) for item in done]})
+        output.print_json({"url": url, **counts, "tuned_calls": [_fields(item) for item in done]})
     elif not done:
         output.say(nothing)
     else:

@@ -114,7 +114,7 @@ def record_fields(item: Found, *, full: bool = False) -> dict[str, Any]:
     if full:
         fields |= {
             "call": dict(record.key.call),
-            "default": record.default,
+            "default_configuration": record.default,
             "measurement": dict(record.measurement),
             "provenance": dict(record.provenance),
             "candidates": [_candidate_fields(candidate) for candidate in record.candidates],
@@ -128,7 +128,7 @@ def _candidate_fields(candidate: Candidate) -> dict[str, Any]:
         **output.fields_of(
             candidate, "configuration", "origin", "status", "error", "reason", "compile_seconds", "memory_bytes"
         ),
-        "seconds": None if seconds is None else output.fields_of(seconds, "p20", "p50", "p80"),
+        "timing": None if seconds is None else output.fields_of(seconds, "p20", "p50", "p80"),
         "samples": 0 if seconds is None else seconds.samples,
     }
 

@@ -128,7 +128,7 @@ class Explanation:
             "differences": [
                 {"component": d.component, "sentence": d.sentence, "advice": d.advice} for d in self.differences
             ],
-            "advice": list(self.advice),
+            "remedies": list(self.advice),
             "note": self.note,
             "diff": self.diff,
         }

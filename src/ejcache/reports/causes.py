@@ -59,7 +59,7 @@ class Cause:
         advice: what to do about it; empty if nothing is known.
         misses: how many compilations.
         seconds: what they took.
-        functions: seconds by name of the program.
+        seconds_by_function: what they took, by name of the program.
         pairs: by name, the keys of the last program and of the earlier one that it is compared with, if there is one.
     """
 
@@ -68,13 +68,13 @@ class Cause:
     advice: str = ""
     misses: int = 0
     seconds: float = 0.0
-    functions: dict[str, float] = field(default_factory=dict)
+    seconds_by_function: dict[str, float] = field(default_factory=dict)
     pairs: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def ranked(self) -> list[str]:
         """Its functions, the one that took the most seconds first."""
-        return sorted(self.functions, key=lambda name: -self.functions[name])
+        return sorted(self.seconds_by_function, key=lambda name: -self.seconds_by_function[name])
 
 
 class Causes:
@@ -139,7 +139,8 @@ def grouped(causes: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str]
         group = found.setdefault(cause.kind, Cause(cause.kind, cause.label, cause.advice))
         group.misses += 1
         group.seconds += program.compile_seconds
-        group.functions[name] = group.functions.get(name, 0.0) + program.compile_seconds
+        took = group.seconds_by_function
+        took[name] = took.get(name, 0.0) + program.compile_seconds
         if name == program.name:
             group.pairs.update(cause.pairs)
     return sorted(found.values(), key=lambda cause: (-cause.seconds, -cause.misses))

@@ -69,8 +69,8 @@ def report(
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache")
     sources = SourceFiles(until=time.time())
-    advice = advise(records, recall_programs, line_of=sources.line)
-    found = build(records, disk=_disk(rows), tuned=report_rows(directory), advice=advice)
+    findings = advise(records, recall_programs, line_of=sources.line)
+    found = build(records, disk=_disk(rows), tuned=report_rows(directory), findings=findings)
     if trace_file is not None:
         _write(trace_file, json.dumps(trace(records)))
     if html is not None or show:
@@ -79,7 +79,7 @@ def report(
         if show:
             webbrowser.open(Path(page).absolute().as_uri())
     if as_json:
-        output.print_json(asdict(found) | {"advice": [each.to_dict() for each in advice]})
+        output.print_json(asdict(found) | {"findings": [each.to_dict() for each in findings]})
     elif trace_file is None and html is None and not show:
         print_report(found)
     return 0

@@ -30,13 +30,13 @@ _SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one start of a side comes to, on the average; `functions` has compile seconds and misses by name."""
+    """What one start of a side comes to, on the average; `by_function` has compile seconds and misses by name."""
 
     name: str
-    starts: int
+    total_starts: int
     compile_seconds: float
     misses: float
-    functions: dict[str, tuple[float, float]]
+    by_function: dict[str, tuple[float, float]]
 
 
 def is_slower(before: Side, after: Side) -> bool:
@@ -52,8 +52,8 @@ def changes(before: Side, after: Side) -> list[tuple[str, float, float, float, f
     """Each function with its compile seconds and its misses, before and after, the largest change first."""
     nothing = (0.0, 0.0)
     found = []
-    for name in before.functions.keys() | after.functions.keys():
-        old, new = before.functions.get(name, nothing), after.functions.get(name, nothing)
+    for name in before.by_function.keys() | after.by_function.keys():
+        old, new = before.by_function.get(name, nothing), after.by_function.get(name, nothing)
         found.append((name, old[0], new[0], old[1], new[1]))
     return sorted(found, key=lambda row: (-abs(row[2] - row[1]), row[0]))
 
@@ -98,5 +98,5 @@ def print_comparison(before: Side, after: Side) -> None:
     output.print_table(columns, rows, right=columns[1:])
     said = "slower" if is_slower(before, after) else "not slower"
     for letter, side in (("A", before), ("B", after)):
-        output.say(f"{letter}: {side.name}, per start, of {plural(side.starts, 'start')}")
+        output.say(f"{letter}: {side.name}, per start, of {plural(side.total_starts, 'start')}")
     output.say(f"B is {said}")

@@ -74,10 +74,11 @@ def _phases(phases: Mapping[str, float]) -> str:
 def _more(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> Sequence[tuple[str, str]]:
     """What unfolds below each row, and its title: of a change, the code; of a cause, its functions."""
     if section.anchor == "change":
-        return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.advice]
+        return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings]
     if section.anchor == "first":
         return [
-            (plural(len(cause.functions), "function"), _functions_of(cause, differences)) for cause in report.causes
+            (plural(len(cause.seconds_by_function), "function"), _functions_of(cause, differences))
+            for cause in report.causes
         ]
     return ()
 
@@ -101,14 +102,14 @@ def _functions_of(cause: Cause, differences: Mapping[Pair, Explanation]) -> str:
     rows = []
     for name in cause.ranked[:SHOWN]:
         found = differences.get(cause.pairs.get(name, ("", "")))
-        link, took = f"#f-{_text(quote(name))}", duration(cause.functions[name])
+        link, took = f"#f-{_text(quote(name))}", duration(cause.seconds_by_function[name])
         if found is None:
             row = f'<a href="{link}">{_text(name)}</a> {took}'
         else:
             title = f"{_text(name)} {took}: what changed"
             row = f"<details><summary>{title}</summary>{_difference(name, found, link)}</details>"
         rows.append(f"<li>{row}")
-    hidden = len(cause.functions) - len(rows)
+    hidden = len(cause.seconds_by_function) - len(rows)
     return f"<ul>{''.join(rows)}</ul>" + (f"<p>{plural(hidden, 'more function')}</p>" if hidden > 0 else "")
 
 
@@ -197,11 +198,11 @@ def _timeline(timeline: Timeline) -> str:
 
 def _longest(timeline: Timeline) -> str:
     """The programs that took longest, and what they spent most on."""
-    bars = sorted((bar for bars in timeline.lanes.values() for bar in bars), key=lambda bar: -sum(bar.seconds.values()))
+    bars = sorted((bar for bars in timeline.lanes.values() for bar in bars), key=lambda bar: -sum(bar.phases.values()))
     said = (
-        f"{bar.name} {duration(sum(bar.seconds.values()))} ({max(bar.seconds, key=lambda phase: bar.seconds[phase])})"
+        f"{bar.name} {duration(sum(bar.phases.values()))} ({max(bar.phases, key=lambda phase: bar.phases[phase])})"
         for bar in bars[:_LONGEST_SHOWN]
-        if bar.seconds
+        if bar.phases
     )
     return f"Longest: {', '.join(said)}"
 
@@ -209,11 +210,11 @@ def _longest(timeline: Timeline) -> str:
 def _bar(bar: Bar, length: float) -> str:
     """A box for each phase, one behind the other; those that no eye could see are left out."""
     found, at = [], bar.at
-    title = _text(f"{bar.name}: {bar.outcome}, {duration(sum(bar.seconds.values()))}")
+    title = _text(f"{bar.name}: {bar.outcome}, {duration(sum(bar.phases.values()))}")
     for phase in PHASES:
-        took = bar.seconds.get(phase, 0.0)
+        took = bar.phases.get(phase, 0.0)
         if took > length / 2000:
-            kind = ' class="ahead"' if bar.preloaded else ""
+            kind = ' class="ahead"' if bar.was_preloaded else ""
             place = f"left:{100 * at / length:.2f}%;width:{100 * took / length:.2f}%"
             name = _text(bar.name) if took > length / 15 else ""
             found.append(f'<b{kind} title="{title}: {phase}" style="{place};background:var(--{phase})">{name}</b>')

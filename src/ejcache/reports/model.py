@@ -113,8 +113,8 @@ class Bar:
     at: float
     name: str
     outcome: str
-    preloaded: bool
-    seconds: Mapping[str, float]
+    was_preloaded: bool
+    phases: Mapping[str, float]
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Timeline:
     @property
     def length(self) -> float:
         """Seconds until the last program was ready."""
-        return max((bar.at + sum(bar.seconds.values()) for bars in self.lanes.values() for bar in bars), default=0.0)
+        return max((bar.at + sum(bar.phases.values()) for bars in self.lanes.values() for bar in bars), default=0.0)
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class Report:
         dropped: how many programs are in no record.
         disk: what fills the cache.
         tuned: rows about tuned operations, the heading first.
-        advice: what to change in the programs, what saves most first.
+        findings: what to change in the programs, what saves most first.
     """
 
     sums: Sums
@@ -173,7 +173,7 @@ class Report:
     dropped: int
     disk: Sequence[DiskUse] = ()
     tuned: Sequence[Sequence[str]] = ()
-    advice: Sequence[Advice] = ()
+    findings: Sequence[Advice] = ()
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -200,9 +200,9 @@ def build(
     *,
     disk: Sequence[DiskUse] = (),
     tuned: Sequence[Sequence[str]] = (),
-    advice: Sequence[Advice] = (),
+    findings: Sequence[Advice] = (),
 ) -> Report:
-    """The report of these records, of any processes of any hosts; `disk`, `tuned` and `advice` are as in `Report`."""
+    """The report of these records, of any processes of any hosts; `disk`, `tuned` and `findings` are as in `Report`."""
     found = [record for record in records if record.programs]
     causes = Causes()
     explained = [
@@ -242,7 +242,7 @@ def build(
         dropped=sum(record.dropped for record in found),
         disk=disk,
         tuned=tuned,
-        advice=advice,
+        findings=findings,
     )
 
 
@@ -275,6 +275,13 @@ def _belongs(record: StartRecord, members: Sequence[StartRecord]) -> bool:
     return process.began <= max(each.programs[-1].time for each in members)
 
 
+def _process(process: Process) -> dict[str, Any]:
+    """The fields of a process in a report, where `settings` are all settings and their meaning."""
+    fields = process._asdict()
+    fields["changed_settings"] = fields.pop("settings")
+    return fields
+
+
 def _name(process: Process) -> str:
     return f"{f'rank {process.rank}' if process.ranks > 1 else f'pid {process.pid}'} on {process.host}"
 
@@ -282,7 +289,7 @@ def _name(process: Process) -> str:
 def _start(number: int, members: Sequence[StartRecord], labels: Mapping[int, str]) -> Start:
     began = min(record.process.began for record in members)
     rows = [
-        ProcessRow(_name(each.process), each.process._asdict(), _sums(each.programs), each.trouble) for each in members
+        ProcessRow(_name(each.process), _process(each.process), _sums(each.programs), each.trouble) for each in members
     ]
     warnings = [*_other_surroundings(rows), *_other_programs(members, labels)]
     return Start(number, members[0].process.program, began, rows, list(dict.fromkeys(warnings)))
@@ -291,12 +298,12 @@ def _start(number: int, members: Sequence[StartRecord], labels: Mapping[int, str
 def _other_surroundings(rows: Sequence[ProcessRow]) -> Iterable[str]:
     first = rows[0]
     for row in rows[1:]:
-        for what in ("versions", "settings"):
+        for what in ("versions", "changed_settings"):
             mine, its = first.process[what], row.process[what]
             names = sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
             if names:
                 shown = ", ".join(f"{name} {its.get(name, 'unset')} (not {mine.get(name, 'unset')})" for name in names)
-                yield f"{row.name} has other {what} than {first.name}: {shown}"
+                yield f"{row.name} has other {what.removeprefix('changed_')} than {first.name}: {shown}"
 
 
 def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -> Iterable[str]:

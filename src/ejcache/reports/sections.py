@@ -87,10 +87,10 @@ def sections(report: Report, *, rows: int) -> list[Section]:
 def _advice(report: Report, most: int) -> Section:
     rows = [
         [each.place, each.title, f"{each.saves:.3f}", f"{each.seconds:.3f}", each.basis, each.message, each.function]
-        for each in report.advice[:most]
+        for each in report.findings[:most]
     ]
     columns = ("change", "because", "saves", "seconds", "known by", "what to do", "function")
-    notes = _hidden(len(report.advice) - most, "change") if rows else ["nothing to change was found in the programs"]
+    notes = _hidden(len(report.findings) - most, "change") if rows else ["nothing to change was found in the programs"]
     return Section("change", "What to change in the programs", "What should I change first?", columns, rows, notes)
 
 
