@@ -105,7 +105,7 @@ INNER_LEVELS = {
     "stores": {
         "base": 0,
         "location": 0,
-        "host_log": 1,
+        "host_notes": 1,
         "local": 2,
         "memory": 2,
         "plain_jax": 2,

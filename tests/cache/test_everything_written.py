@@ -73,6 +73,9 @@ def world(tmp_path_factory):
     }
 
 
+KIND = re.compile(r"\| ([a-z]+) \| (`<[^|]+)\|")
+
+
 def rows():
     """The patterns of the first column."""
     text = (
@@ -81,6 +84,13 @@ def rows():
     for line in text.splitlines():
         if line.startswith("| `"):
             yield from re.findall(r"`([^`]+)`", line.split("|")[1])
+        elif found := KIND.match(line):
+            yield from re.findall(r"`([^`]+)`", found[2])
+
+
+def kinds():
+    """The kinds of what says what happened: the first column of the first table."""
+    return {found[1] for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines() if (found := KIND.match(line))}
 
 
 def matcher(name):
@@ -118,6 +128,11 @@ def test_everything_that_is_written_has_a_row(world):
     names = {named(path, place) for path in written}
     assert {"<cache>/v1/local/format", "<tier>/scratch/storage", "<state>/starts.jsonl"} <= names
     assert "\n".join(without_a_row(written, place)) == ""
+
+
+def test_five_kinds_say_what_happened():
+    """The log of a host, totals, journals, run profiles and crash journals: no more."""
+    assert kinds() == {"log", "totals", "journal", "profile", "crash"}
 
 
 @pytest.mark.parametrize(

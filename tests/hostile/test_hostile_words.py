@@ -9,8 +9,8 @@ from cli_helpers import ejcache
 from ejcache.autotune.ejkernel.cache import operation_directory
 from ejcache.cache.run_counts import RunTotal
 from ejcache.errors import UsageError
-from ejcache.stores.host_log import decode_usage
 from ejcache.stores.location import Location
+from ejcache.stores.shared.unsent import decode_usage
 
 NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)
 
@@ -19,9 +19,9 @@ NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "["
 def test_a_damaged_line_of_counts_changes_nothing(number):
     """The report of a run and the log of a host skip what is not in their format."""
     total = RunTotal()
-    total.add(f'{{"pid": 1, "amounts": {{"hits": {number}}}}}'.encode())
-    total.add(f'{{"pid": {number}, "amounts": {{}}}}'.encode())
-    total.add(b'{"pid": 2, "amounts": {"hits": 1}}')
+    total.add(f'{{"v": 1, "process": {{"pid": 1}}, "counts": {{"hits": {number}}}}}'.encode())
+    total.add(f'{{"v": 1, "process": {{"pid": {number}}}, "counts": {{}}}}'.encode())
+    total.add(b'{"v": 1, "process": {"pid": 2}, "counts": {"hits": 1}}')
     assert 2 in total.processes
     for line in (f'{{"at": 1, "used": {{}}, "sums": {{"hits": {number}}}}}', f'{{"used": {number}, "sums": {number}}}'):
         used, _ = decode_usage([line.encode()])

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from ejcache.bucket.base import COUNTERS
-from ejcache.stores.host_log import decode_usage, encode_usage
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.shared.unsent import decode_usage, encode_usage
 from ejcache.stores.shared.usage import USED, decode_journal
 
 PROGRAM = """
@@ -66,7 +66,7 @@ def test_what_was_left_long_ago_is_sent_by_any_run(run_forked, url, tmp_path, mo
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "copies"))
     assert run_forked(PROGRAM, url).stderr == ""
     assert run_forked(PROGRAM, url).stdout.strip() == "6 False"
-    (left,) = tmp_path.rglob("host.log")
+    (left,) = tmp_path.rglob("scratch/unsent")
     used, sums = decode_usage(left.read_bytes().splitlines())
     left.write_bytes(encode_usage(time.time() - 601, used, sums))
     assert run_forked(PROGRAM, url).stdout.strip() == "6 True"

@@ -15,8 +15,8 @@ from ejcache.bucket.base import COUNTERS, process_name
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.journals import Listed, Listing, compact
-from ejcache.stores.host_log import HostLog
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.shared.unsent import UnsentUses
 from ejcache.stores.shared.usage import USED, Usage, decode_journal, decode_sums, encode_journal
 
 DAY = 86_400.0
@@ -185,8 +185,8 @@ class TestJournals:
 
     def test_what_cannot_be_sent_is_left(self, objects, tmp_path):
         """What this process cannot write is left to the next one of the host, which counts it once."""
-        log = HostLog(tmp_path / "host.log")
-        usage = Usage(objects, log=log)
+        unsent = UnsentUses(tmp_path / "unsent")
+        usage = Usage(objects, unsent=unsent)
         usage.note("a", when=5.0)
         usage.add({"hits": 1})
         write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
@@ -196,7 +196,7 @@ class TestJournals:
         usage.write_or_leave()
         objects.write = write
         usage.write_or_leave()
-        later = Usage(objects, log=log)
+        later = Usage(objects, unsent=unsent)
         later.take_left()
         later.take_left()
         later.write_or_leave()

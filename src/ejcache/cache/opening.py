@@ -202,9 +202,9 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     from ejcache.bucket.breaker import StorageNote
     from ejcache.maintenance.plan import EffectivePolicy
     from ejcache.maintenance.scheduler import attach
-    from ejcache.stores.host_log import HostLog
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
+    from ejcache.stores.shared.unsent import UnsentUses
     from ejcache.stores.tiered.store import TieredStore
 
     place = find_local_tier(location, settings) if settings.local_max_size else None
@@ -223,12 +223,11 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
         except StoreError as exc:
             log.warning("ejcache: copies of %s are kept in memory only: %s", location, exc)
     scratch = place / "scratch" if place is not None and local is not None else None
-    host_log = None if scratch is None else HostLog(scratch / "host.log")
     shared = SharedStore(
         open_bucket(location, settings=settings, prepare=scratch is None),
         max_size=UNLIMITED if settings.chosen_max_size is None else settings.chosen_max_size,
         read_only=settings.read_only or location.anonymous,
-        log=host_log,
+        unsent=None if scratch is None else UnsentUses(scratch / "unsent"),
     )
     shared.bucket.entries_only = True
     if shared.bucket.breaker is not None and scratch is not None:
@@ -237,7 +236,6 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
         local if local is not None else MemoryStore(max_size=_MEMORY_BYTES),
         shared,
         scratch=scratch,
-        log=host_log,
         verify=_verify,
         read_only=settings.read_only,
     )

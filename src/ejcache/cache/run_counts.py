@@ -8,28 +8,24 @@ renamed before, so that there are at most two files.
 What a compilation leaves in a log is written behind the program (`write_later`): to make and to write the lines takes
 as long as to store a small executable. A killed process loses what it compiled last.
 
-The counters of all processes of one `ejcache run`, collected in one file.
+The log of one `ejcache run`: a file of lines of start records (`cache.starts`), of which `ejcache run` is the reader.
 
 `ejcache run` creates the file and names it in the environment of the program. Each process appends what it counts, at
 once: a process that is killed is counted, too, and so is one that leaves by `os._exit`, as multiprocessing's children
-do. When the program has ended, `ejcache run` adds everything up.
-
-    line := JSON object: pid, and either url and disabled_reason, or amounts
-
-A line is written by one `write` to a file that was opened for appending, so lines of several processes do not mix.
+do. When the program has ended, `ejcache run` adds everything up. A line is written by one `write` to a file that was
+opened for appending, so lines of several processes do not mix.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Stats
-from ejcache.errors import MALFORMED
+from ejcache.cache.starts import Process, StartRecord, decode_line, encode_line
 from ejcache.settings.directories import state_directory
 from ejcache.settings.resolve import environment_variable
 from ejcache.util.files import append_regular, make_private, open_regular, read_regular
@@ -130,22 +126,22 @@ def announce_process(url: Callable[[], str], disabled_reason: str) -> Callable[[
     if not path:
         return None
     announced = url()
-    _append(path, {"url": announced, "disabled_reason": disabled_reason})
+    _append(path, StartRecord(caches={} if disabled_reason else {announced: ""}, disabled=disabled_reason))
 
     def append(amounts: Mapping[str, float]) -> None:
         nonlocal announced
         before, announced = announced, url()
         # A directory that is not used is known as such when it is opened.
-        moved = {} if announced == before else {"url": announced, "instead_of": before}
-        _append(path, {"amounts": dict(amounts), **moved})
+        _append(path, StartRecord(counts=amounts, caches={} if announced == before else {announced: before}))
 
     return append
 
 
-def _append(path: str, fields: Mapping[str, Any]) -> None:
+def _append(path: str, record: StartRecord) -> None:
     # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
     with contextlib.suppress(OSError):
-        append_regular(path, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n", create=False)
+        line = encode_line(record._replace(process=Process(pid=os.getpid())))
+        append_regular(path, line + b"\n", create=False)
 
 
 @dataclass(slots=True)
@@ -171,16 +167,16 @@ class RunTotal:
 
     def add(self, line: bytes) -> None:
         """Add what a line says; a line that is not one of ours is skipped."""
-        with contextlib.suppress(*MALFORMED):
-            fields = json.loads(line)
-            self.processes.add(int(fields["pid"]))
-            for name, amount in fields.get("amounts", {}).items():
-                self.amounts[name] = self.amounts.get(name, 0) + float(amount)
-            if fields.get("disabled_reason"):
-                self.disabled_reason = str(fields["disabled_reason"])
-            elif "url" in fields:
-                self.urls.pop(str(fields.get("instead_of")), None)
-                self.urls[str(fields["url"])] = None
+        record = decode_line(line)
+        if record is None:
+            return
+        self.processes.add(record.process.pid)
+        for name, amount in record.counts.items():
+            self.amounts[name] = self.amounts.get(name, 0) + amount
+        self.disabled_reason = record.disabled or self.disabled_reason
+        for url, instead_of in record.caches.items():
+            self.urls.pop(instead_of, None)
+            self.urls[url] = None
 
 
 def read_counts(path: str, *, also_append_to: str | None = None) -> RunTotal:

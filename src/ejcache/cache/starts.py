@@ -3,13 +3,17 @@
     log      := lines in `starts.jsonl` of the user's directory (`run_counts.AppendedLog`); one process writes each
     line     := JSON object (version 1) of:
       v        1
-      process  an object: id, host, pid, rank, ranks, program, began (seconds since the epoch), versions, settings
+      process  an object: id, host, pid, rank, ranks, program, began (seconds since the epoch), versions, settings;
+               what is at its default is left out
       programs a list of the programs since the last line of this process; what is empty or 0 is left out:
         name, key, url, caller, thread, time, compile_seconds, reason, outcome, preloaded (see `ProgramRecord`)
         seconds    an object: phase → seconds
         components, details, signature, module: of a miss, what `ejcache why` compares
       trouble  an object: kind of warning → how often
       dropped  how many programs are in no line, because the process had too many
+      counts   an object: counter → amount since the last line; only in the log of an `ejcache run` (`run_log`)
+      caches   an object: the URL of a cache → that of the one in whose place it is used, or nothing; only there
+      disabled why nothing is cached; only there
       reuse    a list of what reuse did with functions: the fields of `ReuseNote`; only if there is any
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
@@ -163,20 +167,31 @@ _DID: Final = {
 class StartRecord(NamedTuple):
     """What one process has recorded."""
 
-    process: Process
+    process: Process = Process()
     programs: Sequence[ProgramRecord] = ()
     trouble: Mapping[str, int] = _NOTHING
     dropped: int = 0
     reuse: Sequence[ReuseNote] = ()
+    counts: Mapping[str, float] = _NOTHING
+    caches: Mapping[str, str] = _NOTHING
+    disabled: str = ""
 
 
 def encode_line(record: StartRecord) -> bytes:
     """The line of a part of a process's record, without a line break."""
-    programs = [_filled(program) for program in record.programs]
-    body = {"v": _VERSION, "process": record.process._asdict(), "programs": programs, "trouble": dict(record.trouble)}
-    if record.reuse:
-        body["reuse"] = [note._asdict() for note in record.reuse]
-    return json.dumps(body | {"dropped": record.dropped}, separators=(",", ":")).encode()
+    usual = _DEFAULTS[Process]
+    body: dict[str, Any] = {
+        "process": {name: value for name, value in record.process._asdict().items() if value != usual[name]},
+        "programs": [_filled(program) for program in record.programs],
+        "trouble": dict(record.trouble),
+        "dropped": record.dropped,
+        "reuse": [note._asdict() for note in record.reuse],
+        "counts": dict(record.counts),
+        "caches": dict(record.caches),
+        "disabled": record.disabled,
+    }
+    filled = {name: value for name, value in body.items() if value or name == "process"}
+    return json.dumps({"v": _VERSION, **filled}, separators=(",", ":")).encode()
 
 
 def decode_lines(lines: Iterable[bytes]) -> list[StartRecord]:
@@ -202,11 +217,14 @@ def decode_line(line: bytes) -> StartRecord | None:
     with suppress(*MALFORMED):
         body = json.loads(line)
         if body["v"] == _VERSION:
-            programs = tuple(map(decode_program, body["programs"]))
+            programs = tuple(map(decode_program, body.get("programs", ())))
             trouble = {str(kind): int(number) for kind, number in body.get("trouble", {}).items()}
             reuse = tuple(_checked(ReuseNote, fields) for fields in body.get("reuse", ()))
             process = _checked(Process, body["process"])
-            return StartRecord(process, programs, trouble, int(body.get("dropped", 0)), reuse)
+            counted: StartRecord = _checked(StartRecord, {name: body[name] for name in _COUNTED & body.keys()})
+            return counted._replace(
+                process=process, programs=programs, trouble=trouble, dropped=int(body.get("dropped", 0)), reuse=reuse
+            )
     return None
 
 
@@ -229,11 +247,13 @@ def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:
     given = {name: value for name, value in fields.items() if name in known}
     for name, value in given.items():
         is_mapping = known[name] is _NOTHING
-        is_text = name != "seconds" if is_mapping else isinstance(known[name], str)
+        is_text = name not in _NUMBERS if is_mapping else isinstance(known[name], str)
         for each in value.values() if is_mapping else (value,):
             if not (isinstance(each, str) if is_text else abs(each) < _LARGEST_NUMBER):
                 raise ValueError(f"{name} cannot be {each!r}")
     return kind(**given)
 
 
-_DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord, ReuseNote)}
+_DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord, ReuseNote, StartRecord)}
+_NUMBERS: Final = {"seconds", "counts"}
+_COUNTED: Final = {"counts", "caches", "disabled"}

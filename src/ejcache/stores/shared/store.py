@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ejcache.bucket.base import Bucket
-    from ejcache.stores.host_log import HostLog
+    from ejcache.stores.shared.unsent import UnsentUses
 
 _QUARANTINED_COPIES: Final = 8
 _QUARANTINED_BYTES: Final = 64 << 20
@@ -40,7 +40,7 @@ class SharedStore(Store):
         bucket: where the entries are; the store owns it.
         max_size: limit for the bytes of all entries. Maintenance keeps it; a `put` only refuses a larger entry.
         read_only: writes raise `StoreReadOnlyError`, and no use is noted.
-        log: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
+        unsent: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
 
     Attributes:
         usage: what this process used and counted; nothing if the store is read-only.
@@ -52,13 +52,13 @@ class SharedStore(Store):
         *,
         max_size: int = UNLIMITED,
         read_only: bool = False,
-        log: HostLog | None = None,
+        unsent: UnsentUses | None = None,
     ) -> None:
         self.bucket = bucket
         self.url = bucket.url
         self.max_size = max_size
         self._read_only = read_only
-        self.usage = Usage(bucket, log=None if read_only else log)
+        self.usage = Usage(bucket, unsent=None if read_only else unsent)
 
     @property
     def read_only(self) -> bool:  # type: ignore[override]

@@ -23,7 +23,7 @@ What a process used and counted of a shared cache: in journals, which a maintena
 A bucket records no access time, accepts about one write a second to one object, and network file systems have no
 reliable locks. So each process collects in memory what it uses and counts, and writes at most one small journal a
 minute, which nobody changes. A process that is killed loses its last minute. One that ends without a client for the
-storage, or cannot reach it, leaves what it has to the next process of its host (`HostLog`).
+storage, or cannot reach it, leaves what it has to the next process of its host (`unsent`).
 
 The counters of the cache are the sums of the baseline and of all journals that it does not name. A pass first adds the
 sums of journals to the baseline, with their names, on the condition that nobody else has changed it, then writes the
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ejcache.bucket.base import Blob, Bucket
-    from ejcache.stores.host_log import HostLog
+    from ejcache.stores.shared.unsent import UnsentUses
 
 
 VERSION: Final = 1
@@ -323,12 +323,12 @@ class Usage:
 
     Args:
         bucket: of the cache.
-        log: of this host, for what cannot be sent; None for nowhere.
+        unsent: of this host, for what cannot be sent; None for nowhere.
     """
 
-    def __init__(self, bucket: Bucket, *, log: HostLog | None = None) -> None:
+    def __init__(self, bucket: Bucket, *, unsent: UnsentUses | None = None) -> None:
         self._bucket = bucket
-        self._log = log
+        self._left = unsent
         self.after_fork_in_child()
         _everyone.add(self)
         track_forks(self)
@@ -363,7 +363,7 @@ class Usage:
 
     def add(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters. Never raises a `StoreError`."""
-        if self._log is None:
+        if self._left is None:
             self._bucket.prepare()  # a program that is ending cannot make a client
         with self._lock:
             self._sums.update(amounts)
@@ -426,7 +426,7 @@ class Usage:
         # Do not wait, when the program ends, for storage that failed just before.
         if self._bucket.is_prepared and not is_refused and not self._failed and self.write(is_last=True):
             return
-        if self._log is not None:
+        if self._left is not None:
             with self._writing:
                 unsent, self._unsent = self._unsent, None
                 used, sums = self._take()
@@ -435,7 +435,7 @@ class Usage:
                     used[key] = used[key].joined(use) if key in used else use
                 for name, amount in unsent[2].items():
                     sums[name] = sums.get(name, 0) + amount
-            self._log.leave_usage(used, sums)
+            self._left.leave(used, sums)
 
     def records(self, *, most: int) -> Iterator[bytes]:
         """The lines that processes have told of themselves, of the last journals; raises StoreError as they are read.
@@ -451,12 +451,12 @@ class Usage:
 
     def is_left_due(self) -> bool:
         """Whether this process should make requests only to send what earlier ones have left."""
-        return self._log is not None and self._log.is_usage_due()
+        return self._left is not None and self._left.is_due()
 
     def take_left(self) -> None:
         """Count what earlier processes of this host have left as used and counted by this one."""
-        if self._log is not None:
-            used, sums = self._log.take_usage()
+        if self._left is not None:
+            used, sums = self._left.take()
             for key, use in used.items():
                 self.note(key, when=use.when, times=use.times, worth=use.worth)
             self.add(sums)

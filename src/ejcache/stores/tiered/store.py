@@ -6,7 +6,7 @@
 * A shared tier that failed is not asked for a while (`CircuitBreaker`), and is probed in the background.
 * Damaged bytes never get from one tier to the other. Who finds them calls `quarantine`, which handles both tiers.
 
-`uploads` and `pending` describe when an entry is uploaded, and by which process if this one is killed; `host_log`
+`uploads` and `pending` describe when an entry is uploaded, and by which process if this one is killed; `host_notes`
 describes the entries for which the shared tier is not asked.
 """
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.breaker import breaker_for
 from ejcache.errors import EntryError, StoreError
 from ejcache.stores.base import EntryInfo, Store
-from ejcache.stores.host_log import HostLog
+from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.tiered.fetching import HostFetches, Tier
 from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads, Uploads
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
@@ -54,7 +54,6 @@ class TieredStore(Store):
         shared: of all hosts.
         scratch: a directory on a local file system for locks and pending uploads, one for each pair of tiers; without
             it, processes fetch independently and what a killed process had to upload is lost.
-        log: of this host; by default `host.log` in `scratch`.
         verify: `verify(key, data)` raises an `EntryError` for bytes that must not be copied to the other tier.
         read_only: writes raise `StoreReadOnlyError`; entries that are read are still copied into a writable local tier.
         drain_seconds: how long closing waits for the next pending upload to finish.
@@ -67,7 +66,6 @@ class TieredStore(Store):
         shared: Store,
         *,
         scratch: Path | None = None,
-        log: HostLog | None = None,
         verify: Callable[[str, bytes], object] = _accept,
         read_only: bool = False,
         drain_seconds: float = DRAIN_SECONDS,
@@ -85,7 +83,7 @@ class TieredStore(Store):
         self._local = Tier("local", local, breaker=breaker_for(local.url), tally=self._tally)
         self._shared = Tier("shared", shared, breaker=breaker_for(shared.url), tally=self._tally)
         self._fetches = HostFetches(None if scratch is None else scratch / "fetch")
-        self._log = log or HostLog(None if scratch is None else scratch / "host.log")
+        self._notes = HostNotes(None if scratch is None else scratch / "notes")
         pending = None if scratch is None or read_only else PendingUploads(scratch / "spool")
         self._uploads = Uploads(
             self._local,
@@ -268,11 +266,11 @@ class TieredStore(Store):
     def note_local(self, key: str, number: float) -> None:
         """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
         if not self.local.read_only:
-            self._log.note(check_key(key), number)
+            self._notes.note(check_key(key), number)
 
     def local_note(self, key: str) -> float | None:
         """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
-        return self._log.number(key)
+        return self._notes.number(key)
 
     def _write(self, key: str, data: bytes, how: str, *, worth: float | None, local_only: bool) -> bool:
         check_key(key)
@@ -285,7 +283,7 @@ class TieredStore(Store):
             return self._write_local(key, data, how, worth)
         # Otherwise the end of a short program would wait for the client that the upload needs.
         self.shared.prepare()
-        self._log.note_published(key)
+        self._notes.note_published(key)
         self._uploads.announce(key, how)
         try:
             created = self._write_local(key, data, how, worth)

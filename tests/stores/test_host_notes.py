@@ -10,12 +10,13 @@ from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.base import EntryUse
-from ejcache.stores.host_log import EXPIRY_SECONDS, HostLog, decode_notes, encode_note
+from ejcache.stores.host_notes import EXPIRY_SECONDS, HostNotes, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
+from ejcache.stores.shared.unsent import UnsentUses
 from ejcache.stores.tiered.store import TieredStore
 
-GOLDEN = Path(__file__).parent.parent / "data" / "host_log" / "notes-v1"
+GOLDEN = Path(__file__).parent.parent / "data" / "host_notes" / "notes-v1"
 NOTES = {
     "9e107d9d372bb6826bd81d3542a419d6": (0.025569, 1_795_311_442.0),
     "bdbbb0d66ea87a580410a9dd62689d02": (None, 1_795_311_443.0),
@@ -43,26 +44,26 @@ def test_damaged_notes():
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "scratch" / "host.log"
+    return tmp_path / "scratch" / "notes"
 
 
 def test_notes_of_other_processes(path):
     """What one process notes, the next one on that host knows; a program that was published is below no floor."""
-    HostLog(path, now=lambda: NOW).note("k", 0.05)
-    later = HostLog(path, now=lambda: NOW)
+    HostNotes(path, now=lambda: NOW).note("k", 0.05)
+    later = HostNotes(path, now=lambda: NOW)
     assert later.number("k") == 0.05
     assert later.number("other") is None
     later.note_published("other")
     later.note_published("k")
     assert later.number("k") is None
-    assert HostLog(path, now=lambda: NOW).number("k") is None
+    assert HostNotes(path, now=lambda: NOW).number("k") is None
     assert path.read_bytes().count(b"\n") == 2
 
 
 def test_expiry(path):
     """A note counts for thirty days. One from the future, by a clock that was wrong, does not count."""
     now = NOW
-    log = HostLog(path, now=lambda: now)
+    log = HostNotes(path, now=lambda: now)
     log.note("k", 0.05)
     now += EXPIRY_SECONDS - 1
     assert log.number("k") == 0.05
@@ -72,53 +73,56 @@ def test_expiry(path):
     assert log.number("k") is None
 
 
-def test_usage_is_taken_once(path):
-    """Uses of one key count as the latest, sums add up, a torn or foreign line costs itself only, and notes stay."""
-    log = HostLog(path)
-    assert log.take_usage() == ({}, {})
-    assert not log.is_usage_due()
-    log.leave_usage({KEY: EntryUse(5.0)}, {"hits": 1})
-    log.note("k", 0.05)
-    log.leave_usage({KEY: EntryUse(4.0)}, {"hits": 2, "seconds": 0.5})
-    with path.open("ab") as file:
-        file.write(
-            b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": [1, 1, 1]}, "sums": {"a": 9}}\n{"at": 1, "us'
-        )
-    assert not log.is_usage_due()
-    assert log.take_usage() == ({KEY: EntryUse(5.0, 2)}, {"hits": 3.0, "seconds": 0.5})
-    assert log.take_usage() == ({}, {})
-    assert HostLog(path).number("k") == 0.05
+@pytest.fixture
+def unsent(tmp_path):
+    return tmp_path / "scratch" / "unsent"
 
 
-def test_when_usage_is_due(path):
+def test_what_could_not_be_sent_is_taken_once(unsent):
+    """Uses of one key are joined, sums add up, and a torn or foreign line costs itself only."""
+    left = UnsentUses(unsent)
+    assert left.take() == ({}, {})
+    assert not left.is_due()
+    left.leave({KEY: EntryUse(5.0)}, {"hits": 1})
+    left.leave({KEY: EntryUse(4.0)}, {"hits": 2, "seconds": 0.5})
+    with unsent.open("ab") as file:
+        file.write(b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": [1, 1, 1]}, "sums": {}}\n{"at": 1, "us')
+    assert not left.is_due()
+    assert left.take() == ({KEY: EntryUse(5.0, 2)}, {"hits": 3.0, "seconds": 0.5})
+    assert left.take() == ({}, {})
+
+
+def test_when_it_is_due(unsent):
     """What was left ten minutes ago, or is much, is sent by a process that asks for nothing else; damage is, too."""
     now = NOW
-    log = HostLog(path, now=lambda: now)
-    log.leave_usage({KEY: EntryUse(5.0)}, {})
-    assert not log.is_usage_due()
+    left = UnsentUses(unsent, now=lambda: now)
+    left.leave({KEY: EntryUse(5.0)}, {})
+    assert not left.is_due()
     now += 600
-    assert log.is_usage_due()
-    assert log.take_usage()[0] == {KEY: EntryUse(5.0)}
-    log.leave_usage({f"{KEY}{n}": EntryUse(5.0) for n in range(1400)}, {})
-    assert log.is_usage_due()
-    path.write_bytes(b'{"at": x, "used": {}}\n')
-    assert log.is_usage_due()
-    assert log.take_usage() == ({}, {})
-    assert not log.is_usage_due()
+    assert left.is_due()
+    assert left.take()[0] == {KEY: EntryUse(5.0)}
+    left.leave({f"{KEY}{n}": EntryUse(5.0) for n in range(1400)}, {})
+    assert left.is_due()
+    unsent.write_bytes(b'{"at": x, "used": {}}\n')
+    assert left.is_due()
+    assert left.take() == ({}, {})
+    assert not left.is_due()
 
 
-def test_the_file_is_bounded(path, monkeypatch):
+def test_the_files_are_bounded(path, unsent, monkeypatch):
     """When there are too many notes the older ones go, and usage beyond the limit is lost."""
-    monkeypatch.setattr("ejcache.stores.host_log._LIMIT", 5_000)
-    log = HostLog(path)
+    monkeypatch.setattr("ejcache.stores.host_notes._LIMIT", 5_000)
+    monkeypatch.setattr("ejcache.stores.shared.unsent._LIMIT", 5_000)
+    notes, left = HostNotes(path), UnsentUses(unsent)
     for number in range(300):
-        log.note(str(number), 0.05)
-        log.leave_usage({KEY: EntryUse(float(number))}, {"hits": 1})
+        notes.note(str(number), 0.05)
+        left.leave({KEY: EntryUse(float(number))}, {"hits": 1})
         assert path.stat().st_size <= 10_200
-    left = HostLog(path)
-    assert left.number("299") == 0.05
-    assert left.number("0") is None
-    used, sums = left.take_usage()
+        assert unsent.stat().st_size <= 5_000
+    again = HostNotes(path)
+    assert again.number("299") == 0.05
+    assert again.number("0") is None
+    used, sums = left.take()
     assert 10.0 < used[KEY].when < 100.0
     assert sums["hits"] == used[KEY].times == used[KEY].when + 1
 
@@ -126,7 +130,7 @@ def test_the_file_is_bounded(path, monkeypatch):
 @pytest.mark.parametrize("what", ["link", "pipe", "directory", "large"])
 def test_what_is_no_file_of_ours(tmp_path, what):
     """Where something else is in the place of the file, nothing waits or is written there; the process has its own."""
-    path = tmp_path / "host.log"
+    path = tmp_path / "notes"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(GOLDEN.read_bytes())
     if what == "link":
@@ -138,12 +142,12 @@ def test_what_is_no_file_of_ours(tmp_path, what):
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40)
-    log = HostLog(path)
-    log.note("k", 0.05)
-    assert log.number("k") == 0.05
-    log.leave_usage({}, {"hits": 1})
-    assert not log.is_usage_due()
-    log.take_usage()
+    notes, left = HostNotes(path), UnsentUses(path)
+    notes.note("k", 0.05)
+    assert notes.number("k") == 0.05
+    left.leave({}, {"hits": 1})
+    assert not left.is_due()
+    left.take()
     assert elsewhere.read_bytes() == GOLDEN.read_bytes()
 
 
