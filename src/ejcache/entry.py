@@ -328,7 +328,7 @@ def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> byt
         stated = zstandard.get_frame_parameters(frame).content_size
         if stated > MAX_RAW_SIZE or (raw_size is not None and stated != raw_size):
             raise EntryCorruptError("the frame is not as long as it should be")
-        if _is_bomb(len(frame), stated):
+        if stated > _RATIO_APPLIES and _is_bomb(len(frame), stated):
             raise EntryCorruptError(f"{len(frame)} bytes claim to expand to {stated}")
         if _per_thread.decompressor is None:
             _per_thread.decompressor = zstandard.ZstdDecompressor()

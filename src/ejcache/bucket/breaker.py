@@ -295,7 +295,8 @@ class CircuitBreaker:
             raise
         finally:
             self._inside.active = False
-        self.succeed()
+        if self._in_a_row or self._retry_at is not None:
+            self.succeed()
         return result
 
     def _answers(self, probe: Callable[[], object]) -> bool:

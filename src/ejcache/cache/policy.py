@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 import weakref
-from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -33,10 +32,8 @@ from ejcache.errors import (
 )
 from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.maintenance.worth import worth_of_use
-from ejcache.settings.table import Floors
 from ejcache.stores.base import two_tiers
 from ejcache.stores.location import Location, display_url
-from ejcache.util.budget import spending
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
@@ -124,7 +121,7 @@ class CachePolicy:
         *,
         kind: str | None = "executable",
         local_only: bool = False,
-        budget: Budget | None = None,
+        budget: Callable[[], Budget] | None = None,
     ) -> Lookup:
         """The verified entry of this kind under `key`, or why there is none. The caller counts the result.
 
@@ -139,23 +136,30 @@ class CachePolicy:
         if store is None:
             return Lookup(None, Miss.ERROR)
         damaged: list[bytes] = []
-        with spending(budget) if self.tiers is not None else nullcontext():
-            looked = self._read(store, key, kind, settings, damaged, local_only=local_only)
-            if damaged and self._may_write(store, settings):
-                # The damaged entry is quarantined. Another tier may have an intact one, or another host wrote one.
-                again = self._read(store, key, kind, settings, damaged, local_only=local_only)
-                if again.entry is not None:
-                    return again
+        looked = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
+        if damaged and self._may_write(store, settings):
+            # The damaged entry is quarantined. Another tier may have an intact one, or another host wrote one.
+            again = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
+            if again.entry is not None:
+                return again
         return looked
 
     def _read(
-        self, store: Store, key: str, kind: str | None, settings: Settings, damaged: list[bytes], *, local_only: bool
+        self,
+        store: Store,
+        key: str,
+        kind: str | None,
+        settings: Settings,
+        damaged: list[bytes],
+        *,
+        local_only: bool,
+        budget: Callable[[], Budget] | None,
     ) -> Lookup:
         tiers = self.tiers
         try:
             if tiers is not None:
                 local_only = local_only or self.is_known_to_be_quick(key, settings)
-                data, verified = tiers.get_verified(key, local_only=local_only)
+                data, verified = tiers.get_verified(key, local_only=local_only, budget=budget)
             else:
                 data, verified, local_only = store.get(key), None, False
         except StoreError as exc:
@@ -174,12 +178,12 @@ class CachePolicy:
                 self._quarantine_damaged(store, key, data, exc, settings)
             return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
         self.tally.add(bytes_read=len(data))
-        store.note_used(key, worth_of_use(found.header.compile_seconds), local_only=local_only)
+        store.note_used(key, found.header.compile_seconds or worth_of_use(0.0), local_only=local_only)
         return Lookup(found)
 
     def is_known_to_be_quick(self, key: str, settings: Settings) -> bool:
         """Whether this host has noted that the program compiles too quickly for shared storage to be asked for it."""
-        below = Floors.of(settings).ask
+        below = settings.floors.ask
         noted = self.tiers.local_note(key) if below > 0 and self.tiers is not None else None
         return noted is not None and noted < below
 
@@ -270,7 +274,7 @@ class CachePolicy:
 
     def is_local_only(self, compile_seconds: float, settings: Settings) -> bool:
         """Whether what compiled in so many seconds is stored on this host only, though the cache is shared."""
-        store = self.opened(settings) if 0.0 < compile_seconds < Floors.of(settings).publish else None
+        store = self.opened(settings) if 0.0 < compile_seconds < settings.floors.publish else None
         return store is not None and two_tiers(store) is not None
 
     def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:
@@ -282,7 +286,7 @@ class CachePolicy:
             return Skip.DISABLED
         if settings.read_only:
             return Skip.READ_ONLY
-        if 0.0 < compile_seconds < Floors.of(settings).keep:
+        if 0.0 < compile_seconds < settings.floors.keep:
             return Skip.QUICK
         return None
 
@@ -383,7 +387,8 @@ class CachePolicy:
     def count_hit(self, header: entry.Header, *, load_seconds: float) -> None:
         """Count a hit on an entry that took `load_seconds` to read and load."""
         self.tally.add(hits=1, load_seconds=load_seconds, seconds_saved=max(0.0, header.compile_seconds - load_seconds))
-        self._flush_if_due()
+        if not self._flush_is_planned:
+            self._flush_if_due()
 
     def count_miss(self, reason: Miss, *, compile_seconds: float = 0.0) -> None:
         """Count a miss, and the seconds that it cost to compile."""
@@ -402,7 +407,7 @@ class CachePolicy:
         self.tally.skip(reason)
         if reason in (Skip.QUICK, Skip.SMALL):
             self.tally.add(left_out=1, left_out_seconds=compile_seconds)
-        floors = Floors.of(settings)
+        floors = settings.floors
         # A process that may not write waits for another one to publish executables above the floor.
         below = {Skip.QUICK: floors.ask, Skip.READ_ONLY: min(floors.keep, floors.ask)}.get(reason, 0.0)
         store = self.opened(settings) if 0.0 < compile_seconds < below else None

@@ -72,7 +72,7 @@ class Recorder:
         self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
         self._count = 0
         self._planned = False
-        self._is_forked = os.getpid() != _PARENT
+        self._ends_early = os.getpid() != _PARENT or _is_pool_worker()
 
     @property
     def id(self) -> str:
@@ -97,13 +97,14 @@ class Recorder:
         self._count += 1
         if self._count <= _MOST:
             self._programs.append(program)
-            self._write_soon()
+            if not self._planned:
+                self._write_soon()
         if self.listeners:
             for event in _events(program):
                 self.tell(event)
 
     def _write_soon(self) -> None:
-        if self._is_forked or _is_pool_worker():
+        if self._ends_early:
             self.write()  # it may end without exit handlers: a forked child by `os._exit`
         elif not self._planned:
             self._planned = True

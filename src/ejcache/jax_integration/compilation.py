@@ -76,7 +76,6 @@ class Compilation:
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_local_only: shared storage is not asked for it.
         looked: when its last lookup was begun, in monotonic seconds.
-        budget: how long storage is waited for in all its lookups.
         miss: why no executable was loaded.
         is_suspected: its entry may end the process that loads it, here or on another rank, and is replaced.
         unloadable: keys of intact entries that XLA refuses to load on this host.
@@ -114,7 +113,7 @@ class Compilation:
         self.profile: Profile | None = None
         self.is_local_only = False
         self.looked = time.monotonic()
-        self.budget: Budget | None = None
+        self._budget: Budget | None = None
         self.miss = Miss.ABSENT
         self.is_suspected = False
         self.unloadable: set[str] = set()
@@ -126,9 +125,16 @@ class Compilation:
         self.seconds: dict[str, float] = {}
 
     def begin_lookup(self) -> None:
-        """Note that its entry is looked up from now on, and how long storage is waited for in all."""
+        """Note that its entry is looked up from now on."""
         self.looked = time.monotonic()
-        self.budget = Budget(_RANKS_SECONDS, every_second=True) if self.is_multi_process else Budget(_ALONE_SECONDS)
+        self._budget = None
+
+    def budget(self) -> Budget:
+        """How long storage is waited for in all its lookups. A hit of this host makes none."""
+        if self._budget is None:
+            several = self.is_multi_process
+            self._budget = Budget(_RANKS_SECONDS, every_second=True) if several else Budget(_ALONE_SECONDS)
+        return self._budget
 
     def spent(self, phase: str, began: float) -> float:
         """Add the time since `began` to a phase; returns the monotonic time now."""

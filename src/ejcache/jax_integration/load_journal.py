@@ -23,7 +23,6 @@ from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.locks import ForkLock, Presence, dead_presences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from ejcache.entry import Header
@@ -62,20 +61,30 @@ class LoadJournal:
             self._open()
         return bool(self._deaths) and self._deaths.get(_named(header), 0) >= _DEATHS
 
-    @contextlib.contextmanager
-    def loading(self, header: Header) -> Iterator[None]:
-        """Have it known, while the entry is loaded inside, that this process is loading it."""
+    def begin(self, header: Header) -> int | None:
+        """Have it known that this process is loading the entry, until `end` gets what this returns."""
         if not self._is_open:
             self._open()
-        name = _named(header)
-        place = self._begin(name)
-        try:
-            yield
-        finally:
-            if place is not None:
-                self._end(place)
-        if name in self._deaths:
-            self._forget(name)
+        deaths = self._deaths.get(_named(header), 0) if self._deaths else 0
+        record = f"{deaths} {header.created!r} {header.key}".encode()
+        if self._presence is None or len(record) > _RECORD:
+            return None
+        with self._lock:
+            place = min(set(range(len(self._used) + 1)) - self._used)
+            self._used.add(place)
+        with contextlib.suppress(OSError):
+            self._presence.write(record.ljust(_RECORD, b"\0"), place * _RECORD)
+        return place
+
+    def end(self, place: int | None, header: Header, *, is_loaded: bool) -> None:
+        """Have it known that the load is over; an entry that could be loaded is not suspected any more."""
+        if place is not None:
+            if self._presence is not None:
+                with contextlib.suppress(OSError):
+                    self._presence.write(b"\0", place * _RECORD)
+            self._used.discard(place)
+        if is_loaded and self._deaths:
+            self._forget(_named(header))
 
     def close(self) -> None:
         """Remove the file: this process ends in another way."""
@@ -111,27 +120,11 @@ class LoadJournal:
         else:
             path.unlink(missing_ok=True)
 
-    def _begin(self, name: str) -> int | None:
-        record = f"{self._deaths.get(name, 0)} {name}".encode()
-        if self._presence is None or len(record) > _RECORD:
-            return None
-        with self._lock:
-            place = min(set(range(len(self._used) + 1)) - self._used)
-            self._used.add(place)
-        with contextlib.suppress(OSError):
-            self._presence.write(record.ljust(_RECORD, b"\0"), place * _RECORD)
-        return place
-
-    def _end(self, place: int) -> None:
-        if self._presence is not None:
-            with contextlib.suppress(OSError):
-                self._presence.write(b"\0", place * _RECORD)
-        self._used.discard(place)
-
     def _forget(self, name: str) -> None:
         """Remove the traces of an entry that this process has loaded."""
         with self._lock:
-            self._deaths.pop(name, None)
+            if self._deaths.pop(name, None) is None:
+                return
             for path, names in list(self._traces.items()):
                 names.discard(name)
                 if not names:

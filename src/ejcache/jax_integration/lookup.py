@@ -38,7 +38,10 @@ def candidates(compilation: Compilation) -> Iterator[str]:
 
     What stands in is looked up only when it is asked for, because that may cost a request.
     """
-    yield compilation.text
+    return itertools.chain((compilation.text,), _what_stands_in(compilation))
+
+
+def _what_stands_in(compilation: Compilation) -> Iterator[str]:
     if compilation.is_optimised:
         from ejcache.jax_integration.pgle import fallbacks
 
@@ -116,15 +119,16 @@ class EntryLoader:
             said = f"two starts in a row have ended while they loaded {key}, so it is compiled anew and replaced"
             compilation.cache.warn(f"suspected:{key}", said)
             return Miss.SUSPECTED
+        executable, place = None, load_journal.begin(header)
         try:
-            with load_journal.loading(header):
-                executable = seam.load_executable(looked.entry.raw, target)
+            executable = seam.load_executable(looked.entry.raw, target)
         except Exception as exc:
             # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
             compilation.unloadable.add(key)
             compilation.cache.warn(f"unloadable:{key}", f"XLA does not load {key} here, so it is compiled anew: {exc}")
             return Miss.REJECTED
         finally:
+            load_journal.end(place, header, is_loaded=executable is not None)
             loaded = compilation.spent("loaded", read)
         return Loaded(executable, key, header, looked.entry.raw, loaded - began)
 

@@ -215,7 +215,7 @@ class Compiler:
         found = self._entries.find(compilation, target)
         if compilation.is_multi_process:
             found = self._agreed(compilation, target, found)
-        if found is not None and self._wants_check(compilation, found):
+        if found is not None and compilation.settings.check_contents and self._wants_check(compilation, found):
             compilation.to_check = StoredExecutable(found)
             compilation.miss = Miss.CHECKED
             found = None
@@ -260,7 +260,8 @@ class Compiler:
             preloaded=found.ahead is not None,
         )
         recorder.add(program)
-        recorder.notice(program)
+        if recorder.watchers:
+            recorder.notice(program)
 
     def _describe(self) -> Process:
         """What JAX and the settings say of this process, for its start record."""
@@ -423,7 +424,7 @@ class Compiler:
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def _wants_check(self, compilation: Compilation, found: Loaded) -> bool:
-        """True if `check_contents` is set and this is the first hit of the key in this process.
+        """True if this is the first hit of the key in this process, where `check_contents` is set.
 
         Never where compilations are forbidden.
 
@@ -431,8 +432,6 @@ class Compiler:
         executable: compiled without its profile, the program is another one. Never of what stands in for another
         variant: what would be compiled is that one.
         """
-        if not compilation.settings.check_contents:
-            return False
         if found.candidate != OWN or compilation.is_multi_process or found.header.variant == PGLE or is_forbidden():
             return False
         return found.key not in self._checked

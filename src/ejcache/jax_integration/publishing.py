@@ -32,7 +32,6 @@ from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.misses.definitions import shortened
 from ejcache.misses.explanation import explain_in, why_not_found, why_not_stored
 from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
-from ejcache.settings.table import Floors
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
@@ -90,7 +89,7 @@ class Publisher:
             try:
                 raw = seam.serialize_executable(executable) if raw is None else raw
                 compilation.serialized_size = len(raw)
-                if compile_seconds >= max(_TEXT_SECONDS, Floors.of(settings).publish):
+                if compile_seconds >= max(_TEXT_SECONDS, settings.floors.publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
                     text = module_text(program.module)
                     record = record._replace(module=cache.write_text(text, settings, program=program.name))
@@ -222,7 +221,8 @@ def _log(
         write()
     else:
         write_later(write)
-    recorder.notice(record)
+    if recorder.watchers:
+        recorder.notice(record)
 
 
 def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, program: LoweredProgram | None) -> None:

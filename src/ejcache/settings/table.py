@@ -257,6 +257,11 @@ class Settings:
         return self.chosen_max_size or (None if self.chosen_max_size is None else -1)
 
     @cached_property
+    def floors(self) -> Floors:
+        """What `Floors.of` says of them."""
+        return Floors.of(self)
+
+    @cached_property
     def disabled_reason(self) -> str:
         """Why nothing is cached; empty if caching is on. A setting that disables caching overrules all others."""
         if not self.enabled:

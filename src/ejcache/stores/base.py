@@ -26,6 +26,8 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from ejcache.util.budget import Budget
+
 
 UNLIMITED: Final = -1
 
@@ -211,10 +213,15 @@ class Clearable(Protocol):
 class TwoTiers(Protocol):
     """A store of this host over one that hosts share, to which it uploads in the background."""
 
-    def get_verified(self, key: str, *, local_only: bool = False) -> tuple[bytes | None, object]:
+    def get_verified(
+        self, key: str, *, local_only: bool = False, budget: Callable[[], Budget] | None = None
+    ) -> tuple[bytes | None, object]:
         """As `Store.get`, with what the verification of exactly these bytes returned; None if there was none.
 
-        With `local_only`, the shared tier is not asked for the entry.
+        Args:
+            key: of the entry.
+            local_only: do not ask the shared tier.
+            budget: what the shared tier is waited for is taken from it.
         """
 
     def note_local(self, key: str, number: float) -> None:

@@ -56,7 +56,7 @@ _EVIDENCE: Final = 3
 
 def is_worth_requests(compilation: Compilation) -> bool:
     """Whether to ask other hosts before compiling: not for a program that is surely too quick to be stored."""
-    return Floors.of(compilation.settings).publish < _LEAST_FLOOR or compilation.key.size >= _SMALL
+    return compilation.settings.floors.publish < _LEAST_FLOOR or compilation.key.size >= _SMALL
 
 
 class TinyPrograms:
@@ -84,7 +84,7 @@ class TinyPrograms:
         if count < _EVIDENCE or slowest >= _LEAST_FLOOR or not 0 < key.size < _TINY:
             return False
         is_plain = key.variant == PLAIN and not compilation.is_multi_process
-        return is_plain and Floors.of(compilation.settings).publish >= _LEAST_FLOOR
+        return is_plain and compilation.settings.floors.publish >= _LEAST_FLOOR
 
 
 _STAGES: Final = {0: "before scheduling", 1: "after scheduling"}

@@ -235,8 +235,11 @@ class BackgroundLoader:
             return
         if load_journal.is_suspected(found.header):
             return  # the request for it says so, and has it replaced
-        with load_journal.loading(found.header):
+        loaded, place = None, load_journal.begin(found.header)
+        try:
             loaded = seam.load_ahead(planned.client, found.raw, use.options, use.devices)
+        finally:
+            load_journal.end(place, found.header, is_loaded=loaded is not None)
         if loaded is None:
             return
         planned.executable, planned.devices = loaded

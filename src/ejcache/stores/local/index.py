@@ -17,6 +17,7 @@ import os
 import sqlite3
 import time
 from enum import Enum, auto
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -156,6 +157,7 @@ _MARK_USES: Final = """
 _TURN: Final = ", turn = :age + worth * " + WEIGHT.format(
     hits="(access_count + (SELECT times FROM Used WHERE Used.key = Cache.key))"
 )
+_AS_TEXT: Final = methodcaller("decode", "utf-8", "surrogateescape")
 _ROWS_OF_USES: Final = 300
 """Rows of one statement, which may have 999 values."""
 USES_SECONDS: Final = 1.0
@@ -296,7 +298,7 @@ class EntryIndex:
         self._seen = self._signature()
 
     def _set_up(self) -> None:
-        self.connection.text_factory = lambda text: text.decode(errors="surrogateescape")
+        self.connection.text_factory = _AS_TEXT
         self._steps = _MOST_STEPS
         self.connection.set_progress_handler(self._watch, _WATCH_STEPS)
         for pragma in (

@@ -113,7 +113,7 @@ class LocalStore(Store):
 
     def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:  # noqa: ARG002
         """Note a use of an entry that was read a moment ago; it keeps the worth that it was put with."""
-        self._manager.note_use(check_key(key), time.time())
+        self._manager.note_use(key, time.time())
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
         """What `get` would give for those of these keys whose entries are in rows of the index, by one look into it."""

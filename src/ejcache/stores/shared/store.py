@@ -159,7 +159,7 @@ class SharedStore(Store):
 
     def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
         """Note a use, for the next journal."""
-        if not (local_only or self.read_only):
+        if not (local_only or self._read_only or self.bucket.refusal is not None):
             self.usage.note(key, worth=worth)
 
     def note_worth(self, key: str, worth: float | None) -> None:

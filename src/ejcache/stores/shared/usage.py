@@ -354,8 +354,9 @@ class Usage:
 
         Of a use that another thread notes at the same moment, perhaps only one is counted.
         """
-        before, use = self._used.get(key), EntryUse(when or time.time(), times, worth)
+        before = self._used.get(key)
         if before is not None or len(self._used) < _MOST_USES:
+            use = EntryUse(when or time.time(), times, worth)
             self._used[key] = use = use if before is None else use.joined(before)
             if len(self.last_used) >= _MOST_USES:
                 self.last_used = {}

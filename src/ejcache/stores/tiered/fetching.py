@@ -63,7 +63,6 @@ class Tier:
             StoreNotAskedError: the breaker is open; the store was not asked.
             StoreError: the store failed.
         """
-        was_open = self.breaker.is_open
         try:
             return self.breaker.call(self.store.url, partial(function, self.store), probe=self._ask)
         except (StoreReadOnlyError, StoreTooSmallError, StoreNotAskedError):
@@ -72,7 +71,7 @@ class Tier:
             self.count("errors")
             if isinstance(exc, StoreBusyError):
                 self.count("timeouts")
-            if self.breaker.is_open and not was_open:
+            if self.breaker.is_open:  # since this call, which would not have been made before
                 self.count("breaker_open")
             raise
 

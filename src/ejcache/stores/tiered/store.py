@@ -24,6 +24,7 @@ from ejcache.stores.base import EntryInfo, Store
 from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.tiered.fetching import HostFetches, Tier
 from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads, Uploads
+from ejcache.util.budget import spending
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
@@ -33,6 +34,8 @@ from ejcache.util.threads import Tally, in_parallel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from ejcache.util.budget import Budget
 
 DRAIN_SECONDS: Final = 5.0
 """At the end of a program, seconds to wait for the next pending upload to finish."""
@@ -116,10 +119,15 @@ class TieredStore(Store):
         """
         return self.get_verified(key)[0]
 
-    def get_verified(self, key: str, *, local_only: bool = False) -> tuple[bytes | None, object]:
+    def get_verified(
+        self, key: str, *, local_only: bool = False, budget: Callable[[], Budget] | None = None
+    ) -> tuple[bytes | None, object]:
         """As `get`, with what `verify` returned for these bytes if they came from the shared tier; None otherwise.
 
-        With `local_only`, the shared tier is not asked for the entry.
+        Args:
+            key: of the entry.
+            local_only: do not ask the shared tier.
+            budget: what the shared tier is waited for is taken from it.
         """
         if not self._awake:
             self._wake()
@@ -130,7 +138,10 @@ class TieredStore(Store):
             if local_only:
                 return None, None
             verified: list[object] = []
-            data = self._fetches.run(key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified))
+            with spending(None if budget is None else budget()):
+                data = self._fetches.run(
+                    key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified)
+                )
             return data, verified[0] if verified else None
         return data, None
 
