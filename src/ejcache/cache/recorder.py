@@ -18,7 +18,6 @@ from ejcache._version import __version__
 from ejcache.cache.run_counts import AppendedLog, run_later
 from ejcache.cache.starts import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
-from ejcache.util.commits import commit_of
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
 
@@ -151,6 +150,8 @@ class Recorder:
         self.write()
 
     def _process(self) -> Process:
+        from ejcache.util.commits import commit_of  # behind the program
+
         process = self.describe()
         versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}
         if commit := commit_of(_directory_of_program()):
