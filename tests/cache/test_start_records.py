@@ -38,6 +38,7 @@ RECORD = StartRecord(
             reason="absent",
             outcome="stored",
             compile_seconds=2.0,
+            size=4096,
             caller="/home/me/train.py:31 in main",
             thread="MainThread",
             seconds={"traced": 0.25, "keyed": 0.01, "compiled": 2.0},

@@ -20,7 +20,7 @@ def reader(tmp_path):
     url, settings = str(tmp_path / "cache"), resolve()
     policy = CachePolicy(url, open_store=lambda: open_cache_store(url, settings))
     for key in KEYS:
-        assert policy.write(entry.Header(key=key), PAYLOAD, settings) is None
+        assert policy.write(entry.Header(key=key), PAYLOAD, settings).skip is None
     yield loader.EntryReader(policy, settings)
     policy.close()
 

@@ -24,6 +24,7 @@ from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import duration, print_report
 from ejcache.reports.trace import trace
+from ejcache.util.text import format_size
 
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, numpy as np, ejcache
@@ -292,6 +293,48 @@ def test_the_examples_of_events():
 
 
 ADVICE = Advice("shape_varies", "step", "/home/me/train.py", 7, 4, 9, 4.0, 2.0, "counted", "pad <it>", "was", "is <1>")
+
+
+SMALL = """
+import ejcache, jax, jax.numpy as jnp
+ejcache.enable(min_compile_seconds=0)
+for number in range(4):
+    jax.jit(lambda x, number=number: jnp.sin(x @ x) * number)(jnp.ones((4, 4)))
+"""
+
+
+def test_a_cache_that_is_too_small_for_a_start(run_forked, monkeypatch):
+    """The report has the bytes that the last start used, made and found, and says that the limit is below them."""
+    run_forked(SMALL)
+    run_forked(SMALL)
+    said = ejcache("report", "--json").json
+    again, first = said["starts"]
+    assert again["warnings"] == first["warnings"] == []
+    (made,), (found,) = first["working_sets"].values(), again["working_sets"].values()
+    assert 0.5 * made < found <= made <= said["disk"][0]["total_size"]
+    monkeypatch.setenv("EJCACHE_MAX_SIZE", str(made // 2))
+    said = ejcache("report", "--json").json
+    (warning,) = said["starts"][0]["warnings"]
+    assert f"is {format_size(found)}, the limit {format_size(made // 2)}: " in warning
+    assert warning.endswith("or set evict=cost, which keeps what takes longest to compile for its size")
+    assert said["starts"][1]["warnings"] == []
+    assert warning in " ".join(ejcache("report").out.split())
+
+
+def test_working_sets():
+    """An entry that several ranks use counts once; another cache's entries and limit count for that one."""
+    step = loaded("jit_step", key="a", url="there", size=600)
+    records = [
+        start(0, settings={"evict": "cost"}, programs=[step, loaded("jit_eval", key="b", url="there", size=500)]),
+        start(1, programs=[step, compiled("jit_new", key="c", url="elsewhere", size=5_000)]),
+    ]
+    (both,) = build(records, limits={"there": 1_000}).starts
+    assert both.working_sets == {"there": 1_100, "elsewhere": 5_000}
+    assert both.warnings[-1] == (
+        "the working set of train.py is 1.1 kB, the limit 1 kB: one start evicts what the next one needs; "
+        "raise max_size of there"
+    )
+    assert "limit" not in " ".join(build(records, limits={"there": 1_100}).starts[0].warnings)
 
 
 def test_what_to_change_comes_first(capsys):

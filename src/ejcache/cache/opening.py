@@ -124,7 +124,7 @@ class CompilationCache:
             entry.encode(header, b"", level=0)
         except ValueError as exc:
             raise UsageError(str(exc)) from exc
-        return self._policy.write(header, value, self._settings()) is None
+        return self._policy.write(header, value, self._settings()).skip is None
 
     def contains(self, key: str) -> bool:
         """Whether there is an entry under `key`; it is neither read nor counted."""

@@ -64,6 +64,13 @@ class Lookup(NamedTuple):
     miss: Miss | None = None
 
 
+class Written(NamedTuple):
+    """The result of a write: why no entry was created, or None, and the bytes of the entry; 0 if none was made."""
+
+    skip: Skip | None
+    size: int = 0
+
+
 class CachePolicy:
     """Reads and writes the entries of one store as the settings say, and counts. Safe for threads and forks.
 
@@ -213,8 +220,8 @@ class CachePolicy:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> Skip | None:
-        """Store `raw` under `header.key`; None if that created an entry, otherwise why not. Counts the result.
+    def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> Written:
+        """Store `raw` under `header.key`, and count the result.
 
         Args:
             header: sizes, codec and creation time are filled in here.
@@ -222,24 +229,29 @@ class CachePolicy:
             settings: the limits that hold.
             replacing: replace an entry that is of no use on this host.
         """
-        skip = self._write(header, raw, settings, replacing=replacing)
-        if skip is not None:
-            self.leave_out(header.key, skip, header.compile_seconds, settings)
+        written = self._write(header, raw, settings, replacing=replacing)
+        if written.skip is not None:
+            self.leave_out(header.key, written.skip, header.compile_seconds, settings)
         else:
             self.tally.add(stores=1)
             self._flush_if_due()
-        return skip
+        return written
 
-    def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> Skip | None:
+    def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> Written:
         skip = self.why_not_stored(header.compile_seconds, settings)
         if skip is not None:
-            return skip
+            return Written(skip)
         store = self.opened(settings)
         if store is None:
-            return Skip.ERROR
+            return Written(Skip.ERROR)
         data = entry.encode(header._replace(created=time.time()), raw)
         if len(data) < settings.min_entry_size:
-            return Skip.SMALL
+            return Written(Skip.SMALL)
+        return Written(self._create(store, header, data, settings, replacing=replacing), len(data))
+
+    def _create(
+        self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool
+    ) -> Skip | None:
         try:
             if not self._put(store, header, data, settings, replacing=replacing or settings.recompile_force):
                 return Skip.DUPLICATE

@@ -6,7 +6,7 @@
       process  an object: id, host, pid, rank, ranks, program, began (seconds since the epoch), versions, settings;
                what is at its default is left out
       programs a list of the programs since the last line of this process; what is empty or 0 is left out:
-        name, key, url, caller, thread, time, compile_seconds, reason, outcome, preloaded (see `ProgramRecord`)
+        name, key, url, caller, thread, time, compile_seconds, size, reason, outcome, preloaded (see `ProgramRecord`)
         seconds    an object: phase → seconds
         components, details, signature, module: of a miss, what `ejcache why` compares
       trouble  an object: kind of warning → how often
@@ -57,6 +57,7 @@ class ProgramRecord(NamedTuple):
         reason: why the lookup failed, a `Miss`; empty for a hit, and if there was no lookup.
         outcome: `HIT`, `STORED`, or the `Skip` that says why it was not stored.
         compile_seconds: what compiling took, in this process, or for a hit in the one that stored the entry.
+        size: bytes of its entry; 0 if it has none, or another rank makes it.
         caller: the line of the user's program that called it, `/home/me/train.py:31 in main`; of one in a method that
             makes or calls an object, or in a function that a library calls, also the line that does so,
             `/home/me/net.py:7 in Net.__init__, from …`; and last the library through which it did, `…, via optax`.
@@ -76,6 +77,7 @@ class ProgramRecord(NamedTuple):
     reason: str = ""
     outcome: str = ""
     compile_seconds: float = 0.0
+    size: int = 0
     caller: str = ""
     thread: str = ""
     seconds: Mapping[str, float] = _NOTHING

@@ -254,6 +254,7 @@ class Compiler:
             key=compilation.text,
             outcome=HIT,
             compile_seconds=found.header.compile_seconds,
+            size=found.header.payload_size,
             caller=caller(),
             thread=threading.current_thread().name,
             seconds=compilation.seconds,

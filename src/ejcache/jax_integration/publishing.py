@@ -18,6 +18,7 @@ from jaxlib.mlir import ir
 
 from ejcache import entry
 from ejcache.cache.counters import Skip
+from ejcache.cache.policy import CachePolicy, Written
 from ejcache.cache.recorder import recorder
 from ejcache.cache.run_counts import write_later
 from ejcache.cache.starts import STORED, ProgramRecord
@@ -38,7 +39,6 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.settings.table import Settings
@@ -93,7 +93,8 @@ class Publisher:
                     # The text goes first: nothing may be written after the entry that could evict it.
                     text = module_text(program.module)
                     record = record._replace(module=cache.write_text(text, settings, program=program.name))
-                skip = self._write(compilation, program, record, raw)
+                skip, size = self._write(compilation, program, record, raw)
+                record = record._replace(size=size)
             except Exception as exc:
                 # A failure of ours must not take the executable from the program.
                 compilation.report_failure("write an entry", exc)
@@ -156,9 +157,7 @@ class Publisher:
 
         when_compiled(log_it)
 
-    def _write(
-        self, compilation: Compilation, program: LoweredProgram, record: ProgramRecord, raw: bytes
-    ) -> Skip | None:
+    def _write(self, compilation: Compilation, program: LoweredProgram, record: ProgramRecord, raw: bytes) -> Written:
         cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
         backend = program.target.backend
         where = _stored_key(compilation, program)
@@ -199,7 +198,7 @@ class Publisher:
 
             self._scheduler.later(_SUCCESSION_SECONDS, publish)
         cache.count_skip(Skip.OTHER_RANK)
-        return Skip.OTHER_RANK
+        return Written(Skip.OTHER_RANK)
 
 
 def _log(

@@ -26,6 +26,7 @@ from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
+from ejcache.stores.base import UNLIMITED
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.files import write_atomically
 from ejcache.util.log import log
@@ -62,7 +63,7 @@ def report(
 
     --compare exits with 1 if a start of B compiles more than one of A: a tenth longer, or a tenth more programs.
     """
-    rows, others = _cache(directory)
+    rows, others, limit = _cache(directory)
     records = _records(directory, since, others)
     if compare is not None:
         return _compare(compare, records, as_json=as_json)
@@ -70,7 +71,9 @@ def report(
         raise NotFoundError("no start was recorded, or none of that time and cache")
     sources = SourceFiles(until=time.time())
     findings = advise(records, recall_programs, line_of=sources.line)
-    found = build(records, disk=_disk(rows), tuned=report_rows(directory), findings=findings)
+    found = build(
+        records, disk=_disk(rows), tuned=report_rows(directory), findings=findings, limits=_limits(records, *limit)
+    )
     if trace_file is not None:
         _write(trace_file, json.dumps(trace(records)))
     if html is not None or show:
@@ -105,12 +108,17 @@ def _write(path: str, text: str) -> None:
     output.warn(f"{path} is written")
 
 
-def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes]]:
-    """The entries of the cache, and the start records that hosts have left with it; none if it cannot be read."""
+def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes], tuple[str, int]]:
+    """The entries of the cache, the start records that hosts have left with it, its URL and its limit in bytes.
+
+    There are none, and there is no limit, if it cannot be read.
+    """
     rows: list[ListedEntry] = []
     others: list[bytes] = []
+    limit = "", UNLIMITED
     try:
         with open_target(directory, may_be_empty=True) as target:
+            limit = target.url, target.max_size
             rows += list_entries(target)
             if isinstance(target.store, SharedStore):
                 others += target.store.usage.records(most=_MOST_STARTS)
@@ -118,7 +126,15 @@ def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes]]:
         log.debug("ejcache: %s", exc)  # nothing is stored, or not any more
     except (StoreError, UsageError) as exc:
         output.warn(f"the cache cannot be read, so this host's records are shown: {exc}")
-    return rows, others
+    return rows, others, limit
+
+
+def _limits(records: Iterable[StartRecord], url: str, limit: int) -> dict[str, int]:
+    """The limit of a cache by each URL that the records have for it."""
+    if limit == UNLIMITED:
+        return {}
+    urls = {program.url for record in records for program in record.programs}
+    return {each: limit for each in urls if location_of(each) == location_of(url)}
 
 
 def _records(directory: str | None, since: str | None, others: Iterable[bytes]) -> list[StartRecord]:

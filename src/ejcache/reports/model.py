@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.advice.evidence import is_of_jax
 from ejcache.misses.definitions import definition_of
 from ejcache.reports.causes import Cause, Causes, changed_components, grouped
+from ejcache.util.text import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ejcache.advice.findings import Advice
     from ejcache.cache.starts import Process, ProgramRecord, StartRecord
 
+_NOTHING: Final[Mapping[str, int]] = {}
 _TOGETHER: Final = 60.0
 """Seconds within which the ranks of one start begin."""
 _BARS: Final = 1500
@@ -97,13 +99,23 @@ class ProcessRow:
 
 @dataclass(slots=True)
 class Start:
-    """The processes of one start, the first of all being number 1, and how they differ, in sentences."""
+    """The processes of one start.
+
+    Attributes:
+        number: the first of all is number 1.
+        program: its name.
+        began: seconds since the epoch.
+        processes: by rank and host.
+        warnings: how they differ, and that the cache is too small for them, in sentences.
+        working_sets: by the URL of a cache, the bytes of the entries that the start used or made.
+    """
 
     number: int
     program: str
     began: float
     processes: list[ProcessRow] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    working_sets: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -201,8 +213,17 @@ def build(
     disk: Sequence[DiskUse] = (),
     tuned: Sequence[Sequence[str]] = (),
     findings: Sequence[Advice] = (),
+    limits: Mapping[str, int] = _NOTHING,
 ) -> Report:
-    """The report of these records, of any processes of any hosts; `disk`, `tuned` and `findings` are as in `Report`."""
+    """The report of these records, of any processes of any hosts.
+
+    Args:
+        records: of processes.
+        disk: as in `Report`, like `tuned` and `findings`.
+        tuned: as there.
+        findings: as there.
+        limits: bytes that caches may hold, by their URLs.
+    """
     found = [record for record in records if record.programs]
     causes = Causes()
     explained = [
@@ -228,11 +249,14 @@ def build(
         functions[name].source = counted.most_common(1)[0][0]
     labels = {id(program): cause.label for program, cause in explained}
     starts = sorted(_together(found), key=lambda members: -members[0].process.began)
+    shown_starts = [_start(len(starts) - n, members, labels) for n, members in enumerate(starts)]
+    for start in {start.program: start for start in reversed(shown_starts)}.values():
+        start.warnings += _too_small(start, limits)
     return Report(
         sums=_sums(program for program, _ in explained),
         causes=grouped((each for each in explained if not each[0].is_hit), shown),
         functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
-        starts=[_start(len(starts) - n, members, labels) for n, members in enumerate(starts)],
+        starts=shown_starts,
         days=dict(sorted(days.items(), reverse=True)),
         timelines=[
             _timeline(len(starts) - n, each, _BARS if not n else _BARS // 10)
@@ -292,7 +316,24 @@ def _start(number: int, members: Sequence[StartRecord], labels: Mapping[int, str
         ProcessRow(_name(each.process), _process(each.process), _sums(each.programs), each.trouble) for each in members
     ]
     warnings = [*_other_surroundings(rows), *_other_programs(members, labels)]
-    return Start(number, members[0].process.program, began, rows, list(dict.fromkeys(warnings)))
+    sizes = {(each.url, each.key): each.size for record in members for each in record.programs if each.size}
+    working_sets: Counter[str] = Counter()
+    for (url, _), size in sizes.items():
+        working_sets[url] += size
+    return Start(number, members[0].process.program, began, rows, list(dict.fromkeys(warnings)), dict(working_sets))
+
+
+def _too_small(start: Start, limits: Mapping[str, int]) -> Iterable[str]:
+    """That a cache cannot hold what one start uses."""
+    for url, size in start.working_sets.items():
+        limit = limits.get(url, -1)
+        if 0 <= limit < size:
+            by_cost = any(row.process["settings"].get("evict") == "cost" for row in start.processes)
+            or_else = "" if by_cost else ", or set evict=cost, which keeps what takes longest to compile for its size"
+            yield (
+                f"the working set of {start.program} is {format_size(size)}, the limit {format_size(limit)}: one start "
+                f"evicts what the next one needs; raise max_size of {url}{or_else}"
+            )
 
 
 def _other_surroundings(rows: Sequence[ProcessRow]) -> Iterable[str]:
