@@ -206,7 +206,7 @@ def read_counters(data):
 
 
 def read_policy(data):
-    policy_of(decode_policy(data))
+    policy_of(decode_policy(data), evict="lru")
 
 
 COUNTERS = json.dumps({"sums": {"hits": 5, "seconds_saved": 1.5}, "written": 1.0, "folded": {"a": "b"}}).encode()

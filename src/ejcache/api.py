@@ -12,7 +12,7 @@ import contextlib
 import functools
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
@@ -180,7 +180,7 @@ def prune(
         by_cost=current_settings().evict == "cost",
     )
     with _opened(url, write=not dry_run) as opened:
-        policy = asked if asked.has_criterion else opened.stored_policy()
+        policy = opened.completed(asked)
         if not policy.has_criterion:
             raise UsageError("prune removes nothing without a rule: pass max_size, older_than, name or another one")
         return (
@@ -242,11 +242,13 @@ class _OpenedCache:
     store: Store | None
     bucket: Bucket | None = None
 
-    def stored_policy(self) -> EvictionPolicy:
-        """The limits that are stored with a shared cache; no limits for any other."""
-        from ejcache.maintenance.plan import EvictionPolicy, policy_of, read_limits
+    def completed(self, asked: EvictionPolicy) -> EvictionPolicy:
+        """`asked`, or without a rule the limits that are stored with a shared cache, and the order stored with it."""
+        from ejcache.maintenance.plan import policy_of, read_limits
 
-        return policy_of(read_limits(self.bucket) or {}) if self.bucket is not None else EvictionPolicy()
+        stored = read_limits(self.bucket) or {} if self.bucket is not None else {}
+        policy = policy_of(stored, evict="cost" if asked.by_cost else "lru")
+        return replace(asked, by_cost=policy.by_cost) if asked.has_criterion else policy
 
 
 def _known(url: str, stack: contextlib.ExitStack) -> Known | Exception | None:

@@ -227,6 +227,27 @@ def test_prune_by_the_stored_policy(bucket, cache):
     assert ejcache("prune", "--dir", URL, "--json").json["removed_entries"] == 1
 
 
+def test_the_order_that_is_stored(bucket):
+    """`evict=cost` is stored with the cache, and a dry run shows both orders by what journals say, reading no entry."""
+    slow, quick = (key_text(name) for name in ("jit_slow", "jit_quick"))
+    with open_store(URL) as store:
+        store.put(slow, bytes(1000), worth=2.0)
+        store.put(quick, bytes(1000), worth=0.5)
+    with open_store(URL) as store:
+        store.note_used(quick, 0.5)
+    said = ejcache("config", "set", "--dir", URL, "evict=cost", "--json").json
+    assert said["stored_limits"] == {"evict": "cost"}
+    assert "evict cost" in ejcache("config", "--dir", URL).out
+    bucket.clear_requests()
+    dry = ejcache("prune", "--dir", URL, "--max-size", "1kB", "-n", "--json").json["orders"]
+    assert [(each["order"], each["chosen"], each["compile_seconds"]) for each in dry] == [
+        ("lru", False, 2.0),
+        ("cost", True, 0.5),
+    ]
+    assert not [request for request in bucket.requests if "jit_" in request.path]
+    assert ejcache("config", "set", "--dir", URL, "evict=random").status == 2
+
+
 def test_options_before_config_set_are_meant_for_it(bucket):
     """`config --json set` answers JSON as `config set --json` does, and --dir may stand there, too."""
     said = ejcache("config", "--json", "--dir", URL, "set", "max_size=1GB")

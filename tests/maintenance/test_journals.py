@@ -276,13 +276,15 @@ def test_numbers_are_folded_once(objects, monkeypatch):
 
 
 def test_an_entry_has_an_order(objects):
-    """An entry is listed with its uses, and with what the put and the uses are worth for each byte."""
-    objects.write(journal_name(1), encode_journal({"k": EntryUse(10.0, 2, 4.0), "put": EntryUse(10.0, 0, 2.0)}))
+    """An entry is listed with its uses, and with what these are worth for each byte, less with each day without one."""
+    day = 86_400.0
+    uses = {"k": EntryUse(NOW, 3, 4.0), "put": EntryUse(NOW, 0, 2.0), "old": EntryUse(NOW - 3 * day, 3, 4.0)}
+    objects.write(journal_name(1), encode_journal(uses))
     with Listing() as listing:
-        listing.add(EntryInfo(key, 8, 1.0, 1.0) for key in ("k", "put", "unknown"))
+        listing.add(EntryInfo(key, 8, 1.0, 1.0) for key in (*uses, "unknown"))
         compact(objects, listing, now=NOW)
-        found = {info.key: (info.hits, info.order) for info in listing.entries()}
-    assert found == {"k": (2, 1.5), "put": (0, 0.25), "unknown": (0, None)}
+        found = {info.key: (info.hits, info.order, info.worth) for info in listing.entries(now=NOW)}
+    assert found == {"k": (3, 1.0, 4.0), "put": (0, 0.25, 2.0), "old": (3, 0.25, 4.0), "unknown": (0, None, None)}
 
 
 def test_nothing_to_fold(objects):

@@ -37,6 +37,8 @@ def test_format():
         (b'{"format": "other", "version": 1}', EntryCorruptError),
         (b'{"format": "ejcache-policy", "version": 1, "max_size": -5}', EntryCorruptError),
         (b'{"format": "ejcache-policy", "version": 1, "max_size": true}', EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 1, "evict": "random"}', EntryCorruptError),
+        (b'{"format": "ejcache-policy", "version": 1, "evict": ["cost"]}', EntryCorruptError),
         (b'{"format": "ejcache-policy", "version": 1, "max_size": 1e999}', EntryCorruptError),
         (b'{"format": "ejcache-policy", "version": 1, "max_size": NaN}', EntryCorruptError),
         (b'{"format": "ejcache-policy", "version": 1, "max_size": ' + b"9" * 4000 + b"}", EntryCorruptError),
@@ -57,6 +59,8 @@ def test_what_is_no_policy(text, error):
     ("name", "text", "value"),
     [
         ("max_size", "10GB", 10_000_000_000),
+        ("evict", "Cost", "cost"),
+        ("evict", "none", None),
         ("max_size", "none", None),
         ("max_size", "-1", None),
         ("max_entries", "7", 7),
@@ -87,7 +91,7 @@ def test_changes():
         "unused_for": 60.0,
         "later": "x",
     }
-    assert policy_of(read_limits(objects)) == EvictionPolicy(max_entries=9, unused_for=60.0)
+    assert policy_of(read_limits(objects), evict="lru") == EvictionPolicy(max_entries=9, unused_for=60.0)
 
 
 def test_changes_at_once():
@@ -131,6 +135,23 @@ def test_who_goes_by_it(caplog):
     now[0] = 1803
     assert own() is None
     assert "nothing is evicted" in caplog.text
+
+
+def test_the_order_that_is_stored():
+    """It goes before a job's own, also where no limit is stored; without one, the job's own holds."""
+
+    def policy(max_size=7, evict="lru"):
+        return EffectivePolicy(objects, max_size=max_size, evict=evict)()
+
+    objects = MemoryBucket()
+    assert policy(evict="cost") == EvictionPolicy(max_size=7, by_cost=True)
+    change_limits(objects, {"evict": "cost"})
+    assert policy() == EvictionPolicy(max_size=7, by_cost=True)
+    assert policy(max_size=-1) is None
+    change_limits(objects, {"evict": "lru", "max_entries": 3})
+    assert policy(evict="cost") == EvictionPolicy(max_entries=3)
+    change_limits(objects, {"evict": None})
+    assert policy(evict="cost") == EvictionPolicy(max_entries=3, by_cost=True)
 
 
 @pytest.mark.parametrize("data", [b"[" * 200_000, b"[" * 60_000, b'{"max_size":' + b"9" * 4000 + b"}"])

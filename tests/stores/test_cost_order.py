@@ -128,9 +128,7 @@ def test_prune_shows_both_orders(tmp_path, monkeypatch):
         ("lru", True, 10.0),
         ("cost", False, 1.0),
     ]
-    assert (
-        "in the order cost (EJCACHE_EVICT=cost): 1 entry, 10 kB, 1.00 s to compile again" in ejcache(*options, "-n").out
-    )
+    assert "in the order cost (evict=cost): 1 entry, 10 kB, 1.00 s to compile again" in ejcache(*options, "-n").out
     monkeypatch.setenv("EJCACHE_EVICT", "cost")
     with LocalStore(place, worth=worth, max_size=21_000) as store:
         stored(store, "another", seconds=2)

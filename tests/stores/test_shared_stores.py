@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
 from ssh_server import SshServer, sftp_bucket, why_no_ssh
@@ -9,6 +12,8 @@ from store_sharing import ProcessTests, PromptStore
 
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
+from ejcache.maintenance.eviction import ScannedStore, run_pass
+from ejcache.maintenance.plan import EvictionPolicy
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,23 @@ class _SharedStoreTests(ProcessTests):
 
     def open(self, path, *, max_size=-1, read_only=False):
         return PromptStore(self.bucket(path), max_size=max_size, read_only=read_only)
+
+    def test_a_pass_by_cost(self, path):
+        """Journals carry what entries are worth and how often they were used, and a pass orders them by that."""
+        with self.open(path) as store:
+            for key, seconds in (("used", 0.6), ("slow", 10.0), ("quick", 1.0)):
+                store.put(key, bytes(1000), worth=seconds)
+            for _ in range(5):
+                store.note_used("used", 0.6)
+        policy = EvictionPolicy(max_size=2000, by_cost=True)
+        with self.open(path) as store:
+            assert {info.key: info.worth for info in ScannedStore(store).entries()} == {
+                "used": 0.6, "slow": 10.0, "quick": 1.0
+            }  # fmt: skip
+            for left in ({"used", "slow"}, {"slow"}):
+                run_pass(store, policy, now=lambda: time.time() + 3600)
+                assert {info.key for info in store.entries()} == left
+                policy = replace(policy, max_size=1000)
 
 
 class TestFiles(_SharedStoreTests):

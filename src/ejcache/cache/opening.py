@@ -239,7 +239,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
         verify=_verify,
         read_only=settings.read_only,
     )
-    attach(tiered, policy=EffectivePolicy(shared.bucket, max_size=shared.max_size))
+    attach(tiered, policy=EffectivePolicy(shared.bucket, max_size=shared.max_size, evict=settings.evict))
     return tiered
 
 

@@ -21,7 +21,7 @@ from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, Usa
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.transfer import Transferred, transfer
+from ejcache.maintenance.transfer import Transferred, put_with_worth, transfer
 from ejcache.util.files import open_regular
 from ejcache.util.text import plural
 
@@ -62,7 +62,11 @@ def push_archive(
             source = stack.enter_context(open_target(directory, may_be_empty=True))
         if source is not None and (source.store is not None or source.jax is not None):
             plan = stack.enter_context(planned(source, selection, ()))
-        left_out = _left_out(plan, None if max_size is None else max_size - sum(map(len, records.values())))
+        left_out = _left_out(
+            plan,
+            None if max_size is None else max_size - sum(map(len, records.values())),
+            by_cost=command_settings(directory).evict == "cost",
+        )
         where = source.url if source is not None else "the tuned records"
         beside: dict[str, Any] = {
             "total_records": len(records),
@@ -113,7 +117,7 @@ def pull_archive(
             advance = stack.enter_context(output.progress("copying", None, quiet=as_json))
             done = transfer(
                 reader.entries(),
-                write=lambda key, data: not target.contains(key) and target.put(key, data),
+                write=lambda key, data: not target.contains(key) and put_with_worth(target, key, data),
                 advance=advance,
             )
     for problem in reader.problems:
@@ -203,11 +207,11 @@ def _records(directory: str | None, selection: Selection, device: str | None) ->
         return {item.record.key.path: encode_record(item.record) for item in chosen}
 
 
-def _left_out(plan: CopyPlan | None, limit: int | None) -> frozenset[str]:
+def _left_out(plan: CopyPlan | None, limit: int | None, *, by_cost: bool) -> frozenset[str]:
     """The keys that do not fit: those that a cache with this limit would evict first."""
     if plan is None or limit is None:
         return frozenset()
-    policy = EvictionPolicy(max_size=max(0, limit))
+    policy = EvictionPolicy(max_size=max(0, limit), by_cost=by_cost)
     with EvictionPlan(plan, now=time.time(), policy=policy) as eviction:
         return frozenset(deletion.entry.key for deletion in eviction)
 

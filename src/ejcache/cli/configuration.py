@@ -139,8 +139,8 @@ def set_values(
     """Write settings into the user's configuration file. The environment and programs overrule it.
 
     Limits of a bucket, or of another cache that hosts share, are stored with it: max_size=100GB, max_entries=N,
-    older_than=90d, unused_for=30d. Jobs use them instead of their own limits, and `ejcache prune` without rules applies
-    them, too. NAME=none removes such a limit.
+    older_than=90d, unused_for=30d, and evict=cost for the order in which entries go. Jobs use them instead of their
+    own, and `ejcache prune` without rules applies them, too. NAME=none removes such a limit.
 
     shared=readers lets every user of the host read a cache in a directory, shared=group lets its group write to it,
     shared=everybody everybody, and shared=none takes that back. Who writes to a cache decides what runs in the programs

@@ -213,7 +213,8 @@ def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Stor
     """What is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
     from ejcache.maintenance.plan import policy_of
 
-    policy = given if given.has_criterion else policy_of(target.limits or {})
+    stored = policy_of(target.limits or {}, evict="cost" if given.by_cost else "lru")
+    policy = given if given.has_criterion else stored
     if not policy.has_criterion:
         raise UsageError(f"prune needs a rule that says what to remove: give {_CRITERIA}")
     if jax and target.jax is None:
@@ -221,7 +222,7 @@ def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Stor
     store = target.jax if jax or target.store is None else target.store
     if store is None:
         raise NotAStoreError(f"{target.url} holds no entries that could be pruned")
-    return store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle, by_cost=given.by_cost)
+    return store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle, by_cost=stored.by_cost)
 
 
 def _run(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:

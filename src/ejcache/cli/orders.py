@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 def compare_orders(target: Target, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
     """What a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
 
-    Of a shared cache nobody counts the uses of an entry, so that there is one order; the answer is empty then.
+    Entries are read of which the store does not know what they are worth.
     """
-    if target.shared or target.store is None or (policy.max_size is None and policy.max_entries is None):
+    if target.store is None or (policy.max_size is None and policy.max_entries is None):
         return []
     rows = [row for row in list_entries(target) if not row.is_jax]
-    with output.progress("reading", len(rows), quiet=quiet) as advance:
-        facts = list(read_facts(rows, target, advance=advance))
-    seconds = {row.info.key: fact["compile_seconds"] or 0.0 for row, fact in zip(rows, facts, strict=True)}
+    seconds = {row.info.key: row.info.worth for row in rows}
+    unknown = [row for row in rows if row.info.worth is None]
+    with output.progress("reading", len(unknown), quiet=quiet) as advance:
+        for row, fact in zip(unknown, read_facts(unknown, target, advance=advance), strict=True):
+            seconds[row.info.key] = fact["compile_seconds"] or 0.0
     infos = [
-        row.info._replace(order=seconds[row.info.key] * weight(row.info.hits or 0) / max(row.info.size, 1))
+        row.info._replace(order=(seconds[row.info.key] or 0.0) * weight(row.info.hits or 0) / max(row.info.size, 1))
         if row.info.order is None
         else row.info
         for row in rows
@@ -37,7 +39,7 @@ def compare_orders(target: Target, policy: EvictionPolicy, *, quiet: bool) -> li
     answer = []
     for name, by_cost in (("lru", False), ("cost", True)):
         with EvictionPlan(infos, now=time.time(), policy=replace(policy, by_cost=by_cost)) as plan:
-            again = sum(seconds.get(deletion.entry.key, 0.0) for deletion in plan)
+            again = sum(seconds.get(deletion.entry.key) or 0.0 for deletion in plan)
             sizes = {"planned_entries": plan.entries, "planned_size": plan.size, "compile_seconds": again}
             answer.append({"order": name, "chosen": by_cost is policy.by_cost, **sizes})
     return answer
@@ -46,7 +48,7 @@ def compare_orders(target: Target, policy: EvictionPolicy, *, quiet: bool) -> li
 def print_orders(orders: list[dict[str, Any]]) -> None:
     """Say what each order costs."""
     for each in orders:
-        chosen = "" if each["chosen"] else f" (EJCACHE_EVICT={each['order']})"
+        chosen = "" if each["chosen"] else f" (evict={each['order']})"
         number = plural(each["planned_entries"], "entry", "entries")
         again = f"{output.seconds(each['compile_seconds'])} s to compile again"
         output.say(f"in the order {each['order']}{chosen}: {number}, {format_size(each['planned_size'])}, {again}")

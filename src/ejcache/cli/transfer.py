@@ -31,7 +31,7 @@ from ejcache.cli.options import (
     size,
 )
 from ejcache.errors import NotAStoreError, UsageError
-from ejcache.maintenance.transfer import Selection, Transferred, transfer
+from ejcache.maintenance.transfer import Selection, Transferred, put_with_worth, transfer
 from ejcache.util.threads import THREADS
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _copy(source: Target, url: str, settings: Settings, selection: Selection, *,
             return report(Transferred(), source.url, url, as_json=as_json, plan=plan)
     with contextlib.closing(open_for_writing(url, settings)) as target:
         have = (info.key for info in target.entries())
-        done = _carry(source, selection, have, target.put, quiet=as_json)
+        done = _carry(source, selection, have, partial(put_with_worth, target), quiet=as_json)
     return report(done, source.url, url, as_json=as_json)
 
 

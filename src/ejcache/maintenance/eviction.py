@@ -358,7 +358,7 @@ class BucketScan(Scan):
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry, with the last use that any process has written down."""
-        return self._listing.entries()
+        return self._listing.entries(now=self._now)
 
     def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
         """Delete those entries of `batch` that still are as they were listed; the keys of the deleted ones."""

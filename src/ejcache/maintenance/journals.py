@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
 from ejcache.maintenance.start_records import RecordKeeper
+from ejcache.maintenance.worth import FORGETTING_SECONDS
 from ejcache.stores.base import EntryInfo, EntryUse
+from ejcache.stores.local.cost_order import WEIGHT
 from ejcache.stores.shared.usage import (
     MAX_JOURNAL,
     MAX_SNAPSHOT,
@@ -134,11 +136,13 @@ _SCHEMA: Final = (
     "CREATE TABLE entries (key BLOB PRIMARY KEY, size INTEGER, created REAL, version TEXT) WITHOUT ROWID",
     "CREATE TABLE uses (key BLOB PRIMARY KEY, used REAL, times INTEGER, worth REAL) WITHOUT ROWID",
 )
-_ENTRIES: Final = """
+_ENTRIES: Final = f"""
     SELECT entries.key, size, created, max(created, ifnull(used, created)), version, ifnull(times, 0),
-        worth * (1 + times) / max(size, 1)
+        worth * {WEIGHT.format(hits="times")} / max(size, 1)
+            / (1 + max(? - max(created, used), 0) / {FORGETTING_SECONDS}),
+        worth
     FROM entries LEFT JOIN uses ON uses.key = entries.key
-"""
+"""  # noqa: S608 (constants)
 _USES: Final = (
     "SELECT key, used, times, worth FROM uses WHERE used > ? OR key IN (SELECT key FROM entries) ORDER BY key"
 )
@@ -172,9 +176,9 @@ class Listing(TemporaryTables):
         """Forget what `note_uses` has noted."""
         self.run("DELETE FROM uses")
 
-    def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, with its last use, its uses, and what all of them are worth for each byte, as far as known."""
-        for key, *fields in self.rows(_ENTRIES):
+    def entries(self, *, now: float) -> Iterator[EntryInfo]:
+        """Every entry, with its last use, its uses, and its order by cost at this time (`FORGETTING_SECONDS`)."""
+        for key, *fields in self.rows(_ENTRIES, now):
             yield EntryInfo(key_of_row(key), *fields)
 
     def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, EntryUse]]:

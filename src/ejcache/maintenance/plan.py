@@ -12,7 +12,7 @@ The rules of a policy, in the order in which they are applied:
 
 The order of eviction is least recently used first, or with `by_cost` the order that a store gives its entries; but what
 is of no use while another entry is there goes before that one. The keys say of which entries that is so
-(`keys.key.evicted_before`).
+(`keys.key.evicted_before`). An entry of which nobody has said what it is worth counts as the average of the others.
 
 An old version is an entry whose key names another environment than the newest of its platform. The newest environment
 of a platform is that of its most recently created entry. If several kinds of hosts share a cache, all but one kind
@@ -28,8 +28,8 @@ which the plan is read.
 The policy that is stored with a shared cache. It takes precedence over the limits of the jobs that use the cache.
 
     v1/policy.json := a JSON object: format, version, and the limits that are set: max_size (bytes), max_entries,
-                      older_than and unused_for (seconds); shared, "group" or "everybody", of a directory that other
-                      users may write to (`util.access`)
+                      older_than and unused_for (seconds); evict, "lru" or "cost", the order of eviction; shared,
+                      "group" or "everybody", of a directory that other users may write to (`util.access`)
 
 Version 1 is the first. A writer keeps the fields that it does not know. A policy that cannot be read, because it is
 damaged or of a later version, removes nothing; `ejcache config set` replaces a damaged one.
@@ -41,13 +41,14 @@ import fnmatch
 import json
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
 from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
+from ejcache.settings.values import eviction_order
 from ejcache.stores.base import EntryInfo
 from ejcache.util.lifecycle import Closing
 from ejcache.util.text import parse_age, parse_size, whole_number
@@ -86,7 +87,7 @@ class EvictionPolicy:
         keep: case-sensitive shell patterns; no rule deletes an entry whose name matches one of them.
         keep_used_since: no rule deletes an entry used at or after this time, in seconds since the epoch.
         keep_pgle: no rule deletes optimised entries and profiles.
-        by_cost: of entries that have an order of their own (`EntryInfo.order`), that order is the one of eviction.
+        by_cost: evict in the order that the store gives its entries (`EntryInfo.order`).
 
     Raises:
         SettingError: a limit or an age is negative.
@@ -161,6 +162,7 @@ _WORSE: Final = "CREATE TABLE worse (key BLOB, turn REAL)"
 """The keys that go before an entry of the listing, and the turn of that."""
 _LIST_WORSE: Final = "INSERT INTO worse VALUES (?, ?)"
 _DERIVED: Final = (
+    "UPDATE entries SET turn = ifnull((SELECT avg(turn) FROM entries), used) WHERE turn IS NULL",
     "CREATE INDEX programs ON entries (logical)",
     "CREATE INDEX worse_keys ON worse (key)",
     # A profile counts as used whenever its program is, because it is read only when the program is compiled again.
@@ -233,7 +235,7 @@ class EvictionPlan(Closing):
             self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
         chosen = (glob is None or fnmatch.fnmatchcase(parts.name, glob)) and (only is None or entry.key in only)
         used = entry.last_used
-        turn = entry.order if self._policy.by_cost and entry.order is not None else used
+        turn = entry.order if self._policy.by_cost else used
         row = row_key(entry.key), entry.size, entry.created, used, entry.version, turn
         return *row, parts.logical, profiled_program(entry.key), chosen, is_entry
 
@@ -321,16 +323,24 @@ def _count(text: str) -> int:
     return number
 
 
-LIMITS: Final[Mapping[str, tuple[Callable[[str], float], str]]] = {
+def _order(text: str) -> str:
+    try:
+        return eviction_order(text)
+    except ValueError as exc:
+        raise SettingError("evict", text, LIMITS["evict"][1]) from exc
+
+
+LIMITS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "max_size": (lambda text: parse_size(text, setting="max_size"), "a number of bytes, or 10GB or 10GiB, or none"),
     "max_entries": (_count, "a whole number, or none"),
     "older_than": (lambda text: parse_age(text, setting="older_than"), "an age such as 90d, or none"),
     "unused_for": (lambda text: parse_age(text, setting="unused_for"), "an age such as 30d, or none"),
+    "evict": (_order, "lru or cost, or none"),
 }
-"""The limits: how the text of each is parsed, and which texts are accepted."""
+"""The limits, and the order in which they are kept: how the text of each is parsed, and which texts are accepted."""
 
 
-def parse_limit(name: str, text: str) -> float | None:
+def parse_limit(name: str, text: str) -> Any:
     """The value of a limit as a person writes it; None for no limit.
 
     Raises:
@@ -366,7 +376,9 @@ def decode_policy(data: bytes) -> dict[str, Any]:
         raise EntryCorruptError("not the policy of a cache")
     if version != VERSION:
         raise EntryVersionError(f"a policy of version {str(version)[:40]}; this code reads version {VERSION}")
-    for name in LIMITS:
+    if fields.get("evict", "lru") not in ("lru", "cost"):
+        raise EntryCorruptError("the policy's evict is neither lru nor cost")
+    for name in LIMITS.keys() - {"evict"}:
         value = fields.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
             raise EntryCorruptError(f"the policy's {name} is not a number from 0 to 2**62")
@@ -409,10 +421,10 @@ def change_limits(objects: Bucket, changes: Mapping[str, float | str | None]) ->
     return limits
 
 
-def policy_of(limits: Mapping[str, Any]) -> EvictionPolicy:
-    """The rules of these limits."""
-    known: dict[str, Any] = {name: limits.get(name) for name in LIMITS}
-    return EvictionPolicy(**known)
+def policy_of(limits: Mapping[str, Any], *, evict: str) -> EvictionPolicy:
+    """The rules of these limits; `evict` is the order where they name none."""
+    known: dict[str, Any] = {name: limits.get(name) for name in LIMITS if name != "evict"}
+    return EvictionPolicy(**known, by_cost=limits.get("evict", evict) == "cost")
 
 
 class EffectivePolicy:
@@ -421,6 +433,7 @@ class EffectivePolicy:
     Args:
         objects: of the cache.
         max_size: this job's limit in bytes; -1 for none.
+        evict: this job's order of eviction.
         clock: monotonic seconds.
 
     Calling it raises StoreError if the storage fails.
@@ -431,10 +444,12 @@ class EffectivePolicy:
         objects: Bucket,
         *,
         max_size: int,
+        evict: str = "lru",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._objects = objects
-        self._own = EvictionPolicy(max_size=max_size) if max_size > 0 else None
+        self._max_size = max_size
+        self._evict = evict
         self._clock = clock
         self._read_at = float("-inf")
         self._policy: EvictionPolicy | None = None
@@ -451,5 +466,7 @@ class EffectivePolicy:
         except EntryError as exc:
             log.warning("ejcache: nothing is evicted, because %s cannot be read: %s", POLICY, exc)
             return None
-        stored = policy_of(limits or {})
-        return stored if stored.has_criterion else self._own
+        stored = policy_of(limits or {}, evict=self._evict)
+        if stored.has_criterion:
+            return stored
+        return replace(stored, max_size=self._max_size) if self._max_size > 0 else None

@@ -20,12 +20,15 @@ from ejcache.errors import (
 )
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
+from ejcache.maintenance.worth import worth_of_bytes
 from ejcache.stores.base import EntryInfo
 from ejcache.util.text import check_key
 from ejcache.util.threads import THREADS, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from ejcache.stores.base import Store
 
 
 _PATIENCE: Final = 5
@@ -82,14 +85,14 @@ class CopyPlan(TemporaryTables):
     def __init__(self, listed: Iterable[EntryInfo], have: Iterable[str], *, selection: Selection, now: float) -> None:
         super().__init__(
             "CREATE TABLE have (key BLOB PRIMARY KEY) WITHOUT ROWID",
-            "CREATE TABLE chosen (key BLOB, size INTEGER, created REAL, used REAL, PRIMARY KEY (used, key))",
+            "CREATE TABLE chosen (key BLOB, size INTEGER, created REAL, used REAL, turn REAL, PRIMARY KEY (used, key))",
         )
         chosen = (
-            (row_key(info.key), info.size, info.created, info.last_used)
+            (row_key(info.key), info.size, info.created, info.last_used, info.order)
             for info in listed
             if selection.includes(info, now=now)
         )
-        self.insert("INSERT OR IGNORE INTO chosen VALUES (?, ?, ?, ?)", chosen)
+        self.insert("INSERT OR IGNORE INTO chosen VALUES (?, ?, ?, ?, ?)", chosen)
         self.insert("INSERT OR IGNORE INTO have VALUES (?)", ((row_key(key),) for key in have))
         keys = self.rows("SELECT key FROM chosen JOIN have USING (key)")
         self.already = sum(not is_side_key(key_of_row(key)) for (key,) in keys)
@@ -100,9 +103,9 @@ class CopyPlan(TemporaryTables):
             self.size += info.size
 
     def __iter__(self) -> Iterator[EntryInfo]:
-        missing = "SELECT key, size, created, used FROM chosen WHERE key NOT IN have ORDER BY used, key"
-        for key, *fields in self.rows(missing):
-            yield EntryInfo(key_of_row(key), *fields)
+        missing = "SELECT key, size, created, used, turn FROM chosen WHERE key NOT IN have ORDER BY used, key"
+        for key, size, created, used, turn in self.rows(missing):
+            yield EntryInfo(key_of_row(key), size, created, used, order=turn)
 
 
 @dataclass(slots=True)
@@ -136,6 +139,11 @@ class Transferred:
 
 EntryReader = tuple[str, Callable[[], bytes | None]]
 """A key, and a function that reads its entry; the function returns None if the entry is gone."""
+
+
+def put_with_worth(store: Store, key: str, data: bytes) -> bool:
+    """Put an entry that another cache has, and say what it is worth, as the process did that made it."""
+    return store.put(key, data, worth=worth_of_bytes(data))
 
 
 def transfer(

@@ -1,4 +1,12 @@
-"""What an entry is worth to a cache that is too small: the seconds that it saves for each byte."""
+"""What an entry is worth to a cache that is too small: the seconds that it saves for each byte.
+
+A local store orders its entries by that (`stores.local.cost_order`), and a pass over a shared cache by
+
+    order := worth * weight / bytes / (1 + days since the last use)
+
+with the weight of a local store. There a number grows with what is evicted, so that what is not used any more goes some
+day; of shared storage no process sees all evictions, and every pass reads when each entry was last used.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +20,8 @@ if TYPE_CHECKING:
 
 _BESIDE_SECONDS: Final = 0.01
 """What a text or a profile counts for, which saves no compilation by itself."""
+FORGETTING_SECONDS: Final = 86_400.0
+"""An entry of a shared cache that was not used for so long counts half."""
 _START: Final = 8192
 _SECONDS: Final = re.compile(rb'"compile_seconds":([0-9]{1,9}(?:\.[0-9]{1,20})?)[,}]')
 """In the header of an entry, which is canonical JSON, so that within a text the quotation marks are escaped. To decode
@@ -23,10 +33,15 @@ def worth_of_use(compile_seconds: float) -> float:
     return max(_BESIDE_SECONDS, compile_seconds)
 
 
+def worth_of_bytes(start: bytes) -> float:
+    """What one use of an entry is worth, by its beginning."""
+    found = _SECONDS.search(start, 0, _START)
+    return worth_of_use(float(found[1]) if found is not None else 0.0)
+
+
 def worth(start: bytes, size: int) -> float:
     """Seconds of compiling for each byte of an entry, by its beginning and its size."""
-    found = _SECONDS.search(start, 0, _START)
-    return worth_of_use(float(found[1]) if found is not None else 0.0) / max(size, 1)
+    return worth_of_bytes(start) / max(size, 1)
 
 
 def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:

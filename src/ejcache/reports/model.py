@@ -249,14 +249,11 @@ def build(
         functions[name].source = counted.most_common(1)[0][0]
     labels = {id(program): cause.label for program, cause in explained}
     starts = sorted(_together(found), key=lambda members: -members[0].process.began)
-    shown_starts = [_start(len(starts) - n, members, labels) for n, members in enumerate(starts)]
-    for start in {start.program: start for start in reversed(shown_starts)}.values():
-        start.warnings += _too_small(start, limits)
     return Report(
         sums=_sums(program for program, _ in explained),
         causes=grouped((each for each in explained if not each[0].is_hit), shown),
         functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
-        starts=shown_starts,
+        starts=_numbered(starts, labels, limits),
         days=dict(sorted(days.items(), reverse=True)),
         timelines=[
             _timeline(len(starts) - n, each, _BARS if not n else _BARS // 10)
@@ -308,6 +305,16 @@ def _process(process: Process) -> dict[str, Any]:
 
 def _name(process: Process) -> str:
     return f"{f'rank {process.rank}' if process.ranks > 1 else f'pid {process.pid}'} on {process.host}"
+
+
+def _numbered(
+    starts: Sequence[Sequence[StartRecord]], labels: Mapping[int, str], limits: Mapping[str, int]
+) -> list[Start]:
+    """The starts, of which the latest of each program says whether a cache is too small for it."""
+    found = [_start(len(starts) - n, members, labels) for n, members in enumerate(starts)]
+    for start in {start.program: start for start in reversed(found)}.values():
+        start.warnings += _too_small(start, limits)
+    return found
 
 
 def _start(number: int, members: Sequence[StartRecord], labels: Mapping[int, str]) -> Start:

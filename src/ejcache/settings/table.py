@@ -99,7 +99,7 @@ class Settings:
     )
     evict: Literal["lru", "cost"] = setting(
         "lru",
-        "what a local cache that is full evicts first: what was not used for longest, or what saves the fewest seconds"
+        "what a cache that is full evicts first: what was not used for longest, or what saves the fewest seconds"
         " of compiling for its bytes and uses",
         parse=read.eviction_order,
         accepted="lru or cost",

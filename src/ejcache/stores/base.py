@@ -63,7 +63,8 @@ class EntryInfo(NamedTuple):
         last_used: seconds since the epoch; the later of creation and the last use that was noted.
         version: on storage that versions its objects, which version was listed; empty elsewhere.
         hits: how many uses were noted; None where that is not counted.
-        order: the lowest is evicted first; None where the last use decides.
+        order: by cost, the lowest is evicted first; None where nobody has said what the entry is worth.
+        worth: what one use is worth (`EntryUse`); None where nobody has said it.
     """
 
     key: str
@@ -73,6 +74,7 @@ class EntryInfo(NamedTuple):
     version: str = ""
     hits: int | None = None
     order: float | None = None
+    worth: float | None = None
 
 
 class Store(Closing):

@@ -497,8 +497,8 @@ class EntryIndex:
             return True
 
     def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
-        """The next `number` rows in the order of keys: key, size, store_time, access_time, access_count, turn."""
-        turn = "turn" if has_turns(self._sql) else "NULL"
+        """The next `number` rows in the order of keys; `store.entries` names the columns."""
+        turn = "turn, worth * size" if has_turns(self._sql) else "NULL, NULL"
         return self.rows(
             f"SELECT key, size, store_time, access_time, access_count, {turn} FROM Cache"
             " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?",

@@ -152,11 +152,12 @@ class LocalStore(Store):
         self._manager.write_uses()
         while True:
             page = self._manager.run(partial(EntryIndex.page, after=after, number=_PAGE)) or []
-            for key, size, stored, used, count, turn in page:
+            for key, size, stored, used, count, turn, saves in page:
                 if type(size) is int and isinstance(stored, float) and isinstance(used, float) and is_key(key):
                     hits = count if type(count) is int and count >= 0 else None
                     order = turn if isinstance(turn, float) else None
-                    yield EntryInfo(key, size, stored, max(stored, used), hits=hits, order=order)
+                    worth = saves if isinstance(saves, float) else None
+                    yield EntryInfo(key, size, stored, max(stored, used), hits=hits, order=order, worth=worth)
             if len(page) < _PAGE:
                 return
             after = page[-1][0]
