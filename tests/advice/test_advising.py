@@ -8,7 +8,7 @@ from ejcache.advice.advise import advise, of_function
 from ejcache.advice.evidence import argument_types
 from ejcache.advice.findings import Advice, annotation, document
 from ejcache.advice.signatures import buckets
-from ejcache.advice.texts import repetition
+from ejcache.advice.texts import repetitions
 from ejcache.cache.starts import HIT, STORED, Process, ProgramRecord, StartRecord
 
 DEFINED = "/home/me/train.py:10 step"
@@ -164,6 +164,15 @@ def test_operations_around_a_program_are_not_one_span():
     assert advised(operations(*before[:5], "step 50", *after[:5])) == []
 
 
+def test_loops_are_not_one_operation():
+    """A loop that is called outside of `jit` compiles as long under one."""
+    made = operations(*[str(n) for n in range(40, 50)])
+    defined = {"defined": "/x/site-packages/jax/_src/api.py:1 while"}
+    loops = [each._replace(name="jit_while", details={**each.details, **defined}) for each in made.programs]
+    assert len(advised(made)) == 1
+    assert advised(made._replace(programs=loops)) == []
+
+
 def test_operations_far_apart_are_not_one_span():
     assert advised(operations(*[str(n) for n in range(40, 46)], *[str(n) for n in range(60, 66)])) == []
 
@@ -260,12 +269,19 @@ def test_buckets_hold_every_size(sizes, most):
     assert bounds[-1] >= max(sizes)
 
 
-def test_repetition():
+def test_repetitions():
     block = ["dot", "add", "tanh"]
-    assert repetition([*"ab", *block * 6, "z"]) == (3, 6, [2])
-    assert repetition([*block * 2, *"uvwxyz"]) == (0, 0, [])
-    assert repetition(["add"] * 40) == (0, 0, [])
-    assert repetition([]) == (0, 0, [])
+    assert repetitions([*"ab", *block * 6, "z"]) == [(3, 6, [2])]
+    assert repetitions([*block * 2, *"uvwxyz"]) == []
+    assert repetitions(["add"] * 40) == []
+    assert repetitions([]) == []
+
+
+def test_a_block_forwards_and_another_backwards():
+    """Of a gradient neither may make up half of the program: together they do."""
+    forwards, backwards = ["dot", "add", "tanh"], ["mul", "transpose", "dot", "sub"]
+    tokens = [*"ab", *forwards * 6, *map(str, range(20)), *backwards * 6, "z"]
+    assert repetitions(tokens) == [(4, 6, [40]), (3, 6, [2])]
 
 
 def test_argument_types():

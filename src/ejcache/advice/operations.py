@@ -19,6 +19,8 @@ _NESTED: Final = re.compile(r"(\.<locals>\.<\w+>)+$")
 """Ends the name of a lambda or a comprehension in a function."""
 _OPERATIONS: Final = 8
 """Programs of one operation from which on a function is advised."""
+_BODIES: Final = frozenset({"cond", "fori_loop", "scan", "switch", "while"})
+"""Operations with bodies of the program's own: they compile as long under a `jit`."""
 _APART: Final = 8
 """Lines between two operations from which on they are not one block of lines."""
 _KEPT: Final = 0.25
@@ -72,7 +74,8 @@ def _runs(asks: Sequence[Ask]) -> list[_Run]:
                 del latest[same]
             continue
         is_known = read_library(ask.program.caller) in {"", *_PURE}
-        if not caller.file or caller.is_library or not is_known or not jitted.isdisjoint(_lines(ask)):
+        is_small = ask.function not in _BODIES
+        if not (caller.file and is_known and is_small and jitted.isdisjoint(_lines(ask))) or caller.is_library:
             continue
         place = maker if maker.file else caller._replace(line=0)
         same = place.file, place.function, place.line

@@ -11,6 +11,7 @@ from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED
 from ejcache.advice.places import CallChains, common_place
 from ejcache.misses.difference import ELIDED
 from ejcache.util.text import format_size, plural
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ _COPIES: Final = 4
 """Copies of a block from which on a loop is advised."""
 _MOST_OF: Final = 0.5
 """The part of the program that they must make up."""
+_LEAST_OF: Final = 0.1
+"""The part of the program that one of several blocks must make up."""
+_BLOCKS: Final = 3
 _PERIODS: Final = 24
 """Lengths of a block that are tried."""
 _LARGE: Final = 1 << 20
@@ -58,6 +62,7 @@ def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     seconds = sum(ask.seconds for ask in alike)
     values = ", ".join(dict.fromkeys([was, *(each[2] for each in found if each is not None)]))
     at = f"{caller.file.rpartition('/')[2]}:{caller.line}"
+    code = function if function.isidentifier() and function != "_lambda" else "step"
     yield Advice(
         STATIC_NUMBER,
         function,
@@ -70,8 +75,8 @@ def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
         basis=COUNTED,
         message=f"pass the number as an array argument of {function}, which was compiled for each of its values "
         f"({values}, \N{HORIZONTAL ELLIPSIS}); or mark it static on purpose, if there are few; called at {at}",
-        before=f"{function} = jax.jit({function}, static_argnames='number')\n{function}(x, number=step)",
-        after=f"{function} = jax.jit({function})\n{function}(x, number=jnp.asarray(step))",
+        before=f"{code} = jax.jit({code}, static_argnames='number')\n{code}(x, number=step)",
+        after=f"{code} = jax.jit({code})\n{code}(x, number=jnp.asarray(step))",
     )
 
 
@@ -106,14 +111,16 @@ def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     text = texts.read(ask)
     if text is None:
         return
-    period, copies, starts = repetition([(line.name, line.type) for line in text.lines])
-    if copies < _COPIES or not _is_layer(text.lines[starts[0] : starts[0] + period]):
+    found = repetitions([(line.name, line.type) for line in text.lines])
+    if not any(_is_layer(text.lines[each.starts[0] : each.starts[0] + each.period]) for each in found):
         return
-    part = period * copies / len(text.lines)
-    place = _block_place(texts, ask, text, starts[0], period)
+    part = sum(each.covers for each in found) / len(text.lines)
+    forwards = min(found, key=lambda each: each.starts[0])
+    place = _block_place(texts, ask, text, forwards.starts[0], forwards.period)
     if place is None:
         return
-    blocks = max(1, round(copies / max(1, len(starts))))
+    blocks = max(1, round(forwards.copies / len(forwards.starts)))
+    copies = sum(each.copies for each in found)
     again = "" if blocks == copies else f", forwards and backwards {copies} times"
     spent = ask.program.seconds
     seconds = (
@@ -127,21 +134,53 @@ def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
         programs=len({each.program.key for each in group}),
         calls=len(group),
         seconds=seconds,
-        saves=seconds * part * (1 - len(starts) / copies),
+        saves=seconds * sum(each.spared for each in found) / len(text.lines),
         basis=ESTIMATED,
         message=f"write the block once, with jax.lax.scan over stacked layers: {plural(blocks, 'copy', 'copies')} of "
-        f"{plural(period, 'operation')} make up {part:.0%} of {ask.function}{again}",
+        f"{plural(forwards.period, 'operation')} make up {part:.0%} of {ask.function}{again}",
         before="for layer in layers:\n    x = block(layer, x)",
         after="stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)\n"
         "x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, stacked)",
     )
 
 
-def repetition(tokens: Sequence[object]) -> tuple[int, int, list[int]]:
-    """The length of the block whose copies make up most of these, how many copies, and where each run of them begins.
+class Repetition(NamedTuple):
+    """Copies of one sequence of operations: its length, their number, and where each run of them begins."""
 
-    (0, 0, []) if no block makes up at least half.
+    period: int
+    copies: int
+    starts: list[int]
+
+    @property
+    def covers(self) -> int:
+        """The operations of all copies."""
+        return self.period * self.copies
+
+    @property
+    def spared(self) -> float:
+        """The operations that are spared if each run is written once."""
+        return self.period * (self.copies - len(self.starts))
+
+
+def repetitions(tokens: Sequence[object]) -> list[Repetition]:
+    """The blocks whose copies make up at least half of these, the one that makes up most first; empty if none do.
+
+    There may be several, because a layer has other operations backwards than forwards.
     """
+    left = list(tokens)
+    found: list[Repetition] = []
+    while len(found) < _BLOCKS and (block := _longest(left)).covers > _LEAST_OF * len(left):
+        found.append(block)
+        for start in block.starts:
+            place = start
+            while place + block.period < len(left) and left[place] == left[place + block.period]:
+                place += 1
+            left[start : place + block.period] = [object() for _ in range(start, place + block.period)]
+    return found if sum(each.covers for each in found) >= _MOST_OF * len(left) else []
+
+
+def _longest(tokens: Sequence[object]) -> Repetition:
+    """The block whose copies make up most of these."""
     last: dict[object, int] = {}
     gaps: Counter[int] = Counter()
     for place, token in enumerate(tokens):
@@ -149,8 +188,7 @@ def repetition(tokens: Sequence[object]) -> tuple[int, int, list[int]]:
             gaps[place - last[token]] += 1
         last[token] = place
     periods = {period * times for period, _ in gaps.most_common(_PERIODS) for times in (1, 2, 3)}
-    best: tuple[int, int, list[int]] = (0, 0, [])
-    covered = 0
+    best = Repetition(0, 0, [])
     for period in sorted(each for each in periods if 2 <= each <= len(tokens) // _COPIES):
         copies, starts, place = 0, [], 0
         while place + period < len(tokens):
@@ -165,9 +203,9 @@ def repetition(tokens: Sequence[object]) -> tuple[int, int, list[int]]:
             else:
                 place = run + 1
         # A multiple of the shortest period covers no more.
-        if copies * period > covered * 1.05:
-            covered, best = copies * period, (period, copies, starts)
-    return best if tokens and covered >= _MOST_OF * len(tokens) else (0, 0, [])
+        if copies * period > best.covers * 1.05:
+            best = Repetition(period, copies, starts)
+    return best
 
 
 def _is_layer(lines: Sequence[Line]) -> bool:
