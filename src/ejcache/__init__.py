@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._version import __version__ as __version__
+from ejcache.settings import start as _start  # noqa: F401  # what it notes may change later
 
 if TYPE_CHECKING:
     from ejcache.advice.guard import warn_recompiles

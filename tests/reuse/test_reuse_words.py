@@ -82,6 +82,7 @@ def test_declared_paths_count_by_content(tmp_path):
 def test_ignored_arguments(monkeypatch, words, left):
     """In each way in which argparse, absl and hydra write them."""
     monkeypatch.setattr("sys.orig_argv", ["python", "/somewhere/train.py", *words])
-    found = command_line(str(Path("/somewhere/train.py")), ["--run-name"])
+    found, changed = command_line(str(Path("/somewhere/train.py")), ["--run-name"])
+    assert not changed
     assert found[1 : 1 + len(left)] == left
     assert found[1 + len(left)].startswith("switches ")

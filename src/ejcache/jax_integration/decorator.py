@@ -102,7 +102,8 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if fun is None:
         return functools.partial(ejit, **options)
     enable_by_default()
-    if options.get("reuse_lowering", current_settings().reuse_lowering):
+    wanted = options.get("reuse_lowering")
+    if (current_settings().reuse_lowering if wanted is None else wanted) is not False:  # an empty mapping asks for it
         reusing = import_module(_REUSE).reusing_jit(fun, options)
         if reusing is not None:
             return reusing

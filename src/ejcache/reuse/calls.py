@@ -209,7 +209,7 @@ class ReusingCalls:
                 tree = TreeCodec(question.call).decode_tree(known.tree)
                 computation = lowering.decode_program(known.program, module, question.backend)
                 if question.vote.all_reuse(_compiled(known)):
-                    inputs.has_reused = True
+                    ProcessInputs.has_reused = True
                     self._say(question.use, "reused", "a process with the same inputs has traced it")
                     return computation, tree
                 self._say(question.use, "traced", "another rank traces it, has another program, or did not answer")

@@ -59,8 +59,10 @@ def _path(path: Path) -> Iterator[str]:
     if not path.is_dir():
         yield content(str(path))
         return
-    for directory, names, files in os.walk(path):
-        names.sort()
+    seen: set[str] = set()
+    for directory, names, files in os.walk(path, followlinks=True):
+        names[:] = [] if os.path.realpath(directory) in seen else sorted(names)
+        seen.add(os.path.realpath(directory))
         for name in sorted(files):
             file = os.path.join(directory, name)  # noqa: PTH118
             yield f"{os.path.relpath(file, path)} {content(file)}"

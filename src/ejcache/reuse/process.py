@@ -18,7 +18,7 @@ import jax
 from ejcache.keys.key import reuse_module_key
 from ejcache.reuse.inputs import start
 from ejcache.reuse.inputs.command_line import command_line
-from ejcache.reuse.inputs.environment import environment
+from ejcache.reuse.inputs.environment import AT_START, environment
 from ejcache.reuse.inputs.machine import machine
 from ejcache.reuse.inputs.memo import memo_of_host
 from ejcache.reuse.inputs.packages import packages, sort_files
@@ -29,6 +29,7 @@ from ejcache.reuse.inputs.project import (
     difference,
     from_label,
     label,
+    link_that_changed,
     module_files,
 )
 from ejcache.reuse.records import (
@@ -40,7 +41,9 @@ from ejcache.reuse.records import (
     witness,
     write_records,
 )
+from ejcache.settings.directories import state_directory
 from ejcache.settings.resolve import environment_variable
+from ejcache.settings.start import DIRECTORY
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -89,25 +92,32 @@ class ProcessInputs:
         RefusedError: the inputs of this process cannot be read.
     """
 
+    has_reused = False  # of all caches
+
     def __init__(self, policy: CachePolicy, settings: Settings, backend: Any) -> None:
         self.lock = threading.RLock()
         self.asked: dict[str, bool | None] = {}
-        self.has_reused = False
         self.missed = self.advice = ""
         self._policy = policy
         self._settings = settings
-        self._main = start.MAIN or os.path.join(os.getcwd(), "__main__.py")  # noqa: PTH109, PTH118
+        self._main = start.MAIN or os.path.join(DIRECTORY, "__main__.py")  # noqa: PTH118
         ignored = settings.reuse_ignore
-        self._reader = ProjectReader(self._main, [e for e in ignored if not e.startswith(("-", "env:"))])
+        ours = (policy.absolute_url, str(state_directory()))
+        self._reader = ProjectReader(self._main, [e for e in ignored if not e.startswith(("-", "env:"))], ours=ours)
         self._files = module_files()
         self._machine = machine(backend)
-        self._command = tuple(command_line(self._main, ignored))
+        command, changed_argument = command_line(self._main, ignored)
+        self._command = tuple(command)
         self._marks, self._variables = environment(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
         self._packages = packages()
         own, self._edited = sort_files(self._files)
         self._places = self._reader.places(own)
         self._late: dict[str, None] = {}
-        self._changed = self._reader.read(self._places).changed
+        self._changed = (
+            self._reader.read(self._places).changed
+            or changed_argument
+            or link_that_changed((start.MAIN_AS_GIVEN, *own))
+        )
         memo_of_host().write()
         self.key = document_key(label(self._main, self._reader.base), self._machine)
         records = read_records(self.key, policy, settings)
@@ -171,7 +181,7 @@ class ProcessInputs:
             return _argument(recorded.command, self._command)
         for name in sorted(self._marks.keys() | recorded.environment.keys()):
             if self._marks.get(name) != recorded.environment.get(name):
-                return f"the variable {name} changed", f"env:{name}"
+                return f"the variable {name} changed", f"env:{name.removesuffix(AT_START)}"
         if self._variables != recorded.variables:
             return "a variable of the environment changed", ""
         for name in sorted(self._packages.keys() | recorded.packages.keys()):

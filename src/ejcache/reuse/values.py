@@ -122,9 +122,9 @@ def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return f"{kind.__module__}:{kind.__qualname__}({', '.join(_text(e, other, depth + 1) for e in value)})"
     if isinstance(value, np.dtype):
-        return f"dtype {value.str}"
+        return f"dtype {_dtype_text(value)}"
     if isinstance(value, np.generic) and value.dtype != object:
-        return f"numpy {value.dtype.str} {value.tobytes().hex()}"
+        return f"numpy {_dtype_text(value.dtype)} {value.tobytes().hex()}"
     if isinstance(value, PurePath):
         return f"path {value!s}"
     if (kind is np.ndarray or isinstance(value, jax.Array)) and other is _refuse:
@@ -144,4 +144,9 @@ def _array_text(value: Any) -> str:
     if array.dtype == object or array.nbytes > _LARGEST:
         raise RefusedError(f"it holds an array of {array.nbytes:,} bytes, and at most {_LARGEST:,} are read")
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    return f"array {array.dtype.str} {array.shape} {digest}"
+    return f"array {_dtype_text(array.dtype)} {array.shape} {digest}"
+
+
+def _dtype_text(dtype: np.dtype[Any]) -> str:
+    """Its bytes, and its name, which tells one type of eight bits from another and has the names of fields."""
+    return f"{dtype.str} {dtype}"

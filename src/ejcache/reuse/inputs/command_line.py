@@ -3,39 +3,75 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ejcache.reuse.inputs.files import content
+from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+from ejcache.reuse.inputs.files import content, is_younger
+from ejcache.settings.start import DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _VALUE_BEHIND: Final = "-"
+_PARTS: Final = re.compile("[=:@,]")
+_SHORT: Final = re.compile("-[A-Za-z]")
+_LONGEST: Final = 4096
+"""Letters of a word in which names of files are looked for."""
 
 
-def command_line(main: str, ignored: Iterable[str] = ()) -> list[str]:
-    """The words that count, then switches and the working directory, then the content of the files that words name.
+def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str]:
+    """What counts of the command line, and a file that it names and that was changed after this process began.
+
+    The first are the words that count, then switches and the directory in which the process was started, then the
+    content of the files that words name. The second is empty if there is no such file.
 
     Args:
         main: the file of the main module.
         ignored: arguments that do not count, such as "--run-name".
+
+    Raises:
+        RefusedError: a word names a pipe, which can be read only once.
     """
     words = list(_without(sys.orig_argv[1:], [each for each in ignored if each.startswith("-")]))
-    named = [f"{word}: {content(path)}" for word in words for path in _files(word) if not _is_same(path, main)]
-    shown = [os.path.basename(main) if _is_same(word, main) else word for word in words]  # noqa: PTH119
-    where = os.path.relpath(os.getcwd(), os.path.dirname(main))  # noqa: PTH109, PTH120
-    return [*shown, f"switches {sys.flags}", f"in {where}", *named]
+    named: list[str] = []
+    changed = ""
+    for word in words:
+        for path, status in _files(word):
+            if not _is_same(path, main):
+                named.append(f"{word}: {content(path, status)}")
+                changed = changed or (path if is_younger(status) else "")
+    shown = [os.path.basename(word) if _is_same(word, main) else word for word in words]  # noqa: PTH119
+    where = os.path.relpath(DIRECTORY or os.getcwd(), os.path.dirname(main))  # noqa: PTH109, PTH120
+    return [*shown, f"switches {sys.flags}", f"in {where}", *named], changed
 
 
-def _files(word: str) -> list[str]:
-    """The files that a word names: itself, behind `=`, or behind `@`."""
-    candidates = dict.fromkeys((word, word.partition("=")[2], word.removeprefix("@")))
-    return [each for each in candidates if each and os.path.isfile(each)]  # noqa: PTH113
+def _files(word: str) -> Iterator[tuple[str, os.stat_result]]:
+    """The files that a word names: itself, between any of `=`, `:`, `@` and `,`, or right behind a short option."""
+    parts = [word]
+    if len(word) <= _LONGEST:
+        parts += [*_PARTS.split(word), *(word[found.end() :] for found in _PARTS.finditer(word))]
+    if _SHORT.match(word):
+        parts.append(word[2:])
+    # The program may have gone to another directory since.
+    places = dict.fromkeys((DIRECTORY, ""))
+    for part in dict.fromkeys(filter(None, parts)):
+        for path in dict.fromkeys(os.path.join(place, os.path.expanduser(part)) for place in places):  # noqa: PTH111, PTH118
+            try:
+                status = os.stat(path)  # noqa: PTH116
+            except (OSError, ValueError):
+                continue
+            if stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
+                raise RefusedError(f"the argument {word!r} names a pipe")
+            if stat.S_ISREG(status.st_mode):
+                yield path, status
+                break
 
 
 def _is_same(path: str, main: str) -> bool:
-    return path == main or os.path.realpath(path) == os.path.realpath(main)
+    return path == main or os.path.realpath(os.path.join(DIRECTORY, path)) == os.path.realpath(main)  # noqa: PTH118
 
 
 def _without(words: Sequence[str], ignored: Iterable[str]) -> Iterable[str]:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from ejcache.settings.resolve import all_variables
+from ejcache.settings.start import variables_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +24,9 @@ _CREDENTIALS: Final = ("*_TOKEN", "*_SECRET*", "*_PASSWORD", "*_API_KEY", "AWS_A
 _RUN: Final = ("WANDB_SERVICE", "WANDB_RUN_ID", "TRACEPARENT", "TMPDIR")
 _OURS: Final = ("EJCACHE", "EJCACHE_*", "COMPILE_FUNC_DIR", "JAX_COMPILATION_CACHE_*", "JAX_PERSISTENT_CACHE_*")
 """They say where and what is cached, and change no program; what changes one is a setting of JAX, and is compared."""
+
+AT_START: Final = " at the start"
+"""Follows the name of a variable that the program has changed since."""
 
 NOT_COUNTED: Final = (
     *(*_SESSION, *_SHELL, *_HOST, *_SERVICES, *_UNIT, *_SCHEDULER),
@@ -44,17 +48,23 @@ _DEVICES: Final = re.compile(r"(CUDA|ROCR|HIP|NVIDIA|TPU)_VISIBLE_(DEVICES|CHIPS
 def environment(ignored: Iterable[str] = ()) -> tuple[dict[str, str], str]:
     """The variables that count, each with 16 bits of its digest, and one digest over all.
 
+    Both count: what they are now, and what the process was started with.
+
     Args:
         ignored: patterns of further names that do not count.
     """
     patterns = tuple(ignored)
     marks: dict[str, str] = {}
     whole = hashlib.sha256()
-    for name, value in sorted(all_variables().items()):
-        if not _counts(name, value) or any(fnmatchcase(name, pattern) for pattern in patterns):
+    now = all_variables()
+    taken = [(name, value) for name, value in variables_at_start().items() if now.get(name) != value]
+    both = [(name, name, value) for name, value in now.items()]
+    both += [(name, f"{name}{AT_START}", value) for name, value in taken]
+    for plain, name, value in sorted(both):
+        if not _counts(plain, value) or any(fnmatchcase(plain, pattern) for pattern in patterns):
             continue
         # Which devices they are differs between hosts.
-        counted = str(len(value.split(","))) if _DEVICES.fullmatch(name) else value
+        counted = str(len(value.split(","))) if _DEVICES.fullmatch(plain) else value
         text = f"{len(name)} {name}={len(counted)} {counted}\n".encode("utf-8", "surrogateescape")
         whole.update(text)
         marks[name] = hashlib.sha256(text).hexdigest()[:4]

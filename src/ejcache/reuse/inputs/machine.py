@@ -22,6 +22,7 @@ def machine(backend: Any) -> dict[str, str]:
         [
             device.platform,
             device.device_kind,
+            device.id,
             device.process_index,
             list(getattr(device, "coords", ()) or ()),
             getattr(device, "slice_index", None),
@@ -33,7 +34,7 @@ def machine(backend: Any) -> dict[str, str]:
         "devices": json.dumps(devices, default=str),
         "processes": f"{jax.process_index()} of {jax.process_count()}",
         "platform version": str(backend.platform_version),
-        "processors": str(len(affinity(0)) if affinity is not None else os.cpu_count()),
+        "processors": f"{len(affinity(0)) if affinity is not None else os.cpu_count()} of {os.cpu_count()}",
         "python": f"{sys.version} {platform.machine()}",
         "jax": f"{jax.__version__} {jaxlib.__version__}",
     }

@@ -99,6 +99,11 @@ def library_directories() -> tuple[str, ...]:
     return tuple({os.path.join(each, "") for path in named for each in (path, os.path.realpath(path))})  # noqa: PTH118
 
 
+def is_in_library(path: str) -> bool:
+    """True if a file belongs to Python itself."""
+    return path.startswith(library_directories()) and "site-packages" not in path and "dist-packages" not in path
+
+
 def roots() -> list[str]:
     """Those of the search path's directories in which distributions are installed, with separators."""
     return _roots(tuple(sys.path))
@@ -146,10 +151,8 @@ def installed() -> list[Distribution]:
 
 
 def packages() -> dict[str, str]:
-    """Version and digest of the `RECORD` of each installed distribution that is not the project's."""
-    return {
-        each.name: f"{each.version} {_record_digest(each.directory)}" for each in installed() if not each.is_project
-    }
+    """Version and digest of the `RECORD` of each installed distribution: programs ask for the project's, too."""
+    return {each.name: f"{each.version} {_record_digest(each.directory)}" for each in installed()}
 
 
 @functools.cache

@@ -12,6 +12,7 @@ docs/reuse.md has the endings, and which directories are left out.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import sysconfig
 from fnmatch import fnmatchcase
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.inputs.files import content, is_younger
-from ejcache.reuse.inputs.packages import library_directories, root_of, roots
+from ejcache.reuse.inputs.packages import is_in_library, root_of, roots
+from ejcache.settings.start import DIRECTORY, identity
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
 CODE: Final = frozenset({
     *(".py", ".pyx", ".so", ".dylib", ".dll", ".pyd", ".c", ".cc", ".cpp", ".h", ".cu", ".cuh", ".ptx", ".cubin"),
@@ -64,7 +66,9 @@ class Project(NamedTuple):
 def module_files() -> list[str]:
     """The files of the loaded modules. No module is asked for it: some import what they are a place for."""
     found = dict.fromkeys(getattr(module, "__dict__", {}).get("__file__") for module in tuple(sys.modules.values()))
-    return [path for path in found if type(path) is str and os.path.isabs(path)]  # noqa: PTH117
+    paths = [path for path in found if type(path) is str]
+    # A relative path is the work of a loader that is not Python's.
+    return [os.path.join(DIRECTORY, path) for path in paths if path.startswith(os.sep) or os.path.isfile(path)]  # noqa: PTH113, PTH118
 
 
 def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -88,7 +92,7 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
             top = f"{root}{path[len(root) :].partition(os.sep)[0]}"
             (alone if top == path else directories).add(top)
             continue
-        if _in_library(path):
+        if is_in_library(path):
             if os.path.basename(path).partition(".")[0] in {"sitecustomize", "usercustomize"}:  # noqa: PTH119
                 alone.add(path)
             continue
@@ -98,15 +102,34 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
         elif os.path.isfile(real):  # noqa: PTH113
             directories.add(os.path.dirname(real))  # noqa: PTH120
         else:
-            alone.add(_archive_of(real))
+            archive = _archive_of(real)
+            alone.add(archive)
+            if path == main:
+                directories.add(os.path.dirname(archive))  # noqa: PTH120
     for root in roots():
         alone.update(entry.path for entry in _entries(root) if entry.name.endswith(".pth"))
     kept = sorted(each for each in directories if not any(_is_reached(each, other) for other in directories))
     return kept, sorted(alone)
 
 
-def _in_library(path: str) -> bool:
-    return path.startswith(library_directories()) and "site-packages" not in path and "dist-packages" not in path
+def link_that_changed(paths: Iterable[str]) -> str:
+    """A link on the way to one of these files that was made after this process began; empty if there is none.
+
+    A release is often changed by a link to its directory. The process has loaded files of the one before then.
+    """
+    looked: set[str] = set()
+    for path in paths:
+        above = path
+        while above not in looked and len(above) > 1:
+            looked.add(above)
+            try:
+                status = os.lstat(above)
+            except OSError:
+                break
+            if stat.S_ISLNK(status.st_mode) and is_younger(status):
+                return above
+            above = os.path.dirname(above)  # noqa: PTH120
+    return ""
 
 
 def _archive_of(path: str) -> str:
@@ -154,10 +177,12 @@ class ProjectReader:
     Args:
         main: the file of the main module.
         ignored: globs of files that do not count, as `label` writes them.
+        ours: directories that hold a cache, and no project.
     """
 
-    def __init__(self, main: str, ignored: Iterable[str] = ()) -> None:
+    def __init__(self, main: str, ignored: Iterable[str] = (), *, ours: Iterable[str] = ()) -> None:
         self._main = main
+        self._ours = {identity(each) for each in ours}
         self.base = os.path.dirname(main)  # noqa: PTH120
         self._ignored = tuple(ignored)
         self._read: dict[str, Project] = {}
@@ -241,7 +266,7 @@ class ProjectReader:
                     raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
                 try:
                     if entry.is_dir():
-                        below = _descended(entry, seen)
+                        below = _descended(entry, seen, self._ours)
                         if below:
                             waiting.append((below, is_output or entry.name in OUTPUTS))
                         continue
@@ -249,12 +274,12 @@ class ProjectReader:
                 except OSError:
                     continue
                 young = young and is_younger(status)
-                ending = os.path.splitext(entry.name)[1]  # noqa: PTH122
+                ending = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
                 name = f"{beginning}{entry.name}"
                 if ending in CODE:
                     if self._count(entry.path, name, code, status):
                         changed = changed or name
-                elif ending in CONFIGURATION or entry.name.startswith(".env"):
+                elif ending in CONFIGURATION or entry.name.lower().startswith(".env"):
                     settings.append((entry.path, name, status))
             if is_output or (young and settings):
                 continue  # what this run or another one wrote
@@ -279,10 +304,11 @@ def from_label(name: str, base: str) -> str:
     return next(filter(os.path.exists, paths), paths[0] if paths else rest)
 
 
-def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> str:
+def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]], ours: Container[object]) -> str:
     """The path of a directory that counts; empty for one that does not, or that was seen under another name."""
     status = entry.stat()
-    if (status.st_dev, status.st_ino) in seen or not _is_descended(entry.name, entry.path):
+    this = status.st_dev, status.st_ino
+    if this in seen or this in ours or not _is_descended(entry.name, entry.path):
         return ""
     seen.add((status.st_dev, status.st_ino))
     return entry.path

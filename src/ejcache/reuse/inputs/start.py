@@ -6,43 +6,42 @@ known there, nor where the main module belongs to an installed distribution, suc
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Final
 
-from ejcache.reuse.inputs.packages import distribution_of, installed
+from ejcache.reuse.inputs.packages import distribution_of, installed, is_in_library
+from ejcache.settings import start as noted
+from ejcache.settings.start import identity, is_fork, main_file
 
 
-def _main_file() -> str:
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    return os.path.realpath(path) if isinstance(path, str) else ""
+def _identities(path: str) -> tuple[tuple[int, int] | None, ...]:
+    return (identity(path), identity(os.path.dirname(path))) if path else ()  # noqa: PTH120
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-MAIN: Final = _main_file()
-"""The file of the main module, without links, as it was when the first function asked for reuse; empty without one."""
-_INODES: Final = (_identity(MAIN), _identity(os.path.dirname(MAIN))) if MAIN else ()  # noqa: PTH120
-_PID: Final = os.getpid()
+MAIN_AS_GIVEN: Final = main_file()
+_IS_NOTED: Final = MAIN_AS_GIVEN == noted.MAIN_AS_GIVEN
+"""False where a launcher has imported ejcache, and then runs the program as its main module."""
+MAIN: Final = noted.MAIN if _IS_NOTED else os.path.realpath(MAIN_AS_GIVEN)
+"""The file of the main module, without links; empty without one."""
+_IDENTITIES: Final = noted.IDENTITIES if _IS_NOTED else _identities(MAIN)
+_OF_COMMANDS: Final = frozenset({"console_scripts", "gui_scripts"})
 
 
 def why_unknown() -> str:
     """Why the inputs of this process are not known, as the end of a sentence; empty if they are."""
-    if not MAIN:
+    if not MAIN or hasattr(sys, "ps1") or sys.flags.interactive or sys.flags.inspect:
         return "this is a console, a notebook, or code from the command line or from standard input"
-    if os.getpid() != _PID:
+    if is_fork():
         return "this process was forked"
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         return "this process was started by multiprocessing"
+    if is_in_library(MAIN):
+        return "its main module belongs to Python's library"
     owner = distribution_of(MAIN)
     if owner is not None and not owner.is_project:
         return f"its main module belongs to {owner.name}"
@@ -52,22 +51,43 @@ def why_unknown() -> str:
 
 def why_moved() -> str:
     """Why the files of this process may be others than those that it loaded; empty if they are not."""
-    now = (_identity(MAIN), _identity(os.path.dirname(MAIN))) if MAIN else ()  # noqa: PTH120
-    if now != _INODES or _main_file() != MAIN:
+    if (
+        _identities(MAIN) != _IDENTITIES
+        or main_file() != MAIN_AS_GIVEN
+        or (MAIN and os.path.realpath(main_file()) != MAIN)
+    ):
         return "the main file or its directory was replaced while the process ran"
     return ""
 
 
+@functools.cache
 def _owner_of_command() -> str:
     """The distribution, not the project's, whose command was started; empty if there is none."""
-    if os.path.dirname(MAIN) != os.path.realpath(sysconfig.get_path("scripts")):  # noqa: PTH120
-        return ""
     name = os.path.basename(MAIN)  # noqa: PTH119
+    if name.endswith((".py", ".pyc", ".pyz")):
+        return ""
     for each in installed():
-        try:
-            listed = Path(each.directory, "RECORD").read_text(encoding="utf-8")
-        except OSError:
-            continue
-        if f"/bin/{name}," in listed:
-            return "" if each.is_project else each.name
+        if not each.is_project and (
+            f"/bin/{name}," in _text(each.directory, "RECORD") or name in _commands(each.directory)
+        ):
+            return each.name
     return ""
+
+
+def _commands(directory: str) -> set[str]:
+    """The commands that a distribution declares."""
+    found: set[str] = set()
+    group = ""
+    for line in _text(directory, "entry_points.txt").splitlines():
+        if line.startswith("["):
+            group = line.strip("[] ")
+        elif group in _OF_COMMANDS:
+            found.add(re.split(r"\s*=", line.strip(), maxsplit=1)[0])
+    return found
+
+
+def _text(directory: str, name: str) -> str:
+    try:
+        return Path(directory, name).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""

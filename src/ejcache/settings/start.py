@@ -1,0 +1,75 @@
+"""How this process was started, noted when ejcache is imported: later, the program may have changed it.
+
+A program may go to another directory, take a variable out of its environment, or run while a link to its files is
+changed. What a restart compares is what the process was started with.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+_FORKED_AND_NOT_STARTED: Final = 0x40
+"""A flag that Linux sets for a process that was forked, and takes away when it starts a program (PF_FORKNOEXEC)."""
+
+
+def main_file() -> str:
+    """The path of the main module's file, as Python has it; empty without one."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return path if isinstance(path, str) else ""
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """What tells a file or directory from all others; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return ""  # it was removed
+
+
+PID: Final = os.getpid()
+DIRECTORY: Final = _directory()
+MAIN_AS_GIVEN: Final = main_file()
+MAIN: Final = os.path.realpath(MAIN_AS_GIVEN) if MAIN_AS_GIVEN else ""
+"""The file of the main module, without links; empty without one."""
+IDENTITIES: Final[tuple[tuple[int, int] | None, ...]] = tuple(
+    identity(path)
+    for path in (MAIN, os.path.dirname(MAIN))  # noqa: PTH120
+    if MAIN
+)
+_VARIABLES: Final = {} if sys.platform == "linux" else dict(os.environ)
+
+
+@functools.cache
+def variables_at_start() -> dict[str, str]:
+    """The environment that this process was started with, whatever the program has changed since."""
+    if sys.platform != "linux":
+        return _VARIABLES
+    try:
+        parts = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(part).partition("=") for part in parts)
+    return {name: value for name, equals, value in pairs if name and equals}
+
+
+def is_fork() -> bool:
+    """True if this process is a copy of another one, which it left in the middle of a program."""
+    if os.getpid() != PID:
+        return True
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return bool(int(fields[6]) & _FORKED_AND_NOT_STARTED)
+    except (OSError, ValueError, IndexError):
+        return False
