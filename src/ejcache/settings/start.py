@@ -19,7 +19,7 @@ _FORKED_AND_NOT_STARTED: Final = 0x40
 def main_file() -> str:
     """The path of the main module's file, as Python has it; empty without one."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
-    return path if isinstance(path, str) else ""
+    return path if isinstance(path, str) and not path.startswith("<") else ""  # "<stdin>"
 
 
 def identity(path: str) -> tuple[int, int] | None:
